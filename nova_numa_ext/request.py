@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flavor extra specs -> :class:`WorkloadRequest`, with the same sentences everywhere.
+
+The table :data:`EXTRA_SPECS` is the only place that knows keys, types, limits and defaults: nova-api's validators, the
+filter, ``openstack numa flavor check``, the host agent and the documentation are all made from it. :func:`parse` checks
+single values first and combinations after, and reports every problem at once.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from placement_traits import names
+from placement_traits.errors import NumaExtError
+from placement_traits.names import (
+    GpuPolicy,
+    InterferenceClass,
+    Key,
+    MemoryPolicy,
+    RemoteGpu,
+    RemoteMemory,
+    SloSource,
+    Tier,
+)
+
+
+class InvalidRequestError(NumaExtError):
+    """A flavor asks for something that has no meaning.
+
+    :param problems: one sentence per problem, never empty
+    """
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(" ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraSpec:
+    """One key of our namespace.
+
+    :param key: the key as users type it
+    :param kind: ``int``, ``float``, ``bool`` or a :class:`~enum.StrEnum` of the allowed words
+    :param description: one sentence for nova's API and the documentation
+    :param minimum: smallest value of a number, None where there is no limit
+    :param maximum: largest value of a number, None where there is no limit
+    :param default: what an absent key means, in words
+    """
+
+    key: Key
+    kind: type[int] | type[float] | type[bool] | type[StrEnum]
+    description: str
+    default: str
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+
+    @property
+    def allowed(self) -> str:
+        """What a user may write, in words."""
+        if issubclass(self.kind, StrEnum):
+            return ", ".join(self.kind)
+        if self.kind is bool:
+            return "true, false"
+        noun = "an integer" if self.kind is int else "a number"
+        if self.maximum is None:
+            return f"{noun} >= {self.minimum}"
+        return f"{noun} from {self.minimum} to {self.maximum}"
+
+    def parse(self, value: str) -> Any:
+        """Return the typed value; raises ValueError when ``value`` is not allowed."""
+        if issubclass(self.kind, StrEnum):
+            return self.kind(value)
+        if self.kind is bool:
+            return {"true": True, "false": False}[value.strip().lower()]
+        pattern = r"\d+" if self.kind is int else r"\d+(\.\d*)?|\.\d+"
+        if re.fullmatch(pattern, value.strip()) is None:
+            raise ValueError(value)
+        number = self.kind(value)
+        below = self.minimum is not None and number < self.minimum
+        above = self.maximum is not None and number > self.maximum
+        if below or above:
+            raise ValueError(value)
+        return number
+
+    def problem(self, value: str) -> str | None:
+        """Return the sentence about a value that is not allowed, None when it is."""
+        try:
+            self.parse(value)
+        except (ValueError, KeyError):
+            return f"{self.key}={value} is not allowed; allowed: {self.allowed}."
+        return None
+
+
+EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
+    spec.key.value: spec
+    for spec in (
+        ExtraSpec(
+            Key.TIER, Tier, "Latency-critical (LC) or best-effort (BE).", "unmanaged RDT, default group"
+        ),
+        ExtraSpec(
+            Key.SLO_P99_US,
+            int,
+            "99th percentile latency objective of an LC server, microseconds.",
+            "no objective",
+            minimum=1,
+        ),
+        ExtraSpec(Key.SLO_SOURCE, SloSource, "Where the agent reads the latency of an LC server.", "auto"),
+        ExtraSpec(
+            Key.INTERFERENCE_CLASS,
+            InterferenceClass,
+            "Cache behaviour: sheep (indifferent), rabbit (delicate), devil (disturbs).",
+            "sheep",
+        ),
+        ExtraSpec(Key.REMOTE_MEMORY, RemoteMemory, "How much remote memory hurts.", "insensitive"),
+        ExtraSpec(
+            Key.MEMORY_POLICY,
+            MemoryPolicy,
+            "Placement of the guest's memory over NUMA nodes; spreading applies to guests without a NUMA topology.",
+            "LC local; BE without NUMA topology bwap, with one local; otherwise first_touch",
+        ),
+        ExtraSpec(Key.GPU_POLICY, GpuPolicy, "How local GPUs are chosen.", "topo"),
+        ExtraSpec(
+            Key.GPU_COMM,
+            int,
+            "GPU-to-GPU communication weight (4 = smallest batch).",
+            "0",
+            minimum=0,
+            maximum=4,
+        ),
+        ExtraSpec(
+            Key.MIN_UTILITY,
+            float,
+            "Placements whose utility is lower are refused (topo_p: postponed).",
+            "0.0",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        ExtraSpec(Key.REMOTE_GPU, RemoteGpu, "May the GPUs be on another host.", "never"),
+        ExtraSpec(
+            Key.REMOTE_GPU_NETWORK_SHARE,
+            float,
+            "Part of the run time spent on the network when the GPU is remote (job profile).",
+            "0.0",
+            minimum=0.0,
+            maximum=1.0,
+        ),
+        ExtraSpec(Key.MANAGED, bool, "false: the host agent leaves this server alone.", "true"),
+    )
+}
+
+SPREADING_POLICIES: Final = frozenset(
+    {
+        MemoryPolicy.UNIFORM_WORKERS,
+        MemoryPolicy.UNIFORM_ALL,
+        MemoryPolicy.BWAP_UNIFORM,
+        MemoryPolicy.BWAP,
+    }
+)
+
+_RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-9_]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class L3Amount:
+    """What a server wants from one L3 domain: a granular request group of the flavor.
+
+    :param group: suffix of the request group, such as ``_NODE``
+    :param ways: L3 cache ways (``CUSTOM_LLC_WAY``), 0 when none
+    :param bandwidth_mbps: memory bandwidth (``CUSTOM_MEMORY_BANDWIDTH_MBPS``), MB/s, 0 when none
+    """
+
+    group: str
+    ways: int
+    bandwidth_mbps: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRequest:
+    """What a server wants, parsed and checked.
+
+    :param vcpus: number of virtual CPUs
+    :param memory_mb: guest memory, MiB
+    :param numa_nodes: ``hw:numa_nodes``, 0 when the flavor does not set it
+    :param numa_topology: nova builds a guest NUMA topology (NUMA nodes, dedicated CPUs or huge pages); a guest without
+        one is *floating*
+    :param dedicated: the guest has dedicated CPUs
+    :param huge_pages: the flavor sets ``hw:mem_page_size`` to something other than small pages
+    :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``)
+    :param l3: amounts per L3 domain, in order of group name
+    :param gpus: GPUs asked for, by PCI alias or by a GPU resource class
+    """
+
+    vcpus: int
+    memory_mb: int
+    tier: Tier | None
+    slo_p99_us: int | None
+    slo_source: SloSource
+    interference_class: InterferenceClass
+    remote_memory: RemoteMemory
+    memory_policy: MemoryPolicy
+    gpu_policy: GpuPolicy
+    gpu_comm: int
+    min_utility: float
+    remote_gpu: RemoteGpu
+    remote_gpu_network_share: float
+    managed: bool
+    numa_nodes: int
+    numa_topology: bool
+    dedicated: bool
+    huge_pages: bool
+    clos: int
+    l3: tuple[L3Amount, ...]
+    gpus: int
+
+    @property
+    def floating(self) -> bool:
+        """True for a guest without a NUMA topology: only its memory may be spread or reshuffled over nodes."""
+        return not self.numa_topology
+
+    @property
+    def memory_policy_applies(self) -> bool:
+        """False when the policy spreads pages but nova bound the guest to its NUMA cells."""
+        return self.floating or self.memory_policy not in SPREADING_POLICIES
+
+    @property
+    def ways(self) -> int:
+        """L3 ways asked for over all domains."""
+        return sum(amount.ways for amount in self.l3)
+
+    @property
+    def bandwidth_mbps(self) -> int:
+        """Memory bandwidth asked for over all domains, MB/s."""
+        return sum(amount.bandwidth_mbps for amount in self.l3)
+
+
+def parse(
+    extra_specs: Mapping[str, str],
+    *,
+    vcpus: int,
+    memory_mb: int,
+    image_traits: frozenset[str] = frozenset(),
+) -> WorkloadRequest:
+    """Parse and check the extra specs of a flavor.
+
+    :param extra_specs: all extra specs, ours and others'
+    :param vcpus: number of virtual CPUs of the flavor
+    :param memory_mb: memory of the flavor, MiB
+    :param image_traits: traits that the image requires; ``CUSTOM_NUMA_EXT_TIER_LC`` and ``…_BE`` work like the key
+    :returns: the checked request
+    :raises InvalidRequestError: with every problem found
+    """
+    problems = _value_problems(extra_specs)
+    if problems:
+        raise InvalidRequestError(problems)
+
+    def value(key: Key, default: Any) -> Any:
+        given = extra_specs.get(key)
+        return default if given is None else EXTRA_SPECS[key].parse(given)
+
+    tier = value(Key.TIER, _image_tier(image_traits))
+    dedicated = extra_specs.get("hw:cpu_policy") in ("dedicated", "mixed")
+    numa_nodes = int(extra_specs.get("hw:numa_nodes", "0"))
+    page_size = extra_specs.get("hw:mem_page_size")
+    numa_topology = bool(numa_nodes) or dedicated or page_size is not None
+    request = WorkloadRequest(
+        vcpus=vcpus,
+        memory_mb=memory_mb,
+        tier=tier,
+        slo_p99_us=value(Key.SLO_P99_US, None),
+        slo_source=value(Key.SLO_SOURCE, SloSource.AUTO),
+        interference_class=value(Key.INTERFERENCE_CLASS, InterferenceClass.SHEEP),
+        remote_memory=value(Key.REMOTE_MEMORY, RemoteMemory.INSENSITIVE),
+        memory_policy=value(Key.MEMORY_POLICY, _default_memory_policy(tier, numa_topology)),
+        gpu_policy=value(Key.GPU_POLICY, GpuPolicy.TOPO),
+        gpu_comm=value(Key.GPU_COMM, 0),
+        min_utility=value(Key.MIN_UTILITY, 0.0),
+        remote_gpu=value(Key.REMOTE_GPU, RemoteGpu.NEVER),
+        remote_gpu_network_share=value(Key.REMOTE_GPU_NETWORK_SHARE, 0.0),
+        managed=value(Key.MANAGED, True),
+        numa_nodes=numa_nodes,
+        numa_topology=numa_topology,
+        dedicated=dedicated,
+        huge_pages=page_size is not None and page_size != "small",
+        clos=_amounts(extra_specs, names.RDT_CLOS).get("", 0),
+        l3=_l3_amounts(extra_specs),
+        gpus=_gpus(extra_specs),
+    )
+    problems = _combination_problems(request, extra_specs)
+    if problems:
+        raise InvalidRequestError(problems)
+    return request
+
+
+def _image_tier(image_traits: frozenset[str]) -> Tier | None:
+    for tier in Tier:
+        if names.TierTrait[tier.name] in image_traits:
+            return tier
+    return None
+
+
+def _default_memory_policy(tier: Tier | None, numa_topology: bool) -> MemoryPolicy:
+    if tier is Tier.LC:
+        return MemoryPolicy.LOCAL
+    if tier is Tier.BE:
+        return MemoryPolicy.LOCAL if numa_topology else MemoryPolicy.BWAP
+    return MemoryPolicy.FIRST_TOUCH
+
+
+def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+    problems = []
+    for key, value in sorted(extra_specs.items()):
+        if not key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:"):
+            continue
+        spec = EXTRA_SPECS.get(key)
+        problem = unknown_key(key) if spec is None else spec.problem(value)
+        if problem is not None:
+            problems.append(problem)
+    return tuple(problems)
+
+
+def unknown_key(key: str) -> str:
+    """Return the sentence about a key of our namespace that does not exist."""
+    near = difflib.get_close_matches(key, EXTRA_SPECS, n=1)
+    if near:
+        return f"{key} is not an extra spec of numa_ext; did you mean {near[0]}?"
+    return f"{key} is not an extra spec of numa_ext; allowed: {', '.join(EXTRA_SPECS)}."
+
+
+def _amounts(extra_specs: Mapping[str, str], resource: str) -> dict[str, int]:
+    """Amounts of one resource class by request group; the unnumbered group is ''."""
+    amounts = {}
+    for key, value in extra_specs.items():
+        match = _RESOURCE.match(key)
+        if match and match["resource"] == resource and value.isdecimal():
+            amounts[match["group"]] = int(value)
+    return amounts
+
+
+def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
+    ways = _amounts(extra_specs, names.LLC_WAY)
+    bandwidth = _amounts(extra_specs, names.MEMORY_BANDWIDTH_MBPS)
+    return tuple(
+        L3Amount(group, ways.get(group, 0), bandwidth.get(group, 0))
+        for group in sorted(ways.keys() | bandwidth.keys())
+    )
+
+
+def _gpus(extra_specs: Mapping[str, str]) -> int:
+    total = 0
+    for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
+        name, _, count = alias.strip().rpartition(":")
+        if "gpu" in name.lower() and count.isdecimal():
+            total += int(count)
+    for key, value in extra_specs.items():
+        match = _RESOURCE.match(key)
+        if match and match["resource"].endswith("GPU") and value.isdecimal():
+            total += int(value)
+    return total
+
+
+def _combination_problems(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+    lc = request.tier is Tier.LC
+    groups = {amount.group for amount in request.l3}
+    one_node = request.numa_topology and request.numa_nodes <= 1
+    checks = (
+        (
+            lc and not (request.dedicated and request.numa_nodes),
+            f"{Key.TIER}=LC needs hw:cpu_policy=dedicated and hw:numa_nodes: without them nothing isolates the server.",
+        ),
+        (
+            lc and request.clos != 1,
+            f"{Key.TIER}=LC needs resources:{names.RDT_CLOS}=1, its own class of service.",
+        ),
+        (
+            lc and not request.managed,
+            f"{Key.TIER}=LC and {Key.MANAGED}=false exclude each other: a server that is left alone cannot be guaranteed.",
+        ),
+        (
+            not lc and (request.clos > 0 or request.ways > 0),
+            f"{names.RDT_CLOS} and {names.LLC_WAY} are for {Key.TIER}=LC only; best-effort servers share what is left.",
+        ),
+        (
+            not lc and (Key.SLO_P99_US in extra_specs or Key.SLO_SOURCE in extra_specs),
+            f"{Key.SLO_P99_US} and {Key.SLO_SOURCE} are for {Key.TIER}=LC only.",
+        ),
+        (
+            "" in groups,
+            f"{names.LLC_WAY} and {names.MEMORY_BANDWIDTH_MBPS} must be asked for in a named group, such as "
+            f"resources_NODE:{names.LLC_WAY}, so that both come from the same L3 domain.",
+        ),
+        (
+            len(groups) > 1 and extra_specs.get("group_policy") != "isolate",
+            f"groups {', '.join(f'resources{g}' for g in sorted(groups))} need group_policy=isolate, so that each comes "
+            "from an L3 domain of its own.",
+        ),
+        (
+            one_node and request.memory_policy in SPREADING_POLICIES,
+            f"{Key.MEMORY_POLICY}={request.memory_policy} spreads memory, but the flavor's NUMA topology has one node; "
+            f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}.",
+        ),
+        (
+            request.remote_gpu is RemoteGpu.REQUIRED and request.gpus == 0,
+            f"{Key.REMOTE_GPU}=required needs an amount of GPUs, by pci_passthrough:alias or resources:CUSTOM_…GPU.",
+        ),
+        (
+            request.remote_gpu is RemoteGpu.NEVER and request.remote_gpu_network_share > 0,
+            f"{Key.REMOTE_GPU_NETWORK_SHARE} has no meaning with {Key.REMOTE_GPU}=never.",
+        ),
+    )
+    return tuple(sentence for wrong, sentence in checks if wrong)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of this project.
+
+Every error that a user or operator may meet derives from :class:`NumaExtError` and says in one sentence what was wanted,
+where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing catches
+``Exception`` except the outermost guard of a service loop, which counts and logs.
+"""
+
+
+class NumaExtError(Exception):
+    """Base of all errors raised on purpose by nova-numa-ext."""
+
+
+class InvalidValueError(NumaExtError):
+    """A value given by a user or found in a file is outside what is allowed.
+
+    :param where: the key, file or option that holds the value
+    :param value: the value as it was given
+    :param allowed: what would be accepted, in words
+    """
+
+    def __init__(self, where: str, value: object, allowed: str) -> None:
+        super().__init__(f"{where}: {value!r} is not allowed; allowed: {allowed}")
+        self.where = where
+        self.value = value
+        self.allowed = allowed
+
+
+class CapabilityMissingError(NumaExtError):
+    """The host or service lacks something that the wanted action needs."""
+
+
+class ConflictError(NumaExtError):
+    """Somebody else changed the same thing at the same time and retries did not help."""
+
+
+class ServiceUnavailableError(NumaExtError):
+    """A service that we depend on (Placement, libvirt, a guest channel) does not answer now."""

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary: every trait, resource class, extra-spec key and class name, spelt once.
+
+Traits in Placement are global and are never collected, so a trait name carries *nominal* facts only (an identifier, a
+link class), never a measured figure. All our traits start with ``CUSTOM_NUMA_EXT_`` or ``CUSTOM_GPU_LINK_``; every
+resource provider that we create carries :data:`OWNER`.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+TRAIT_PREFIX: Final = "CUSTOM_NUMA_EXT_"
+GPU_LINK_PREFIX: Final = "CUSTOM_GPU_LINK_"
+EXTRA_SPEC_NAMESPACE: Final = "numa_ext"
+
+# Resource classes that Placement counts for us.
+RDT_CLOS: Final = "CUSTOM_RDT_CLOS"
+LLC_WAY: Final = "CUSTOM_LLC_WAY"
+MEMORY_BANDWIDTH_MBPS: Final = "CUSTOM_MEMORY_BANDWIDTH_MBPS"
+RESOURCE_CLASSES: Final = (RDT_CLOS, LLC_WAY, MEMORY_BANDWIDTH_MBPS)
+
+# Traits without a parameter.
+OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"
+
+
+class RdtTrait(StrEnum):
+    """What Intel RDT (or AMD QoS) of a host can do; held by nova's root provider."""
+
+    L3_CAT = "CUSTOM_NUMA_EXT_RDT_L3_CAT"
+    L2_CAT = "CUSTOM_NUMA_EXT_RDT_L2_CAT"
+    CDP = "CUSTOM_NUMA_EXT_RDT_CDP"
+    MBA = "CUSTOM_NUMA_EXT_RDT_MBA"
+    CMT = "CUSTOM_NUMA_EXT_RDT_CMT"
+    MBM = "CUSTOM_NUMA_EXT_RDT_MBM"
+
+
+class PackingTrait(StrEnum):
+    """Nova's host-cell order on this host (``[compute]packing_host_numa_cells_allocation_strategy``)."""
+
+    PACK = "CUSTOM_NUMA_EXT_CELLS_PACK"
+    SPREAD = "CUSTOM_NUMA_EXT_CELLS_SPREAD"
+
+
+class TierTrait(StrEnum):
+    """Tiers that the host's agent accepts and enforces; held by nova's root provider."""
+
+    LC = "CUSTOM_NUMA_EXT_TIER_LC"
+    BE = "CUSTOM_NUMA_EXT_TIER_BE"
+
+
+class NeighbourTrait(StrEnum):
+    """What runs in an L3 domain now; held by the domain's provider, kept by the agent."""
+
+    RABBIT = "CUSTOM_NUMA_EXT_HAS_RABBIT"
+    DEVIL = "CUSTOM_NUMA_EXT_HAS_DEVIL"
+    LC = "CUSTOM_NUMA_EXT_HAS_LC"
+    BE = "CUSTOM_NUMA_EXT_HAS_BE"
+
+
+class Tier(StrEnum):
+    """``numa_ext:tier``: latency-critical or best-effort."""
+
+    LC = "LC"
+    BE = "BE"
+
+
+class InterferenceClass(StrEnum):
+    """``numa_ext:interference_class``: cache behaviour (Xie & Loh's animals, reference 001 table 3)."""
+
+    SHEEP = "sheep"
+    RABBIT = "rabbit"
+    DEVIL = "devil"
+
+
+class RemoteMemory(StrEnum):
+    """``numa_ext:remote_memory``: how much remote memory hurts."""
+
+    SENSITIVE = "sensitive"
+    INSENSITIVE = "insensitive"
+
+
+class MemoryPolicy(StrEnum):
+    """``numa_ext:memory_policy``: page placement."""
+
+    LOCAL = "local"
+    FIRST_TOUCH = "first_touch"
+    UNIFORM_WORKERS = "uniform_workers"
+    UNIFORM_ALL = "uniform_all"
+    BWAP_UNIFORM = "bwap_uniform"
+    BWAP = "bwap"
+
+
+class GpuPolicy(StrEnum):
+    """``numa_ext:gpu_policy``: how local GPUs are chosen."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    TOPO = "topo"
+    TOPO_P = "topo_p"
+
+
+class RemoteGpu(StrEnum):
+    """``numa_ext:remote_gpu``: may the GPUs be on another host."""
+
+    NEVER = "never"
+    ALLOWED = "allowed"
+    REQUIRED = "required"
+
+
+class SloSource(StrEnum):
+    """``numa_ext:slo_source``: where the agent reads an LC server's latency."""
+
+    AUTO = "auto"
+    CHANNEL = "channel"
+    PROMETHEUS = "prometheus"
+    NONE = "none"
+
+
+class GpuLink(StrEnum):
+    """Nominal class of a GPU-to-GPU link, the words of ``nvidia-smi topo -m``, best first."""
+
+    NV4 = "NV4"
+    NV2 = "NV2"
+    NV1 = "NV1"
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+
+
+class Key(StrEnum):
+    """Extra-spec keys of our namespace."""
+
+    TIER = "numa_ext:tier"
+    SLO_P99_US = "numa_ext:slo_p99_us"
+    SLO_SOURCE = "numa_ext:slo_source"
+    INTERFERENCE_CLASS = "numa_ext:interference_class"
+    REMOTE_MEMORY = "numa_ext:remote_memory"
+    MEMORY_POLICY = "numa_ext:memory_policy"
+    GPU_POLICY = "numa_ext:gpu_policy"
+    GPU_COMM = "numa_ext:gpu_comm"
+    MIN_UTILITY = "numa_ext:min_utility"
+    REMOTE_GPU = "numa_ext:remote_gpu"
+    REMOTE_GPU_NETWORK_SHARE = "numa_ext:remote_gpu_network_share"
+    MANAGED = "numa_ext:managed"
+
+
+_NUMBERED = re.compile(r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d+)$")
+
+
+def numbered(kind: str, number: int) -> str:
+    """Build a trait that names one thing or counts things, such as ``CUSTOM_NUMA_EXT_NODE_3``.
+
+    :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``, ``CHASSIS``,
+        ``SWITCH`` (identifiers, on our children)
+    :param number: the count or identifier, >= 0
+    """
+    trait = f"{TRAIT_PREFIX}{kind}_{number}"
+    if _NUMBERED.match(trait) is None:
+        raise ValueError(f"no numbered trait is spelt {trait}")
+    return trait
+
+
+def parse_numbered(trait: str) -> tuple[str, int] | None:
+    """Return (kind, number) of a trait made by :func:`numbered`, None for any other trait."""
+    match = _NUMBERED.match(trait)
+    return (match[1], int(match[2])) if match else None
+
+
+def is_ours(trait: str) -> bool:
+    """Tell whether a trait belongs to this project."""
+    return trait.startswith((TRAIT_PREFIX, GPU_LINK_PREFIX))
+
+
+def rdt_provider(root: str) -> str:
+    """Name of the provider of host-wide RDT resources under compute node ``root``."""
+    return f"{root}:rdt"
+
+
+def l3_provider(root: str, l3_id: int) -> str:
+    """Name of the provider of one L3 domain under compute node ``root``."""
+    return f"{root}:l3_{l3_id}"
+
+
+def gpu_provider(root: str, address: str) -> str:
+    """Name of the provider that describes the GPU at PCI ``address`` under compute node ``root``."""
+    return f"{root}:gpu-{address}"
