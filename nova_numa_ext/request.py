@@ -98,7 +98,10 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
     spec.key.value: spec
     for spec in (
         ExtraSpec(
-            Key.TIER, Tier, "Latency-critical (LC) or best-effort (BE).", "unmanaged RDT, default group"
+            Key.TIER,
+            Tier,
+            "Latency-critical (LC) or best-effort (BE).",
+            "unmanaged RDT, default group",
         ),
         ExtraSpec(
             Key.SLO_P99_US,
@@ -107,7 +110,9 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
             "no objective",
             minimum=1,
         ),
-        ExtraSpec(Key.SLO_SOURCE, SloSource, "Where the agent reads the latency of an LC server.", "auto"),
+        ExtraSpec(
+            Key.SLO_SOURCE, SloSource, "Where the agent reads the latency of an LC server.", "auto"
+        ),
         ExtraSpec(
             Key.INTERFERENCE_CLASS,
             InterferenceClass,
@@ -361,7 +366,9 @@ def _gpus(extra_specs: Mapping[str, str]) -> int:
     return total
 
 
-def _combination_problems(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+def _combination_problems(
+    request: WorkloadRequest, extra_specs: Mapping[str, str]
+) -> tuple[str, ...]:
     lc = request.tier is Tier.LC
     groups = {amount.group for amount in request.l3}
     one_node = request.numa_topology and request.numa_nodes <= 1
@@ -376,7 +383,7 @@ def _combination_problems(request: WorkloadRequest, extra_specs: Mapping[str, st
         ),
         (
             lc and not request.managed,
-            f"{Key.TIER}=LC and {Key.MANAGED}=false exclude each other: a server that is left alone cannot be guaranteed.",
+            f"{Key.TIER}=LC and {Key.MANAGED}=false exclude each other: a server that is left alone has no guarantee.",
         ),
         (
             not lc and (request.clos > 0 or request.ways > 0),
@@ -393,8 +400,8 @@ def _combination_problems(request: WorkloadRequest, extra_specs: Mapping[str, st
         ),
         (
             len(groups) > 1 and extra_specs.get("group_policy") != "isolate",
-            f"groups {', '.join(f'resources{g}' for g in sorted(groups))} need group_policy=isolate, so that each comes "
-            "from an L3 domain of its own.",
+            f"groups {', '.join(f'resources{g}' for g in sorted(groups))} need group_policy=isolate, so that each "
+            "comes from an L3 domain of its own.",
         ),
         (
             one_node and request.memory_policy in SPREADING_POLICIES,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of this project.
 
-Every error that a user or operator may meet derives from :class:`NumaExtError` and says in one sentence what was wanted,
-where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing catches
-``Exception`` except the outermost guard of a service loop, which counts and logs.
+Every error that a user or operator may meet derives from :class:`NumaExtError` and says in one sentence what was
+wanted, where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing
+catches ``Exception`` except the outermost guard of a service loop, which counts and logs.
 """
 
 

@@ -147,14 +147,16 @@ class Key(StrEnum):
     MANAGED = "numa_ext:managed"
 
 
-_NUMBERED = re.compile(r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d+)$")
+_NUMBERED = re.compile(
+    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d+)$"
+)
 
 
 def numbered(kind: str, number: int) -> str:
     """Build a trait that names one thing or counts things, such as ``CUSTOM_NUMA_EXT_NODE_3``.
 
-    :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``, ``CHASSIS``,
-        ``SWITCH`` (identifiers, on our children)
+    :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``,
+        ``CHASSIS``, ``SWITCH`` (identifiers, on our children)
     :param number: the count or identifier, >= 0
     """
     trait = f"{TRAIT_PREFIX}{kind}_{number}"
