@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two commands of README.md: `make cloud` and `make test`. Everything they need, they install.
+SHELL := /bin/bash
+LAB := devstack/lab/lab
+VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
+PYTHON := $(VENV)/bin/python
+
+.PHONY: help cloud test test-unit test-integration test-long lint docs config bench clean distclean
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@for bench in benchmarks/bench_*.py; do name=$${bench#benchmarks/bench_}; name=$${name%.py}; \
+	  printf "  make %-18s %s\n" "bench-$${name//_/-}" "$$(sed -n 's/^"""\(.*\)$$/\1/p' $$bench | head -n 1)"; done
+
+cloud:  ## set up the lab cloud, boot five servers, show what was decided and enforced
+	$(LAB) up
+	$(LAB) show
+
+test: lint docs test-unit test-integration  ## everything: lint, types, docs, unit, functional, integration on the lab
+
+$(PYTHON): requirements.txt setup.cfg devstack/lab/requirements.txt
+	$(LAB) prepare
+
+lint: | $(PYTHON)  ## ruff, mypy --strict, import contracts
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(VENV)/bin/lint-imports
+
+docs: | $(PYTHON)  ## build the documentation, warnings are errors
+	$(PYTHON) -m sphinx -q -W --keep-going -b html doc/source doc/build/html
+
+config: | $(PYTHON)  ## generate the sample configuration under etc/
+	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
+	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
+
+test-unit: | $(PYTHON)  ## unit and functional tests
+	$(PYTHON) -m pytest -q tests/unit tests/functional tests/conformance
+
+test-integration: | $(PYTHON)  ## integration tests on the lab (brings it up when it is down)
+	$(LAB) up
+	$(PYTHON) -m pytest -v tests/integration
+
+test-long: | $(PYTHON)  ## the full matrices (hours)
+	$(LAB) up
+	$(PYTHON) -m pytest -v --long tests
+
+bench-%: | $(PYTHON)  ## run one benchmark, JSON=FILE keeps its result
+	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))
+
+bench: | $(PYTHON)  ## run all benchmarks
+	@set -e; for bench in benchmarks/bench_*.py; do name=$$(basename $$bench .py); $(PYTHON) -m benchmarks.$$name; done
+
+clean:  ## end everything the lab started and remove all it made
+	$(LAB) clean
+	rm -rf doc/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+
+distclean: clean  ## the same, and drop the download and build cache
+	$(LAB) clean --cache
