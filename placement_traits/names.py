@@ -120,7 +120,12 @@ class SloSource(StrEnum):
 class GpuLink(StrEnum):
     """Nominal class of a GPU-to-GPU link, the words of ``nvidia-smi topo -m``, best first."""
 
+    NV18 = "NV18"
+    NV12 = "NV12"
+    NV8 = "NV8"
+    NV6 = "NV6"
     NV4 = "NV4"
+    NV3 = "NV3"
     NV2 = "NV2"
     NV1 = "NV1"
     PIX = "PIX"
