@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tell, as JSON, what kernel and libvirt of this host do with each running domain.
 
-Runs on a compute host of the lab and shares no code with the host agent on purpose: the show and the integration tests
-compare what the agent claims with what is read here. Standard library and virsh only, one process per domain list, because
+Runs on a compute host of the lab and shares no code with the host agent on purpose: the show and the integration
+tests compare what the agent claims with what is read here. Standard library and virsh only, and few processes, because
 under TCG each process start costs a second.
 
 Output, one object:
 
-* ``domains``: per running domain uuid, name, pid, server and flavor (of nova's metadata), state, hostdevs (PCI addresses),
-  vcpus and other_threads (tid, comm, cpus), ram_kb, pages_kb (resident guest RAM per NUMA node), mem_policy, groups and
-  monitors (resctrl control and monitoring groups that hold its vCPU threads)
+* ``domains``: per running domain uuid, name, pid, server and flavor (of nova's metadata), state, hostdevs (PCI
+  addresses), vcpus and other_threads (tid, comm, cpus), ram_kb, pages_kb (resident guest RAM per NUMA node),
+  mem_policy, groups and monitors (resctrl control and monitoring groups that hold its vCPU threads)
 * ``resctrl``: per control group, the root group being "": schemata ({resource: {domain: value}}), tasks, monitors
 * ``shareable``: hexadecimal mask of the L3 ways that the hardware shares with devices
 * ``node_cpus``, ``l3_cpus``: CPU list per NUMA node and per L3 cache
@@ -21,8 +21,8 @@ import json
 import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 RESCTRL = Path("/sys/fs/resctrl")
 NOT_GROUPS = {"info", "mon_groups", "mon_data"}
@@ -37,8 +37,8 @@ def virsh(uri, *arguments):
 def guest_ram(pid, sizes_kb):
     """Resident kB per NUMA node and memory policy of the mappings that hold the guest's RAM.
 
-    A mapping holds guest RAM when its size is one of ``sizes_kb``: QEMU maps each NUMA cell's memory (or all of it) in one
-    piece with guard pages around.
+    A mapping holds guest RAM when its size is one of ``sizes_kb``: QEMU maps each NUMA cell's memory (or all of it) in
+    one piece with guard pages around.
     """
     wanted = list(sizes_kb)
     starts = set()
