@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's resctrl file system as a small library: detect, read, write one command at a time.
+
+Detection looks at ``info/`` only. Errors carry the kernel's own sentence. Groups of others are listed but never
+changed: every method that changes something refuses a name without our prefix (root's schemata and threads excepted).
+Decisions are elsewhere: :mod:`host_agent.controllers.rdt_partition` says what should be,
+:mod:`host_agent.rdt.executor` makes it so.
+"""
+
+import errno
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from host_agent.rdt.errors import (
+    NoSuchTaskError,
+    ResctrlError,
+    ResctrlRefusedError,
+    ResctrlUnavailableError,
+    error_class,
+)
+from host_agent.rdt.files import OsFiles, ResctrlFiles
+from host_agent.rdt.shapes import (
+    GROUP_PREFIX,
+    ROOT_GROUP,
+    SHAREABLE_MODE,
+    UINT32_MAX,
+    Actual,
+    BandwidthControl,
+    BandwidthUnit,
+    CacheControl,
+    Capabilities,
+    Counter,
+    GroupState,
+    Monitoring,
+    Schemata,
+    format_schemata,
+    parse_counter,
+    parse_mask,
+    parse_schemata,
+)
+
+_NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
+_CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
+_AMD_MAX_BANDWIDTH: Final = 2048  # 256 GB/s; the kernel's limit where CPUID does not say otherwise
+_MAX_ROUNDS: Final = 16
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """Events of one group in one L3 domain: event file name -> bytes or unknown."""
+
+    domain: int
+    events: dict[str, Counter]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """Threads that were moved, and how many were already there or ended while being moved."""
+
+    moved: tuple[int, ...]
+    already: int
+    ended: int
+
+
+class Resctrl:
+    """One mounted resctrl tree.
+
+    :param files: the tree; default the kernel's at ``/sys/fs/resctrl``
+    """
+
+    def __init__(self, files: ResctrlFiles | None = None) -> None:
+        self._files = files or OsFiles()
+
+    def available(self) -> bool:
+        """Tell whether a resctrl file system is mounted here."""
+        try:
+            return "info" in self._files.directories("")
+        except OSError:
+            return False
+
+    def lock(self, *, exclusive: bool = True) -> AbstractContextManager[None]:
+        """Hold flock(2) on the mount point, as libvirt and libpqos do: exclusive around read-decide-write."""
+        return self._files.lock(exclusive=exclusive)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def capabilities(self) -> Capabilities:
+        """Read what this host can do.
+
+        :raises ResctrlUnavailableError: nothing is mounted
+        """
+        if not self.available():
+            raise ResctrlUnavailableError(
+                "no resctrl file system is mounted; mount it (`mount -t resctrl resctrl /sys/fs/resctrl`) "
+                "on a CPU and kernel with Intel RDT or AMD QoS"
+            )
+        resources = self._files.directories("info")
+        # A host that can only monitor has no schemata.
+        root = (
+            parse_schemata(self._read("schemata")) if "schemata" in self._files.listdir("") else {}
+        )
+        caches = tuple(self._cache(name, root) for name in _CACHES if name in resources)
+        bandwidth = self._bandwidth(root) if "MB" in resources else None
+        monitoring = None
+        if "L3_MON" in resources:
+            features = tuple(self._read("info/L3_MON/mon_features").split())
+            monitoring = Monitoring(int(self._read("info/L3_MON/num_rmids")), features)
+        return Capabilities(caches, bandwidth, monitoring)
+
+    def _cache(self, name: str, root: Schemata) -> CacheControl:
+        info = f"info/{name}"
+        files = self._files.listdir(info)
+        min_bits = int(self._read(f"{info}/min_cbm_bits"))
+        # Kernels before 6.7 do not say whether masks may have holes; an allowed empty mask is AMD, which allows both.
+        sparse = (
+            self._read(f"{info}/sparse_masks").strip() == "1"
+            if "sparse_masks" in files
+            else min_bits == 0
+        )
+        return CacheControl(
+            name=name,
+            cbm_mask=parse_mask(self._read(f"{info}/cbm_mask")),
+            min_cbm_bits=min_bits,
+            shareable_bits=parse_mask(self._read(f"{info}/shareable_bits")),
+            num_closids=int(self._read(f"{info}/num_closids")),
+            domains=tuple(sorted(root.get(name, {}))),
+            sparse_masks=sparse,
+        )
+
+    def _bandwidth(self, root: Schemata) -> BandwidthControl:
+        files = self._files.listdir("info/MB")
+        linear = self._read("info/MB/delay_linear").strip() == "1"
+        values = root.get("MB", {})
+        if "mba_MBps" in self._files.options() or (
+            linear and max(values.values(), default=0) > 100
+        ):
+            unit, maximum = BandwidthUnit.MBPS, UINT32_MAX
+        elif linear:
+            unit, maximum = BandwidthUnit.PERCENT, 100
+        else:
+            # The kernel drops MBA on an Intel CPU that is not linear, so this is AMD.
+            unit, maximum = BandwidthUnit.EIGHTH_GBPS, max([_AMD_MAX_BANDWIDTH, *values.values()])
+        throttle = "thread_throttle_mode"
+        return BandwidthControl(
+            min_bandwidth=int(self._read("info/MB/min_bandwidth")),
+            max_bandwidth=maximum,
+            bandwidth_gran=int(self._read("info/MB/bandwidth_gran")),
+            delay_linear=linear,
+            thread_throttle_mode=self._read(f"info/MB/{throttle}").strip()
+            if throttle in files
+            else None,
+            num_closids=int(self._read("info/MB/num_closids")),
+            unit=unit,
+            domains=tuple(sorted(values)),
+        )
+
+    def actual(self) -> Actual:
+        """Read all control groups, root first, then by name. A group that vanishes meanwhile is left out."""
+        groups = [self._group(ROOT_GROUP)]
+        for name in self._files.directories(""):
+            if name not in _NOT_GROUPS:
+                try:
+                    groups.append(self._group(name))
+                except FileNotFoundError:
+                    continue
+        return Actual(tuple(groups))
+
+    def _group(self, name: str) -> GroupState:
+        names = self._files.listdir(name)
+        control = "schemata" in names  # false on a host that can only monitor
+        return GroupState(
+            name=name,
+            mode=self._files.read(_join(name, "mode")).strip() if control else SHAREABLE_MODE,
+            schemata=parse_schemata(self._files.read(_join(name, "schemata"))) if control else {},
+            monitors=tuple(self._files.directories(_join(name, "mon_groups")))
+            if "mon_groups" in names
+            else (),
+        )
+
+    def tasks(self, group: str, monitor: str = "") -> frozenset[int]:
+        """Return the thread ids in a control group, or in one of its monitoring groups."""
+        return frozenset(map(int, self._read(_join(_directory(group, monitor), "tasks")).split()))
+
+    def counters(self, group: str, monitor: str = "") -> tuple[CounterReading, ...]:
+        """Read all events of a group in all L3 domains, by domain.
+
+        A control group counts its own threads and those of its monitoring groups. Values are bytes since the group was
+        made; only differences within the life of one group mean anything.
+        """
+        base = _join(_directory(group, monitor), "mon_data")
+        readings = []
+        for name in self._call("listing", base, self._files.directories):
+            events = {
+                event: parse_counter(self._read(f"{base}/{name}/{event}"))
+                for event in self._files.listdir(f"{base}/{name}")
+                if not event.startswith("mon_")  # per-node directories of sub-NUMA clusters
+            }
+            readings.append(CounterReading(int(name.rsplit("_", 1)[1]), events))
+        return tuple(sorted(readings, key=lambda reading: reading.domain))
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def create_group(self, name: str) -> None:
+        """Create a control group of ours.
+
+        :raises ResctrlExhaustedError: no CLOSID or RMID is left
+        :raises ResctrlBusyError: RMIDs are in limbo, try later
+        """
+        self._only_ours(name)
+        self._call("creating a control group", name, self._files.mkdir)
+
+    def remove_group(self, name: str) -> None:
+        """Remove a control group of ours; its threads fall back to root."""
+        self._only_ours(name)
+        self._call("removing a control group", name, self._files.rmdir)
+
+    def create_monitor(self, group: str, monitor: str) -> None:
+        """Create a monitoring group of ours in root or in a control group of ours; errors as :meth:`create_group`."""
+        self._only_ours(*filter(None, (group,)), monitor)
+        self._call("creating a monitoring group", _directory(group, monitor), self._files.mkdir)
+
+    def remove_monitor(self, group: str, monitor: str) -> None:
+        """Remove a monitoring group of ours; its threads stay in the control group."""
+        self._only_ours(*filter(None, (group,)), monitor)
+        self._call("removing a monitoring group", _directory(group, monitor), self._files.rmdir)
+
+    def write_schemata(self, group: str, schemata: Schemata) -> None:
+        """Set masks and bandwidth of root or of a group of ours in one command: the kernel takes all or nothing.
+
+        :raises ResctrlRefusedError: with the kernel's reason
+        """
+        if group != ROOT_GROUP:
+            self._only_ours(group)
+        self._write(_join(group, "schemata"), format_schemata(schemata))
+
+    def move_tasks(
+        self, group: str, monitor: str, threads: Callable[[], Collection[int]]
+    ) -> MoveResult:
+        """Move threads into a group, one per write, and look again until no new thread shows up.
+
+        Threads inherit the group of the thread that creates them, so the second look finds only those born of threads
+        that were not moved yet. A monitoring group takes only threads of its control group: those that come from
+        elsewhere are written twice.
+
+        :param group: control group of ours, or root
+        :param monitor: monitoring group in it, or ""
+        :param threads: lists the thread ids now (of a process: ``/proc/PID/task``)
+        :raises ResctrlGoneError: the group was removed meanwhile
+        """
+        if group != ROOT_GROUP:
+            self._only_ours(group)
+        places = [(group, "")] if not monitor else [(group, ""), (group, monitor)]
+        moved: dict[int, None] = {}
+        ended: set[int] = set()
+        already: set[int] | None = None
+        for _round in range(_MAX_ROUNDS):
+            inside = [self.tasks(*place) for place in places]
+            wanted = set(threads()) - ended
+            if already is None:
+                already = wanted & inside[-1]
+            missing = sorted(wanted - inside[-1])
+            if not missing:
+                break
+            for tid in missing:
+                try:
+                    for place, members in zip(places, inside, strict=True):
+                        if tid not in members:
+                            self._write(_join(_directory(*place), "tasks"), f"{tid}\n")
+                    moved[tid] = None
+                except NoSuchTaskError:
+                    ended.add(tid)
+        return MoveResult(tuple(moved), len(already or ()), len(ended))
+
+    # -- errors --------------------------------------------------------------------------------------------------------
+
+    def _only_ours(self, *names: str) -> None:
+        for name in names:
+            if not name.startswith(GROUP_PREFIX) or "/" in name:
+                action = f"changing a group whose name does not start with {GROUP_PREFIX!r}"
+                raise ResctrlRefusedError(action, name, "", errno.EPERM)
+
+    def _read(self, path: str) -> str:
+        return self._call("reading", path, self._files.read)
+
+    def _write(self, path: str, data: str) -> None:
+        try:
+            self._files.write(path, data)
+        except OSError as error:
+            raise self._error(f"writing {data.strip()!r}", path, data.strip(), error) from error
+
+    def _call(self, action: str, path: str, operation: Callable[[str], _T]) -> _T:
+        try:
+            return operation(path)
+        except OSError as error:
+            raise self._error(action, path, "", error) from error
+
+    def _error(self, action: str, path: str, value: str, error: OSError) -> ResctrlError:
+        number = error.errno or errno.EIO
+        status = ""
+        # mkdir does not clear the status on all kernels, it appends: the last line is the newest. For other errors the
+        # kernel gives no reason, and what is there belongs to an older command.
+        if number in (
+            errno.EINVAL,
+            errno.ERANGE,
+            errno.ENOSPC,
+            errno.EBUSY,
+            errno.ESRCH,
+            errno.EPERM,
+        ):
+            try:
+                lines = self._files.read("info/last_cmd_status").split("\n")
+                status = next((line for line in reversed(lines) if line.strip()), "")
+            except OSError:
+                status = ""
+        return error_class(number)(action, path, value, number, "" if status == "ok" else status)
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
+
+
+def _directory(group: str, monitor: str) -> str:
+    return _join(group, f"mon_groups/{monitor}") if monitor else group
