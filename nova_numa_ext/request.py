@@ -58,10 +58,15 @@ class ExtraSpec:
     maximum: int | float | None = None
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The allowed words, empty for a number or a bool."""
+        return tuple(self.kind) if issubclass(self.kind, StrEnum) else ()
+
+    @property
     def allowed(self) -> str:
         """What a user may write, in words."""
-        if issubclass(self.kind, StrEnum):
-            return ", ".join(self.kind)
+        if self.words:
+            return ", ".join(self.words)
         if self.kind is bool:
             return "true, false"
         noun = "an integer" if self.kind is int else "a number"
@@ -165,6 +170,9 @@ SPREADING_POLICIES: Final = frozenset(
     }
 )
 
+# What nova itself reads and what our combinations depend on: an older client may have stored nonsense there.
+_NUMA_NODES = "hw:numa_nodes"
+
 _RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-9_]+)$")
 
 
@@ -191,7 +199,7 @@ class WorkloadRequest:
     :param numa_nodes: ``hw:numa_nodes``, 0 when the flavor does not set it
     :param numa_topology: nova builds a guest NUMA topology (NUMA nodes, dedicated CPUs or huge pages); a guest without
         one is *floating*
-    :param dedicated: the guest has dedicated CPUs
+    :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
     :param huge_pages: the flavor sets ``hw:mem_page_size`` to something other than small pages
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``)
     :param l3: amounts per L3 domain, in order of group name
@@ -265,11 +273,14 @@ def parse(
         given = extra_specs.get(key)
         return default if given is None else EXTRA_SPECS[key].parse(given)
 
-    tier = value(Key.TIER, _image_tier(image_traits))
-    dedicated = extra_specs.get("hw:cpu_policy") in ("dedicated", "mixed")
-    numa_nodes = int(extra_specs.get("hw:numa_nodes", "0"))
+    image_tier = _image_tier(image_traits)
+    tier = value(Key.TIER, image_tier)
+    cpu_policy = extra_specs.get("hw:cpu_policy")
+    numa_nodes = int(extra_specs.get(_NUMA_NODES, "0"))
     page_size = extra_specs.get("hw:mem_page_size")
-    numa_topology = bool(numa_nodes) or dedicated or page_size is not None
+    numa_topology = (
+        bool(numa_nodes) or cpu_policy in ("dedicated", "mixed") or page_size is not None
+    )
     request = WorkloadRequest(
         vcpus=vcpus,
         memory_mb=memory_mb,
@@ -287,16 +298,31 @@ def parse(
         managed=value(Key.MANAGED, True),
         numa_nodes=numa_nodes,
         numa_topology=numa_topology,
-        dedicated=dedicated,
+        dedicated=cpu_policy == "dedicated",
         huge_pages=page_size is not None and page_size != "small",
         clos=_amounts(extra_specs, names.RDT_CLOS).get("", 0),
         l3=_l3_amounts(extra_specs),
         gpus=_gpus(extra_specs),
     )
-    problems = _combination_problems(request, extra_specs)
+    problems = _combination_problems(request, extra_specs, image_tier)
     if problems:
         raise InvalidRequestError(problems)
     return request
+
+
+def concerns_us(extra_specs: Mapping[str, str], image_traits: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a flavor or image says anything to this project: a key, a resource or a trait of ours."""
+    return any(
+        key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
+        or ((match := _RESOURCE.match(key)) and match["resource"] in names.RESOURCE_CLASSES)
+        for key in extra_specs
+    ) or any(names.is_ours(trait) for trait in image_traits)
+
+
+def problem(key: str, value: str) -> str | None:
+    """Return the sentence about one key of our namespace and its value, None when both are right."""
+    spec = EXTRA_SPECS.get(key)
+    return unknown_key(key) if spec is None else spec.problem(value)
 
 
 def _image_tier(image_traits: frozenset[str]) -> Tier | None:
@@ -315,22 +341,25 @@ def _default_memory_policy(tier: Tier | None, numa_topology: bool) -> MemoryPoli
 
 
 def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
-    problems = []
-    for key, value in sorted(extra_specs.items()):
-        if not key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:"):
-            continue
-        spec = EXTRA_SPECS.get(key)
-        problem = unknown_key(key) if spec is None else spec.problem(value)
-        if problem is not None:
-            problems.append(problem)
+    ours = (
+        problem(key, value)
+        for key, value in sorted(extra_specs.items())
+        if key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
+    )
+    problems = [sentence for sentence in ours if sentence is not None]
+    nodes = extra_specs.get(_NUMA_NODES, "1")
+    if not (nodes.isdecimal() and int(nodes) > 0):
+        problems.append(f"{_NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
     return tuple(problems)
 
 
 def unknown_key(key: str) -> str:
     """Return the sentence about a key of our namespace that does not exist."""
-    near = difflib.get_close_matches(key, EXTRA_SPECS, n=1)
+    namespace = f"{names.EXTRA_SPEC_NAMESPACE}:"
+    ours = [known.removeprefix(namespace) for known in EXTRA_SPECS]
+    near = difflib.get_close_matches(key.removeprefix(namespace).lower(), ours, n=1)
     if near:
-        return f"{key} is not an extra spec of numa_ext; did you mean {near[0]}?"
+        return f"{key} is not an extra spec of numa_ext; did you mean {namespace}{near[0]}?"
     return f"{key} is not an extra spec of numa_ext; allowed: {', '.join(EXTRA_SPECS)}."
 
 
@@ -367,12 +396,16 @@ def _gpus(extra_specs: Mapping[str, str]) -> int:
 
 
 def _combination_problems(
-    request: WorkloadRequest, extra_specs: Mapping[str, str]
+    request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
 ) -> tuple[str, ...]:
     lc = request.tier is Tier.LC
     groups = {amount.group for amount in request.l3}
     one_node = request.numa_topology and request.numa_nodes <= 1
     checks = (
+        (
+            image_tier not in (None, request.tier),
+            f"{Key.TIER}={request.tier} contradicts the image, which requires the tier {image_tier}.",
+        ),
         (
             lc and not (request.dedicated and request.numa_nodes),
             f"{Key.TIER}=LC needs hw:cpu_policy=dedicated and hw:numa_nodes: without them nothing isolates the server.",

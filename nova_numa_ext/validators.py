@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point ``nova.api.extra_spec_validators``: nova's API refuses a typo in our keys, in our words.
+
+Nova (compute API microversion 2.86 or later) looks a key up by its exact name and else by each validator's name
+pattern, one key at a time. So there is one validator per key of :data:`~nova_numa_ext.request.EXTRA_SPECS`, and one
+whose pattern is the whole namespace: it only ever sees keys that do not exist, and can say which key was meant. Nova
+turns its ``ValidationError`` into HTTP 400.
+"""
+
+from typing import Any
+
+from nova import exception
+from nova.api.validation.extra_specs import base
+
+from nova_numa_ext import request
+from placement_traits import names
+
+
+class _Validator(base.ExtraSpecValidator):  # type: ignore[misc]
+    """Nova's validator with our check and our sentence."""
+
+    def validate(self, name: str, value: str) -> None:
+        """Raise nova's ValidationError with our sentence when the key or its value is not allowed."""
+        sentence = request.problem(name, value)
+        if sentence is not None:
+            raise exception.ValidationError(sentence)
+
+
+def register() -> list[base.ExtraSpecValidator]:
+    """Return a validator for each of our keys and the one that catches unknown keys."""
+    known = [
+        _Validator(name=key, description=spec.description, value=_nova_type(spec))
+        for key, spec in request.EXTRA_SPECS.items()
+    ]
+    unknown = _Validator(
+        name=f"{names.EXTRA_SPEC_NAMESPACE}:{{key}}",
+        description="Refuses every other key of the namespace.",
+        value={"type": str},
+        parameters=[{"name": "key", "pattern": ".*"}],
+    )
+    return [*known, unknown]
+
+
+def _nova_type(spec: request.ExtraSpec) -> dict[str, Any]:
+    """What nova's own tools (and its documentation) read about a value; the check itself is ours."""
+    if spec.kind is int:
+        limits = {"min": spec.minimum, "max": spec.maximum}
+        return {"type": int, **{name: limit for name, limit in limits.items() if limit is not None}}
+    if spec.kind is bool:
+        return {"type": bool}
+    return {"type": str, "enum": list(spec.words)} if spec.words else {"type": str}
