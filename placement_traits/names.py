@@ -21,7 +21,9 @@ MEMORY_BANDWIDTH_MBPS: Final = "CUSTOM_MEMORY_BANDWIDTH_MBPS"
 RESOURCE_CLASSES: Final = (RDT_CLOS, LLC_WAY, MEMORY_BANDWIDTH_MBPS)
 
 # Traits without a parameter.
-OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"
+OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create
+HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
+GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 
 
 class RdtTrait(StrEnum):
@@ -174,6 +176,25 @@ def parse_numbered(trait: str) -> tuple[str, int] | None:
     """Return (kind, number) of a trait made by :func:`numbered`, None for any other trait."""
     match = _NUMBERED.match(trait)
     return (match[1], int(match[2])) if match else None
+
+
+_GPU_LINK = re.compile(rf"^{GPU_LINK_PREFIX}({'|'.join(GpuLink)})_(\d+)_(\d+)$")
+
+
+def gpu_link(link: GpuLink, a: int, b: int) -> str:
+    """Build the trait of the link between GPUs number ``a`` and ``b`` of one host; exactly these two providers hold it.
+
+    :param link: nominal class
+    :param a: position of one GPU in order of PCI address, from 0
+    :param b: position of the other
+    """
+    return f"{GPU_LINK_PREFIX}{link}_{min(a, b)}_{max(a, b)}"
+
+
+def parse_gpu_link(trait: str) -> tuple[GpuLink, int, int] | None:
+    """Return (class, position, position) of a trait made by :func:`gpu_link`, None for any other trait."""
+    match = _GPU_LINK.match(trait)
+    return (GpuLink(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def is_ours(trait: str) -> bool:

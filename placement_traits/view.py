@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole fleet as the scheduler sees it: every host's part of Placement that is ours, kept fresh in the background."""
+"""The fleet as the scheduler sees it: each host's part of Placement that is ours, kept fresh in the background."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HostTopology <-> provider tree: what a host says about itself in Placement, and how to read it back. Pure.
+
+Two steps, so that the second one loses nothing:
+
+1. :func:`publish` decides *what* is said: amounts from the topology, the settings and the state of the L3 domains.
+2. :func:`to_tree` spells it as providers, inventories and traits; :func:`from_tree` is its exact inverse.
+
+The tree of a host with four L3 domains and one GPU::
+
+    compute1                     traits: HOST, RDT_*, NODES_4, SOCKETS_2, L3_DOMAINS_4, CELLS_PACK, TIER_LC, TIER_BE
+    ├─ compute1:rdt              CUSTOM_RDT_CLOS = num_closids - root - foreign - 1 for BE
+    ├─ compute1:l3_0             CUSTOM_LLC_WAY = cbm_len - shareable - minimum for BE; CUSTOM_MEMORY_BANDWIDTH_MBPS
+    │                            traits: L3_0, NODE_0, SOCKET_0, CHASSIS_0, neighbourhood
+    ├─ compute1:l3_1 …
+    └─ compute1:gpu-0000:81:00.0 traits: GPU, NODE_0, SWITCH_0, links
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from placement_traits import names
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import NeighbourTrait, PackingTrait, RdtTrait, Tier, TierTrait
+from placement_traits.topology import (
+    Gpu,
+    GpuEdge,
+    HostTopology,
+    L3Domain,
+    NumaNode,
+    RdtCapability,
+    Socket,
+)
+
+MAX_UNIT: Final = 2**31 - 1  # Placement's own default
+
+
+# What is said -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """What the operator and the rest of the agent decide about the tree.
+
+    :param tiers: tiers that the agent accepts; LC is published only where L3 allocation works
+    :param packing: nova's cell-packing strategy on this host
+    :param min_be_ways: ways of each L3 domain kept for everything that is not LC
+    :param foreign_groups: resctrl control groups of other software, each holding a class of service
+    """
+
+    packing: PackingTrait
+    tiers: frozenset[Tier] = frozenset(Tier)
+    min_be_ways: int = 1
+    foreign_groups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class L3State:
+    """What changes in an L3 domain while servers come and go.
+
+    :param neighbours: what runs there now
+    :param reserved_bandwidth_mbps: measured use beyond what running servers declared, MB/s
+    """
+
+    neighbours: frozenset[NeighbourTrait] = frozenset()
+    reserved_bandwidth_mbps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class L3Offer:
+    """What one L3 domain offers.
+
+    :param ways: ways that LC servers may have together; 0 = no inventory
+    :param min_ways: fewest ways that one server may ask for
+    :param bandwidth_mbps: memory bandwidth, MB/s; 0 = unknown, no inventory
+    :param reserved_mbps: part of it that is not for sale now
+    :param neighbours: what runs there now
+    """
+
+    ways: int = 0
+    min_ways: int = 1
+    bandwidth_mbps: int = 0
+    reserved_mbps: int = 0
+    neighbours: frozenset[NeighbourTrait] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Everything that a host says in Placement.
+
+    :param topology: the topology without what is not said: cores, distances, sizes, products, RDT details
+    :param packing: nova's cell-packing strategy
+    :param tiers: tiers accepted
+    :param rdt: RDT capability
+    :param clos: classes of service that LC servers may have; 0 = no inventory
+    :param offers: by L3 id
+    """
+
+    topology: HostTopology
+    packing: PackingTrait
+    tiers: frozenset[Tier]
+    rdt: frozenset[RdtTrait]
+    clos: int
+    offers: Mapping[int, L3Offer]
+
+
+def publish(
+    topology: HostTopology,
+    settings: TreeSettings,
+    state: Mapping[int, L3State] | None = None,
+) -> Published:
+    """Decide what a host says about itself.
+
+    :param topology: as discovered
+    :param settings: the operator's part
+    :param state: by L3 id; a domain without one has no neighbours and no pressure
+    """
+    state = state or {}
+    rdt = topology.rdt or RdtCapability()
+    traits = _rdt_traits(rdt)
+    tiers = {tier for tier in settings.tiers if tier is not Tier.LC or rdt.cat is not None}
+    shares = bandwidth_shares(topology)
+    return Published(
+        topology=publishable(topology),
+        packing=settings.packing,
+        tiers=frozenset(tiers),
+        rdt=traits,
+        clos=max(0, rdt.num_closids - 1 - settings.foreign_groups - 1),
+        offers={
+            domain.id: _offer(
+                rdt, domain, settings, shares.get(domain.id, 0), state.get(domain.id, L3State())
+            )
+            for domain in topology.l3_domains
+        },
+    )
+
+
+def _offer(
+    rdt: RdtCapability, domain: L3Domain, settings: TreeSettings, share: int, state: L3State
+) -> L3Offer:
+    ways, min_ways = 0, 1
+    if rdt.cat is not None and domain.id in rdt.l3_ids:
+        kept = max(settings.min_be_ways, rdt.cat.min_cbm_bits)
+        ways = rdt.cat.cbm_len - rdt.cat.shareable_ways - kept
+        min_ways = rdt.cat.min_cbm_bits
+        if ways < min_ways:
+            ways, min_ways = 0, 1
+    return L3Offer(
+        ways=ways,
+        min_ways=min_ways,
+        bandwidth_mbps=share,
+        reserved_mbps=min(max(0, state.reserved_bandwidth_mbps), share),
+        neighbours=state.neighbours,
+    )
+
+
+def _rdt_traits(rdt: RdtCapability) -> frozenset[RdtTrait]:
+    present = {
+        RdtTrait.L3_CAT: rdt.cat is not None,
+        RdtTrait.L2_CAT: rdt.l2_cat,
+        RdtTrait.CDP: rdt.cat is not None and rdt.cat.cdp,
+        RdtTrait.MBA: rdt.mba is not None,
+        RdtTrait.CMT: rdt.monitors("llc_occupancy"),
+        RdtTrait.MBM: rdt.monitors("mbm_total_bytes") and rdt.monitors("mbm_local_bytes"),
+    }
+    return frozenset(trait for trait, there in present.items() if there)
+
+
+def bandwidth_shares(topology: HostTopology) -> dict[int, int]:
+    """Divide each node's memory bandwidth over the L3 domains with cores in it, in proportion to those cores.
+
+    The shares of a node add up to its capacity exactly. A domain that touches a node of unknown capacity has none.
+
+    :returns: MB/s by L3 id
+    """
+    shares = {domain.id: 0 for domain in topology.l3_domains}
+    unknown: set[int] = set()
+    for node in topology.nodes:
+        domains = topology.l3_of_node(node.id)
+        if node.bandwidth_mbps is None:
+            unknown.update(domain.id for domain in domains)
+            continue
+        cores = topology.cores_of_node(node.id)
+        weights = [sum(core.l3 == domain.id for core in cores) for domain in domains]
+        for domain, share in zip(domains, _divide(node.bandwidth_mbps, weights), strict=True):
+            shares[domain.id] += share
+    return {l3_id: share for l3_id, share in shares.items() if l3_id not in unknown}
+
+
+def _divide(amount: int, weights: list[int]) -> list[int]:
+    """Split an integer in proportion to weights, losing nothing to rounding."""
+    total, passed, edges = sum(weights), 0, [0]
+    for weight in weights:
+        passed += weight
+        edges.append(amount * passed // total if total else 0)
+    return [end - start for start, end in pairwise(edges)]
+
+
+def publishable(topology: HostTopology) -> HostTopology:
+    """Drop everything that the tree does not say; the result survives :func:`to_tree` and :func:`from_tree` unchanged.
+
+    A node whose CPUs have no L3 loses its socket, and a socket without L3 its chassis: there is no provider to say it.
+    """
+    sockets_of_node: dict[int, set[int]] = {node.id: set() for node in topology.nodes}
+    for domain in topology.l3_domains:
+        for node_id in domain.nodes:
+            sockets_of_node[node_id].add(domain.socket)
+    with_l3 = {domain.socket for domain in topology.l3_domains}
+    return HostTopology(
+        sockets=tuple(
+            Socket(socket.id, socket.chassis if socket.id in with_l3 else 0)
+            for socket in topology.sockets
+        ),
+        nodes=tuple(NumaNode(node.id, _only(sockets_of_node[node.id])) for node in topology.nodes),
+        l3_domains=tuple(L3Domain(d.id, d.socket, d.nodes) for d in topology.l3_domains),
+        gpus=tuple(Gpu(gpu.address, gpu.node, gpu.switch) for gpu in topology.gpus),
+        gpu_links=topology.gpu_links,
+    )
+
+
+def _only(values: Iterable[int]) -> int | None:
+    """The single value, None when there is none or more than one."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+# How it is spelt ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """One inventory as Placement's API has it."""
+
+    total: int
+    reserved: int = 0
+    min_unit: int = 1
+    max_unit: int = MAX_UNIT
+    step_size: int = 1
+    allocation_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One resource provider: its name, what it counts and what it is."""
+
+    name: str
+    traits: frozenset[str] = frozenset()
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderTree:
+    """Our part of a compute node's tree.
+
+    :param root: name of nova's root provider, the hypervisor hostname
+    :param root_traits: our traits on it; its other traits and its inventories are nova's
+    :param children: our providers, all directly under the root, by name
+    """
+
+    root: str
+    root_traits: frozenset[str]
+    children: tuple[Provider, ...]
+
+    def child(self, name: str) -> Provider | None:
+        """Return the child of that name, or None."""
+        return next((child for child in self.children if child.name == name), None)
+
+
+def wanted_tree(
+    root: str,
+    topology: HostTopology,
+    settings: TreeSettings,
+    state: Mapping[int, L3State] | None = None,
+) -> ProviderTree:
+    """Return the tree that Placement should hold for a host: :func:`publish`, then :func:`to_tree`."""
+    return to_tree(root, publish(topology, settings, state))
+
+
+def to_tree(root: str, published: Published) -> ProviderTree:
+    """Spell what a host says as providers, inventories and traits.
+
+    :param root: name of nova's root provider
+    :param published: what to say
+    """
+    topology = published.topology
+    children = [
+        *([_rdt_provider(root, published)] if published.rdt else []),
+        *(_l3_provider(root, published, domain) for domain in topology.l3_domains),
+        *(_gpu_provider(root, topology, gpu) for gpu in topology.gpus),
+    ]
+    return ProviderTree(
+        root, _root_traits(published), tuple(sorted(children, key=lambda child: child.name))
+    )
+
+
+def _root_traits(published: Published) -> frozenset[str]:
+    topology = published.topology
+    nodes_with_l3 = {node for domain in topology.l3_domains for node in domain.nodes}
+    sockets_with_l3 = {domain.socket for domain in topology.l3_domains}
+    return frozenset(
+        {
+            names.HOST,
+            published.packing.value,
+            *(TierTrait[tier.name].value for tier in published.tiers),
+            *(trait.value for trait in published.rdt),
+            names.numbered("NODES", len(topology.nodes)),
+            names.numbered("SOCKETS", len(topology.sockets)),
+            names.numbered("L3_DOMAINS", len(topology.l3_domains)),
+            *(names.numbered("NODE", n) for n in topology.node_ids if n not in nodes_with_l3),
+            *(
+                names.numbered("SOCKET", socket.id)
+                for socket in topology.sockets
+                if socket.id not in sockets_with_l3
+            ),
+        }
+    )
+
+
+def _rdt_provider(root: str, published: Published) -> Provider:
+    clos = {names.RDT_CLOS: Inventory(published.clos, max_unit=1)} if published.clos else {}
+    return Provider(names.rdt_provider(root), frozenset({names.OWNER}), clos)
+
+
+def _l3_provider(root: str, published: Published, domain: L3Domain) -> Provider:
+    offer = published.offers[domain.id]
+    inventories = {}
+    if offer.ways:
+        inventories[names.LLC_WAY] = Inventory(
+            offer.ways, min_unit=offer.min_ways, max_unit=offer.ways
+        )
+    if offer.bandwidth_mbps:
+        inventories[names.MEMORY_BANDWIDTH_MBPS] = Inventory(
+            offer.bandwidth_mbps, reserved=offer.reserved_mbps, max_unit=offer.bandwidth_mbps
+        )
+    traits = {
+        names.OWNER,
+        names.numbered("L3", domain.id),
+        names.numbered("SOCKET", domain.socket),
+        names.numbered("CHASSIS", published.topology.socket(domain.socket).chassis),
+        *(names.numbered("NODE", node) for node in domain.nodes),
+        *(trait.value for trait in offer.neighbours),
+    }
+    return Provider(names.l3_provider(root, domain.id), frozenset(traits), inventories)
+
+
+def _gpu_provider(root: str, topology: HostTopology, gpu: Gpu) -> Provider:
+    return Provider(
+        names.gpu_provider(root, gpu.address),
+        frozenset({names.OWNER, names.GPU, *gpu_traits(topology, gpu)}),
+    )
+
+
+def gpu_traits(topology: HostTopology, gpu: Gpu) -> frozenset[str]:
+    """Return the traits that place a GPU: its node, its switch and its listed links."""
+    position = {other.address: i for i, other in enumerate(topology.gpus)}
+    traits = {
+        names.gpu_link(edge.link, position[edge.a], position[edge.b])
+        for edge in topology.gpu_links
+        if gpu.address in (edge.a, edge.b)
+    }
+    if gpu.node is not None:
+        traits.add(names.numbered("NODE", gpu.node))
+    if gpu.switch is not None:
+        traits.add(names.numbered("SWITCH", gpu.switch))
+    return frozenset(traits)
+
+
+# Reading it back ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class L3Place:
+    """Where an L3 domain is, as its provider's traits tell it."""
+
+    l3_id: int
+    nodes: tuple[int, ...]
+    socket: int
+    chassis: int
+    neighbours: frozenset[NeighbourTrait]
+
+
+def l3_place(traits: Iterable[str]) -> L3Place | None:
+    """Read the traits of an L3 provider; None when they do not describe one completely."""
+    traits = frozenset(traits)
+    numbers = _numbers(traits)
+    l3_id, socket = _only(numbers.get("L3", ())), _only(numbers.get("SOCKET", ()))
+    nodes = tuple(sorted(numbers.get("NODE", ())))
+    if l3_id is None or socket is None or not nodes:
+        return None
+    chassis = _only(numbers.get("CHASSIS", ())) or 0
+    neighbours = frozenset(NeighbourTrait(t) for t in traits & frozenset(NeighbourTrait))
+    return L3Place(l3_id, nodes, socket, chassis, neighbours)
+
+
+def gpu_place(traits: Iterable[str]) -> tuple[int | None, int | None]:
+    """Return (node, switch) from the traits of a GPU provider."""
+    numbers = _numbers(traits)
+    return _only(numbers.get("NODE", ())), _only(numbers.get("SWITCH", ()))
+
+
+def gpu_edges(traits_of: Mapping[str, Iterable[str]]) -> tuple[GpuEdge, ...]:
+    """Find the links of a host's GPUs.
+
+    :param traits_of: traits by PCI address
+    :returns: links ascending by ends; a link trait that is not held by exactly two GPUs is half written and left out
+    """
+    holders: dict[str, list[str]] = {}
+    for address, traits in sorted(traits_of.items()):
+        for trait in traits:
+            holders.setdefault(trait, []).append(address)
+    edges = []
+    for trait, ends in holders.items():
+        link = names.parse_gpu_link(trait)
+        if link is not None and len(ends) == 2:
+            edges.append(GpuEdge(ends[0], ends[1], link[0]))
+    return tuple(sorted(edges, key=lambda edge: (edge.a, edge.b)))
+
+
+def from_tree(tree: ProviderTree) -> Published:
+    """Read back what :func:`to_tree` spelt.
+
+    :raises InvalidValueError: a provider or trait that :func:`to_tree` would not have written
+    """
+    places: dict[int, L3Place] = {}
+    offers: dict[int, L3Offer] = {}
+    gpus: dict[str, frozenset[str]] = {}
+    clos = 0
+    gpu_prefix = names.gpu_provider(tree.root, "")
+    for child in tree.children:
+        if child.name == names.rdt_provider(tree.root):
+            clos = child.inventories[names.RDT_CLOS].total if child.inventories else 0
+        elif child.name.startswith(gpu_prefix):
+            gpus[child.name.removeprefix(gpu_prefix)] = child.traits
+        else:
+            place = l3_place(child.traits)
+            if place is None or child.name != names.l3_provider(tree.root, place.l3_id):
+                allowed = "a provider of one L3 domain, with traits L3, NODE and SOCKET"
+                raise InvalidValueError(f"provider {child.name}", sorted(child.traits), allowed)
+            places[place.l3_id] = place
+            offers[place.l3_id] = _read_offer(child, place)
+    packing = _only_packing(tree)
+    return Published(
+        topology=_read_topology(tree, places, gpus),
+        packing=packing,
+        tiers=frozenset(tier for tier in Tier if TierTrait[tier.name] in tree.root_traits),
+        rdt=frozenset(trait for trait in RdtTrait if trait in tree.root_traits),
+        clos=clos,
+        offers=offers,
+    )
+
+
+def _only_packing(tree: ProviderTree) -> PackingTrait:
+    found = [trait for trait in PackingTrait if trait in tree.root_traits]
+    if len(found) != 1:
+        allowed = f"exactly one of {', '.join(PackingTrait)}"
+        raise InvalidValueError(f"provider {tree.root}", sorted(found), allowed)
+    return found[0]
+
+
+def _read_offer(child: Provider, place: L3Place) -> L3Offer:
+    ways = child.inventories.get(names.LLC_WAY, Inventory(0))
+    bandwidth = child.inventories.get(names.MEMORY_BANDWIDTH_MBPS, Inventory(0))
+    return L3Offer(ways.total, ways.min_unit, bandwidth.total, bandwidth.reserved, place.neighbours)
+
+
+def _read_topology(
+    tree: ProviderTree, places: Mapping[int, L3Place], gpus: Mapping[str, frozenset[str]]
+) -> HostTopology:
+    root = _numbers(tree.root_traits)
+    chassis_of = dict.fromkeys(root.get("SOCKET", ()), 0)
+    sockets_of_node: dict[int, set[int]] = {node: set() for node in root.get("NODE", ())}
+    for place in places.values():
+        chassis_of[place.socket] = place.chassis
+        for node in place.nodes:
+            sockets_of_node.setdefault(node, set()).add(place.socket)
+    return HostTopology(
+        sockets=tuple(Socket(socket, chassis_of[socket]) for socket in sorted(chassis_of)),
+        nodes=tuple(NumaNode(n, _only(sockets_of_node[n])) for n in sorted(sockets_of_node)),
+        l3_domains=tuple(
+            L3Domain(place.l3_id, place.socket, place.nodes)
+            for place in sorted(places.values(), key=lambda place: place.l3_id)
+        ),
+        gpus=tuple(Gpu(address, *gpu_place(gpus[address])) for address in sorted(gpus)),
+        gpu_links=gpu_edges(gpus),
+    )
+
+
+def _numbers(traits: Iterable[str]) -> dict[str, set[int]]:
+    """Numbered traits by kind."""
+    found: dict[str, set[int]] = {}
+    for trait in traits:
+        parsed = names.parse_numbered(trait)
+        if parsed is not None:
+            found.setdefault(parsed[0], set()).add(parsed[1])
+    return found
