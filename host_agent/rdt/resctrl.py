@@ -86,7 +86,7 @@ class Resctrl:
         """Hold flock(2) on the mount point, as libvirt and libpqos do: exclusive around read-decide-write."""
         return self._files.lock(exclusive=exclusive)
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading --
 
     def capabilities(self) -> Capabilities:
         """Read what this host can do.
@@ -202,7 +202,7 @@ class Resctrl:
             readings.append(CounterReading(int(name.rsplit("_", 1)[1]), events))
         return tuple(sorted(readings, key=lambda reading: reading.domain))
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing --
 
     def create_group(self, name: str) -> None:
         """Create a control group of ours.
@@ -275,7 +275,7 @@ class Resctrl:
                     ended.add(tid)
         return MoveResult(tuple(moved), len(already or ()), len(ended))
 
-    # -- errors --------------------------------------------------------------------------------------------------------
+    # -- errors --
 
     def _only_ours(self, *names: str) -> None:
         for name in names:

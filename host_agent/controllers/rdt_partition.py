@@ -1,0 +1,595 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which RDT groups a host should have for the VMs on it, and the ordered writes that lead there. Pure.
+
+Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
+
+- Every LC has a control group of its own, ``numa_ext-lc-<uuid>``, with exactly its ways in the L3 domains where it
+  runs, disjoint from root, all BE classes, other LCs and shareable ways. In other domains a mask may not be empty
+  (Intel): it is the shared run there.
+- BE VMs borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that lose
+  least bandwidth by it are merged (each domain then has the lowest level of its members, so an LC never gets hurt).
+  Every BE VM has a monitoring group in its class; it tells after a restart who is in which class.
+- Root's mask is shrunk to the shared run in every domain; it is full again when no LC is left.
+- An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
+
+The plan is a function of what is there: planning on the state that a plan has produced changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations, count
+
+from host_agent.controllers.rdt_layout import Layout, Line, lay_out, steps
+from host_agent.rdt.shapes import (
+    GROUP_PREFIX,
+    ROOT_GROUP,
+    SHAREABLE_MODE,
+    Actual,
+    BandwidthUnit,
+    Capabilities,
+    GroupState,
+    Schemata,
+    format_schemata,
+)
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.names import Tier
+
+_LC_PREFIX = f"{GROUP_PREFIX}lc-"
+_BE_PREFIX = f"{GROUP_PREFIX}be-"
+_VM_PREFIX = f"{GROUP_PREFIX}vm-"
+_FULL_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPartition:
+    """What one managed VM wants.
+
+    :ivar domains: L3 domains that its CPUs belong to
+    :ivar ways: LC only, L3 domain -> exclusive ways
+    :ivar mba_percent: BE only, L3 domain -> memory bandwidth level, 100 where missing
+    """
+
+    uuid: str
+    tier: Tier
+    domains: frozenset[int]
+    ways: Mapping[int, int] = field(default_factory=dict)
+    mba_percent: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """Choices of the operator.
+
+    :ivar shrink_root: take the LCs' ways from the default group; without it no LC is exclusive
+    :ivar shared_ways_min: least ways per domain for root and BE, beside the shareable ones
+    :ivar wasted_ways_max: ways per domain that may lie idle between LCs before LCs are moved together
+    """
+
+    shrink_root: bool = True
+    shared_ways_min: int = 1
+    wasted_ways_max: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One control group as it should be; ``exclusive`` are the domains where its mask is an LC's own."""
+
+    name: str
+    schemata: Schemata
+    monitors: tuple[str, ...] = ()
+    exclusive: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class VmPartition:
+    """Where the threads of one VM belong and what it has there.
+
+    :ivar monitor: monitoring group inside ``group``, "" when the control group itself counts only this VM
+    :ivar exclusive: an LC's ways are nobody else's in all its domains (false for BE)
+    :ivar reasons: why it is as it is, also what stands against exclusiveness
+    """
+
+    uuid: str
+    tier: Tier
+    group: str
+    monitor: str
+    exclusive: bool
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A VM that gets no partition and stays in root, with the reason."""
+
+    uuid: str
+    reason: Reason
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """All that should be: root's masks ({} to leave them), our groups, where each VM belongs, who is refused.
+
+    :ivar anchors: L3 domain -> ways that always belong to the shared run (needed to order the writes)
+    """
+
+    root: Schemata
+    groups: tuple[GroupPlan, ...]
+    vms: tuple[VmPartition, ...]
+    refused: tuple[Refusal, ...] = ()
+    anchors: Mapping[int, int] = field(default_factory=dict)
+
+    def get(self, uuid: str) -> VmPartition | None:
+        """Return where a VM belongs, None when it was refused or is unknown."""
+        return next((vm for vm in self.vms if vm.uuid == uuid), None)
+
+
+def short(uuid: str) -> str:
+    """Return the part of a VM's uuid that names its groups: 48 bits, enough for one host."""
+    return uuid[:13]
+
+
+def lc_group(uuid: str) -> str:
+    """Name of the control group of a latency-critical VM."""
+    return _LC_PREFIX + short(uuid)
+
+
+def vm_monitor(uuid: str) -> str:
+    """Name of the monitoring group of a VM inside its class."""
+    return _VM_PREFIX + short(uuid)
+
+
+def plan(
+    capabilities: Capabilities,
+    actual: Actual,
+    wanted: Sequence[WantedPartition],
+    settings: PartitionSettings = PartitionSettings(),
+) -> PartitionPlan:
+    """Decide which groups there should be.
+
+    :param capabilities: of this host
+    :param actual: all control groups there are, strangers' included
+    :param wanted: all managed VMs that run here, in any order
+    """
+    lines = {
+        domain: _line(capabilities, actual, domain, settings)
+        for domain in _l3_domains(capabilities)
+    }
+    lcs, refused = _admit_by_capability(capabilities, actual, wanted)
+    layouts, left_out = _admit_by_ways(lines, actual, lcs, settings)
+    refused += left_out
+    lcs = [lc for lc in lcs if lc.uuid not in {refusal.uuid for refusal in left_out}]
+    shared = {domain: layout.shared for domain, layout in layouts.items()}
+
+    budget = _control_budget(capabilities, actual) - len(lcs)
+    bes = sorted((vm for vm in wanted if vm.tier is Tier.BE), key=lambda vm: vm.uuid)
+    classes = _be_classes(bes, actual, budget) if budget > 0 else []
+    if not classes:
+        refused += [
+            _refuse(be, "closids", 1, 0, "no class of service is left for it") for be in bes
+        ]
+    monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
+
+    groups: list[GroupPlan] = []
+    vms: list[VmPartition] = []
+    for lc in lcs:
+        own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
+        schemata = _schemata(capabilities, shared | own, {})
+        groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
+        against = _against(lines, actual, own, lc_group(lc.uuid), settings)
+        amounts = tuple(Reason(f"ways_l3_{d}", own[d].bit_count(), lc.ways[d]) for d in sorted(own))
+        exclusive = bool(own) and not against
+        vms.append(
+            VmPartition(lc.uuid, lc.tier, lc_group(lc.uuid), "", exclusive, amounts + against)
+        )
+    for be_class in classes:
+        monitors = tuple(vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored)
+        schemata = _schemata(capabilities, shared, be_class.levels())
+        groups.append(GroupPlan(be_class.name, schemata, monitors))
+        for be in be_class.members:
+            monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
+            reasons = _be_reasons(capabilities, be, be_class, monitor)
+            vms.append(VmPartition(be.uuid, be.tier, be_class.name, monitor, False, reasons))
+    root = _schemata(capabilities, shared, None) if settings.shrink_root else {}
+    anchors = {domain: line.anchor for domain, line in lines.items()}
+    return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors)
+
+
+# -- latency-critical VMs --
+
+
+def _l3_domains(capabilities: Capabilities) -> tuple[int, ...]:
+    return capabilities.l3[0].domains if capabilities.l3 else ()
+
+
+def _mask(group: GroupState, domain: int) -> int:
+    """Return the ways of a group in a domain; with CDP those for code and for data together."""
+    masks = (
+        values.get(domain, 0) for name, values in group.schemata.items() if name.startswith("L3")
+    )
+    total = 0
+    for mask in masks:
+        total |= mask
+    return total
+
+
+def _line(
+    capabilities: Capabilities, actual: Actual, domain: int, settings: PartitionSettings
+) -> Line:
+    cache = capabilities.l3[0]
+    root = _mask(actual.root, domain)
+    locked = fenced = strangers = 0
+    for group in actual.foreign:
+        mask = _mask(group, domain)
+        strangers |= mask
+        locked |= mask if group.mode != SHAREABLE_MODE else 0
+        fenced |= mask if not mask & root else 0
+    return Line(
+        ways=cache.ways,
+        min_bits=max(cache.min_cbm_bits, 1),
+        shareable=cache.shareable_bits,
+        locked=locked,
+        fenced=fenced,
+        strangers=strangers,
+        shared_min=settings.shared_ways_min,
+    )
+
+
+def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
+    """Return how many control groups we may have: all CLOSIDs (and RMIDs) without root's and the strangers'."""
+    number = capabilities.num_closids
+    if capabilities.monitoring:
+        number = min(number, capabilities.monitoring.num_rmids)
+    return number - 1 - len(actual.foreign)
+
+
+def _admit_by_capability(
+    capabilities: Capabilities, actual: Actual, wanted: Sequence[WantedPartition]
+) -> tuple[list[WantedPartition], list[Refusal]]:
+    """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
+    there = {group.name for group in actual.ours}
+    lcs = sorted(
+        (vm for vm in wanted if vm.tier is Tier.LC),
+        key=lambda vm: (lc_group(vm.uuid) not in there, vm.uuid),
+    )
+    domains = _l3_domains(capabilities)
+    room = max(
+        _control_budget(capabilities, actual) - 1, sum(lc_group(lc.uuid) in there for lc in lcs)
+    )
+    admitted: list[WantedPartition] = []
+    refused: list[Refusal] = []
+    for lc in lcs:
+        unknown = sorted(set(lc.ways) - set(domains))
+        if lc.ways and not domains:
+            refused.append(
+                _refuse(lc, "l3_cat", "wanted", "absent", "this host cannot partition the L3 cache")
+            )
+        elif unknown:
+            text = f"L3 domain {unknown[0]} is not one of {list(domains)}"
+            refused.append(_refuse(lc, "l3_domain", unknown[0], str(list(domains)), text))
+        elif len(admitted) >= room:
+            text = "no class of service is left (one stays for best-effort VMs)"
+            refused.append(_refuse(lc, "closids", len(admitted) + 1, room, text))
+        else:
+            admitted.append(lc)
+    return admitted, refused
+
+
+def _admit_by_ways(
+    lines: Mapping[int, Line],
+    actual: Actual,
+    lcs: Sequence[WantedPartition],
+    settings: PartitionSettings,
+) -> tuple[dict[int, Layout], list[Refusal]]:
+    """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
+    admitted = list(lcs)
+    refused: list[Refusal] = []
+    while True:
+        layouts: dict[int, Layout] = {}
+        for domain, line in lines.items():
+            amounts = {
+                lc.uuid: max(lc.ways[domain], line.min_bits) for lc in admitted if domain in lc.ways
+            }
+            current = {
+                lc.uuid: _mask(group, domain)
+                for lc in admitted
+                if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
+            }
+            layout = lay_out(line, amounts, current, settings.wasted_ways_max)
+            if layout is None:
+                last = next(lc for lc in reversed(admitted) if domain in lc.ways)
+                admitted.remove(last)
+                free = line.full & ~line.shareable & ~line.anchor
+                held = sum(amounts.values()) - amounts[last.uuid]
+                text = (
+                    f"{last.ways[domain]} exclusive ways in L3 domain {domain} do not fit: "
+                    f"{free.bit_count()} can be exclusive, {held} are other VMs'"
+                )
+                refused.append(
+                    _refuse(
+                        last, f"ways_l3_{domain}", last.ways[domain], free.bit_count() - held, text
+                    )
+                )
+                break
+            layouts[domain] = layout
+        else:
+            return layouts, refused
+
+
+def _refuse(
+    vm: WantedPartition, term: str, value: str | float, against: str | float, text: str
+) -> Refusal:
+    return Refusal(
+        vm.uuid, Reason(term, value, against), f"VM {vm.uuid} gets no RDT partition: {text}"
+    )
+
+
+def _against(
+    lines: Mapping[int, Line],
+    actual: Actual,
+    own: Mapping[int, int],
+    name: str,
+    settings: PartitionSettings,
+) -> tuple[Reason, ...]:
+    """Return what stands against an LC's ways being nobody else's."""
+    found = []
+    for domain, mask in sorted(own.items()):
+        if not settings.shrink_root and mask & _mask(actual.root, domain):
+            found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", "root"))
+        for group in actual.foreign:
+            if mask & _mask(group, domain):
+                found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", group.name))
+    return tuple(found)
+
+
+# -- best-effort VMs --
+
+
+@dataclass(frozen=True, slots=True)
+class _BeClass:
+    """BE VMs that share a control group; ``name`` is "" until one is given."""
+
+    name: str
+    members: tuple[WantedPartition, ...]
+
+    def levels(self) -> dict[int, int]:
+        """L3 domain -> percent: the lowest level of the members that run there."""
+        found: dict[int, int] = {}
+        for member in self.members:
+            for domain in member.domains:
+                level = member.mba_percent.get(domain, _FULL_PERCENT)
+                found[domain] = min(found.get(domain, _FULL_PERCENT), level)
+        return found
+
+    def loss(self) -> int:
+        """Percent points of bandwidth that the members lose by sharing one level per domain."""
+        levels = self.levels()
+        return sum(
+            member.mba_percent.get(domain, _FULL_PERCENT) - levels[domain]
+            for member in self.members
+            for domain in member.domains
+        )
+
+    def joined(self, other: "_BeClass") -> "_BeClass":
+        names = sorted(filter(None, (self.name, other.name)))
+        members = sorted((*self.members, *other.members), key=lambda vm: vm.uuid)
+        return _BeClass(names[0] if names else "", tuple(members))
+
+
+def _be_classes(bes: Sequence[WantedPartition], actual: Actual, budget: int) -> list[_BeClass]:
+    """Deal BE VMs to at most ``budget`` classes, starting from the classes they are in."""
+    homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
+    together: dict[str, list[WantedPartition]] = {}
+    for be in bes:
+        home = homes.get(vm_monitor(be.uuid), "")
+        key = home if home.startswith(_BE_PREFIX) else be.uuid
+        together.setdefault(key, []).append(be)
+    classes = [
+        _BeClass(key if key.startswith(_BE_PREFIX) else "", tuple(members))
+        for key, members in sorted(together.items())
+    ]
+    while len(classes) < min(budget, len(bes)):
+        classes = _split_one(classes)
+    while len(classes) > budget:
+        classes = _merge_two(classes)
+    used = {group.name for group in actual.groups}
+    fresh = (name for n in count() if (name := f"{_BE_PREFIX}{n}") not in used)
+    return [_BeClass(c.name or next(fresh), c.members) for c in classes]
+
+
+def _split_one(classes: list[_BeClass]) -> list[_BeClass]:
+    """Give the member that wins most by it a class of its own."""
+    found = []
+    for index, be_class in enumerate(classes):
+        for member in be_class.members if len(be_class.members) > 1 else ():
+            rest = _BeClass(be_class.name, tuple(m for m in be_class.members if m is not member))
+            found.append((rest.loss() - be_class.loss(), index, member.uuid, rest, member))
+    _, index, _, rest, member = min(found, key=lambda entry: entry[:3])
+    return [*classes[:index], rest, *classes[index + 1 :], _BeClass("", (member,))]
+
+
+def _merge_two(classes: list[_BeClass]) -> list[_BeClass]:
+    """Join the two classes that lose least bandwidth by it, existing ones and smaller ones first."""
+
+    def cost(pair: tuple[_BeClass, _BeClass]) -> tuple[int, int, list[str]]:
+        joined = pair[0].joined(pair[1])
+        loss = joined.loss() - pair[0].loss() - pair[1].loss()
+        return loss, len(joined.members), [member.uuid for member in joined.members]
+
+    first, second = min(combinations(classes, 2), key=cost)
+    return [first.joined(second), *(c for c in classes if c is not first and c is not second)]
+
+
+def _monitored(
+    capabilities: Capabilities, actual: Actual, control_groups: int, classes: Sequence[_BeClass]
+) -> frozenset[str]:
+    """Return the BE VMs that get a monitoring group: as many as there are RMIDs, those that have one first."""
+    if capabilities.monitoring is None:
+        return frozenset()
+    strangers = len(actual.foreign) + sum(
+        len(group.monitors) - len(group.our_monitors) for group in actual.groups
+    )
+    room = capabilities.monitoring.num_rmids - 1 - strangers - control_groups
+    have = {monitor for group in actual.ours for monitor in group.our_monitors}
+    members = [member.uuid for be_class in classes for member in be_class.members]
+    order = sorted(members, key=lambda uuid: (vm_monitor(uuid) not in have, uuid))
+    return frozenset(order[: max(room, 0)])
+
+
+def _be_reasons(
+    capabilities: Capabilities, be: WantedPartition, be_class: _BeClass, monitor: str
+) -> tuple[Reason, ...]:
+    levels = be_class.levels()
+    reasons = [
+        Reason(f"mba_percent_l3_{d}", levels[d], be.mba_percent.get(d, _FULL_PERCENT))
+        for d in sorted(be.domains)
+    ]
+    if capabilities.bandwidth is None:
+        reasons = [Reason("mba", "absent", "wanted")]
+    elif capabilities.bandwidth.unit is BandwidthUnit.MBPS:
+        reasons = [Reason("mba", "left to the kernel's mba_MBps loop", "percent")]
+    if len(be_class.members) > 1:
+        reasons.append(Reason("class_shared_by", len(be_class.members), 1))
+    if not monitor and capabilities.monitoring:
+        reasons.append(Reason("rmids", "none left", "one per VM"))
+    return tuple(reasons)
+
+
+def _schemata(
+    capabilities: Capabilities, masks: Mapping[int, int], levels: Mapping[int, int] | None
+) -> Schemata:
+    """Build the schemata of a group; ``levels`` None leaves bandwidth alone, missing domains get all of it."""
+    wanted: dict[str, dict[int, int]] = {
+        cache.name: {domain: masks[domain] for domain in cache.domains} for cache in capabilities.l3
+    }
+    bandwidth = capabilities.bandwidth
+    if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
+        wanted["MB"] = {
+            domain: bandwidth.from_percent(levels.get(domain, _FULL_PERCENT))
+            for domain in bandwidth.domains
+        }
+    return wanted
+
+
+# -- the way there --
+
+
+class WriteKind(StrEnum):
+    """Commands of resctrl."""
+
+    REMOVE_GROUP = "remove group"
+    REMOVE_MONITOR = "remove monitor"
+    CREATE_GROUP = "create group"
+    CREATE_MONITOR = "create monitor"
+    SCHEMATA = "schemata"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One command on the resctrl tree."""
+
+    kind: WriteKind
+    group: str
+    monitor: str = ""
+    schemata: Schemata = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        place = f"{self.group or '(root)'}/{self.monitor}".rstrip("/")
+        values = format_schemata(self.schemata).strip().replace("\n", " ")
+        return f"{self.kind} {place} {values}".rstrip()
+
+
+def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
+    """List the commands that lead from what is to what should be, and nothing that is already so.
+
+    Order: remove (frees CLOSIDs), create, take ways and bandwidth away from those who share, move LCs one by one (never
+    two of them overlap, none ever has less than the smaller of its old and new amount), give the rest to those who
+    share, monitor. A new group's default mask counts for nothing, for no thread is in it yet.
+    """
+    planned = {group.name: group for group in wanted.groups}
+    writes: list[Write] = []
+    now: dict[str, dict[str, dict[int, int]]] = {}
+    for state in actual.groups:
+        if state.ours and state.name not in planned:
+            writes.append(Write(WriteKind.REMOVE_GROUP, state.name))
+            continue
+        keep = planned[state.name].monitors if state.ours else ()
+        if state.ours or state.name == ROOT_GROUP:
+            gone = [monitor for monitor in state.our_monitors if monitor not in keep]
+            writes += [Write(WriteKind.REMOVE_MONITOR, state.name, monitor) for monitor in gone]
+            now[state.name] = {name: dict(values) for name, values in state.schemata.items()}
+    existing = set(now)
+    for name in planned.keys() - existing:
+        now[name] = {}
+    writes += [Write(WriteKind.CREATE_GROUP, name) for name in sorted(planned.keys() - existing)]
+
+    targets = {ROOT_GROUP: GroupPlan(ROOT_GROUP, wanted.root), **dict(sorted(planned.items()))}
+    for name, group in targets.items():
+        if name in existing:
+            writes += _write(now, name, _narrowed(now[name], group, wanted.anchors))
+    for domain, anchor in wanted.anchors.items():
+        writes += _lc_moves(
+            now, [g for g in wanted.groups if domain in g.exclusive], domain, anchor
+        )
+    for name, group in targets.items():
+        writes += _write(now, name, group.schemata)
+    for name, group in sorted(planned.items()):
+        state_now = actual.get(name)
+        have = state_now.monitors if state_now else ()
+        writes += [
+            Write(WriteKind.CREATE_MONITOR, name, m) for m in group.monitors if m not in have
+        ]
+    return tuple(writes)
+
+
+def _write(now: dict[str, dict[str, dict[int, int]]], group: str, target: Schemata) -> list[Write]:
+    """Return the write of what differs, and take it as done in ``now``."""
+    differs = {
+        name: {d: v for d, v in values.items() if now[group].get(name, {}).get(d) != v}
+        for name, values in target.items()
+    }
+    differs = {name: values for name, values in differs.items() if values}
+    for name, values in differs.items():
+        now[group].setdefault(name, {}).update(values)
+    return [Write(WriteKind.SCHEMATA, group, schemata=differs)] if differs else []
+
+
+def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Schemata:
+    """Return what a group that shares must give up first: ways outside its new mask, bandwidth above its new level."""
+    result: dict[str, dict[int, int]] = {}
+    for name, values in group.schemata.items():
+        for domain, new in values.items():
+            before = old.get(name, {}).get(domain)
+            if before is None or (domain in group.exclusive and name != "MB"):
+                continue
+            if name == "MB":
+                narrow = min(before, new)
+            else:
+                both = before & new
+                anchor = anchors[domain]
+                narrow = both if both & anchor == anchor else anchor
+            result.setdefault(name, {})[domain] = narrow
+    return result
+
+
+def _lc_moves(
+    now: dict[str, dict[str, dict[int, int]]], lcs: Sequence[GroupPlan], domain: int, anchor: int
+) -> list[Write]:
+    caches = [name for name in (lcs[0].schemata if lcs else {}) if name.startswith("L3")]
+    target = {group.name: group.schemata[caches[0]][domain] for group in lcs}
+    current = {
+        name: mask
+        for name in target
+        if (mask := now[name].get(caches[0], {}).get(domain, 0)) and not mask & anchor
+    }
+    order = steps(current, target)
+    if order is None:
+        order = sorted(
+            target
+        )  # somebody else made LCs overlap; then no order is better than another
+    return [
+        write
+        for name in order
+        for write in _write(now, name, {cache: {domain: target[name]} for cache in caches})
+    ]
