@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers that several levels of tests share."""
