@@ -18,7 +18,7 @@ The plan is a function of what is there: planning on the state that a plan has p
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import combinations, count
+from itertools import chain, combinations, count, islice
 
 from host_agent.controllers.rdt_layout import Layout, Line, lay_out, steps
 from host_agent.rdt.shapes import (
@@ -145,12 +145,15 @@ def plan(
     actual: Actual,
     wanted: Sequence[WantedPartition],
     settings: PartitionSettings = PartitionSettings(),
+    homes: Mapping[str, str] | None = None,
 ) -> PartitionPlan:
     """Decide which groups there should be.
 
     :param capabilities: of this host
     :param actual: all control groups there are, strangers' included
     :param wanted: all managed VMs that run here, in any order
+    :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups tell it too, so
+        it matters only where RMIDs are too few for one per VM
     """
     lines = {
         domain: _line(capabilities, actual, domain, settings)
@@ -164,7 +167,7 @@ def plan(
 
     budget = _control_budget(capabilities, actual) - len(lcs)
     bes = sorted((vm for vm in wanted if vm.tier is Tier.BE), key=lambda vm: vm.uuid)
-    classes = _be_classes(bes, actual, budget) if budget > 0 else []
+    classes = _be_classes(bes, actual, budget, homes or {}) if budget > 0 else []
     if not classes:
         refused += [
             _refuse(be, "closids", 1, 0, "no class of service is left for it") for be in bes
@@ -377,13 +380,15 @@ class _BeClass:
         return _BeClass(names[0] if names else "", tuple(members))
 
 
-def _be_classes(bes: Sequence[WantedPartition], actual: Actual, budget: int) -> list[_BeClass]:
+def _be_classes(
+    bes: Sequence[WantedPartition], actual: Actual, budget: int, known: Mapping[str, str]
+) -> list[_BeClass]:
     """Deal BE VMs to at most ``budget`` classes, starting from the classes they are in."""
     homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
     together: dict[str, list[WantedPartition]] = {}
     for be in bes:
-        home = homes.get(vm_monitor(be.uuid), "")
-        key = home if home.startswith(_BE_PREFIX) else be.uuid
+        home = homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "")
+        key = home if home.startswith(_BE_PREFIX) and actual.get(home) else be.uuid
         together.setdefault(key, []).append(be)
     classes = [
         _BeClass(key if key.startswith(_BE_PREFIX) else "", tuple(members))
@@ -393,9 +398,25 @@ def _be_classes(bes: Sequence[WantedPartition], actual: Actual, budget: int) -> 
         classes = _split_one(classes)
     while len(classes) > budget:
         classes = _merge_two(classes)
-    used = {group.name for group in actual.groups}
-    fresh = (name for n in count() if (name := f"{_BE_PREFIX}{n}") not in used)
-    return [_BeClass(c.name or next(fresh), c.members) for c in classes]
+    return _named(classes, actual)
+
+
+def _named(classes: list[_BeClass], actual: Actual) -> list[_BeClass]:
+    """Give names to the classes without: those of groups that lie idle first (no CLOSID changes hands), then new ones."""
+    claimed = {be_class.name for be_class in classes}
+    there = [group.name for group in actual.ours if group.name.startswith(_BE_PREFIX)]
+    idle = sorted((name for name in there if name not in claimed), key=_number)
+    fresh = (name for n in count() if (name := f"{_BE_PREFIX}{n}") not in there)
+    nameless = sorted((c for c in classes if not c.name), key=lambda c: c.members[0].uuid)
+    names = sorted(islice(chain(idle, fresh), len(nameless)), key=_number)
+    named = [_BeClass(name, c.members) for name, c in zip(names, nameless, strict=True)]
+    return sorted((*(c for c in classes if c.name), *named), key=lambda c: _number(c.name))
+
+
+def _number(name: str) -> tuple[int, str]:
+    """Sort key of a class name: ``be-9`` before ``be-10``."""
+    tail = name.removeprefix(_BE_PREFIX)
+    return (int(tail) if tail.isdecimal() else 0, name)
 
 
 def _split_one(classes: list[_BeClass]) -> list[_BeClass]:
