@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job's show: boot servers with our flavors and print what kernel and libvirt then do with them.
+
+Servers are made by the ``openstack`` command that a user would type. Each cell of the table is read back on the compute
+host by ``readback.py``, which shares no code with the host agent.
+"""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .cloud_api import CloudApi
+from .errors import LabError
+from .lab import Lab
+from .localcompute import NAME as LOCAL_NAME
+from .process import wait_for
+from .settings import Settings
+from .terminal import Progress
+
+# name, flavor; made in this order
+SERVERS = (
+    ("lc1", "lc.small"),
+    ("be1", "be.small"),
+    ("lc2", "lc.small"),
+    ("be2", "be.small"),
+    ("gpu1", "be.gpu"),
+)
+IMAGE = "toucher"
+_ACTIVE_TIMEOUT_S = 600.0
+_ENFORCED_TIMEOUT_S = 300.0
+_READ_TIMEOUT_S = 120.0
+
+Facts = dict[str, Any]
+
+
+class Show:
+    """Makes the show's servers and reads back what became of them."""
+
+    def __init__(self, settings: Settings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._lab = Lab(settings, progress)
+        self._api = CloudApi(settings)
+
+    def run(self) -> list[list[str]]:
+        """Make what is missing, wait until it is enforced, and return the table with its head.
+
+        :raises LabError: a server did not become ACTIVE, or was not enforced in time
+        """
+        self._create()
+        placed = self._wait_active()
+        facts = self._wait_enforced(placed)
+        return [list(HEAD), *(row(facts[name], placed[name]) for name, _ in SERVERS)]
+
+    def _openstack(self, *words: str, show: bool = False) -> str:
+        """Run the openstack command; ``show`` prints it first, as a user would type it."""
+        if show:
+            self._progress.note(f"$ openstack {shlex.join(words)}")
+        command = f". {shlex.quote(str(self._settings.lab / 'openrc'))} && exec openstack {shlex.join(words)}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabError(
+                f"openstack {shlex.join(words)}: {done.stderr.strip() or done.stdout.strip()}"
+            )
+        return done.stdout
+
+    def _create(self) -> None:
+        present = {server["name"] for server in self._api.servers()}
+        for name, flavor in SERVERS:
+            if name not in present:
+                words = (
+                    "server",
+                    "create",
+                    "--flavor",
+                    flavor,
+                    "--image",
+                    IMAGE,
+                    "--nic",
+                    "none",
+                    name,
+                )
+                self._openstack(*words, "-f", "value", "-c", "id", show=True)
+
+    def _wait_active(self) -> dict[str, Facts]:
+        """Nova's record of each server of the show, all ACTIVE."""
+        latest: dict[str, Facts] = {}
+
+        def active() -> bool:
+            latest.update({server["name"]: server for server in self._api.servers()})
+            wanted = [latest[name] for name, _ in SERVERS]
+            for server in wanted:
+                if server["status"] == "ERROR":
+                    message = server.get("fault", {}).get("message", "no reason given")
+                    raise LabError(
+                        f"server {server['name']} is in ERROR: {message}; "
+                        f"why: {self._settings.command} explain {server['name']}",
+                        log=self._settings.log / "nova-scheduler.log",
+                    )
+            return all(server["status"] == "ACTIVE" for server in wanted)
+
+        with self._progress.step("servers become ACTIVE"):
+            wait_for(
+                "all servers are ACTIVE",
+                active,
+                _ACTIVE_TIMEOUT_S,
+                log=self._settings.log / "nova-scheduler.log",
+            )
+        return {name: latest[name] for name, _ in SERVERS}
+
+    def _wait_enforced(self, placed: dict[str, Facts]) -> dict[str, Facts]:
+        hosts = {server["OS-EXT-SRV-ATTR:host"] for server in placed.values()}
+        latest: dict[str, Facts] = {}
+
+        def enforced() -> bool:
+            for host in sorted(hosts):
+                latest.update(self.read_back(host))
+            return all(name in latest and is_enforced(latest[name]) for name, _ in SERVERS)
+
+        with self._progress.step("agents pin, place memory and set RDT partitions"):
+            wait_for("every server is enforced", enforced, _ENFORCED_TIMEOUT_S)
+        return latest
+
+    def read_back(self, host: str) -> dict[str, Facts]:
+        """What kernel and libvirt of one host say, by server name; the host's own facts stand under ``on``."""
+        program = self._settings.source / "readback.py"
+        facts = json.loads(run_on(self._lab, host, f"/usr/bin/python3 {program}", _READ_TIMEOUT_S))
+        return {domain["server"]: {**domain, "on": facts} for domain in facts["domains"]}
+
+
+HEAD = (
+    "server",
+    "flavor",
+    "host",
+    "node",
+    "vCPUs on",
+    "memory there",
+    "RDT group",
+    "L3 mask",
+    "MBA",
+    "state",
+)
+
+
+def run_on(lab: Lab, host: str, command: str, timeout_s: float) -> str:
+    """Run a shell command on a compute host and return its output.
+
+    :raises LabError: the command failed
+    """
+    if host == LOCAL_NAME:
+        words: Sequence[str] = lab.local().inside(["sh", "-c", command])
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+    else:
+        hosts = {emulated.name: emulated for emulated in lab.emulated_hosts()}
+        done = hosts[host].run(command, timeout_s)
+    if done.returncode != 0:
+        raise LabError(f"{host}: {command}: {done.stderr.strip()[-400:]}")
+    return str(done.stdout)
+
+
+def is_enforced(facts: Facts) -> bool:
+    """Guest memory is resident, and the vCPU threads are in one group that is not the root's.
+
+    On a host without resctrl there are no groups to wait for.
+    """
+    resident = sum(facts["pages_kb"].values()) >= 0.9 * facts["ram_kb"]
+    grouped = not facts["on"]["resctrl"] or (len(facts["groups"]) == 1 and facts["groups"] != [""])
+    return resident and grouped
+
+
+def cpu_set(text: str) -> set[int]:
+    """CPU numbers of a kernel CPU list such as ``0-2,5``."""
+    cpus: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def row(facts: Facts, server: Facts) -> list[str]:
+    """One line of the table."""
+    on = facts["on"]
+    cpus = set().union(*(cpu_set(vcpu["cpus"]) for vcpu in facts["vcpus"]))
+    nodes = sorted(node for node, text in on["node_cpus"].items() if cpu_set(text) & cpus)
+    total_kb = sum(facts["pages_kb"].values())
+    shares = {node: 100 * kb / total_kb for node, kb in sorted(facts["pages_kb"].items())}
+    if len(nodes) == 1:
+        memory = f"{shares.get(nodes[0], 0.0):.0f} %"
+    else:
+        memory = " ".join(f"{node}:{share:.0f}%" for node, share in shares.items() if share >= 0.5)
+    group = facts["groups"][0] if facts["groups"] else None
+    values = _schemata(on, group, cpus)
+    return [
+        facts["server"],
+        facts["flavor"],
+        on["host"],
+        ",".join(nodes),
+        ",".join(sorted({vcpu["cpus"] for vcpu in facts["vcpus"]})),
+        memory,
+        "-" if group is None else group or "(root)",
+        values("L3"),
+        values("MB"),
+        f"{server['status']}/{facts['state']}",
+    ]
+
+
+def _schemata(on: Facts, group: str | None, cpus: set[int]) -> Callable[[str], str]:
+    """Look up the values of a group in the L3 domains of some CPUs, equal ones said once."""
+    domains = [domain for domain, text in on["l3_cpus"].items() if cpu_set(text) & cpus]
+
+    def values(resource: str) -> str:
+        if group is None or resource not in on["resctrl"][group]["schemata"]:
+            return "-"
+        schemata = on["resctrl"][group]["schemata"][resource]
+        return ",".join(dict.fromkeys(schemata[domain] for domain in domains if domain in schemata))
+
+    return values
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as aligned text; the first row is the head."""
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+REAL_AND_EMULATED = """\
+Real: Keystone, Placement, Glance, Nova with its scheduler, MariaDB, RabbitMQ, libvirt, the Linux kernels' NUMA, cpuset,
+      page migration, resctrl and VFIO, our filter, weigher and agents.
+Emulated: the compute hosts h1, h2 (QEMU without KVM): their sockets, NUMA nodes, L3 caches, RDT registers and PCI
+      devices; the network service is a stub. Nothing here shows speed: caches and bandwidth have no effect on an
+      emulated CPU."""
