@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RDT capability of this host in the shape that the topology carries."""
+
+import logging
+
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import BandwidthUnit, Capabilities
+from placement_traits.topology import L3Cat, Mba, RdtCapability, RdtMonitoring
+
+LOG = logging.getLogger(__name__)
+
+
+def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
+    """Read the mounted resctrl tree; None, and one line in the log, where nothing is mounted."""
+    if not resctrl.available():
+        LOG.info("No resctrl file system is mounted: this host offers no RDT resources.")
+        return None
+    return rdt_capability(resctrl.capabilities())
+
+
+def rdt_capability(capabilities: Capabilities) -> RdtCapability:
+    """Convert what the resctrl library read."""
+    l3, bandwidth, monitoring = (
+        capabilities.l3,
+        capabilities.bandwidth,
+        capabilities.monitoring,
+    )
+    return RdtCapability(
+        cat=L3Cat(
+            l3[0].num_closids,
+            l3[0].ways,
+            l3[0].shareable_bits,
+            max(1, l3[0].min_cbm_bits),  # AMD allows an empty mask; a partition of no ways is none
+            cdp=len(l3) > 1,
+        )
+        if l3
+        else None,
+        mba=Mba(
+            bandwidth.num_closids,
+            bandwidth.min_bandwidth,
+            bandwidth.bandwidth_gran,
+            bandwidth.delay_linear,
+            per_thread=bandwidth.thread_throttle_mode == "per-thread",
+            mbps=bandwidth.unit is BandwidthUnit.MBPS,
+        )
+        if bandwidth
+        else None,
+        monitoring=RdtMonitoring(monitoring.num_rmids, monitoring.features) if monitoring else None,
+        l2_cat=any(cache.name.startswith("L2") for cache in capabilities.caches),
+        l3_ids=l3[0].domains if l3 else (bandwidth.domains if bandwidth else ()),
+    )
