@@ -174,6 +174,38 @@ def wait_for(
         pause_s = min(pause_s * 1.3, 0.5)
 
 
+def run_logged(
+    what: str,
+    argv: Sequence[str | Path],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    standard_input: str | None = None,
+) -> None:
+    """Run a command to its end with its output appended to ``log``.
+
+    :param what: what it does, for the error's sentence.
+    :raises LabError: it cannot be executed or ends with another status than 0.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as stream:
+        try:
+            done = subprocess.run(
+                [str(word) for word in argv],
+                input=standard_input if standard_input is not None else "",
+                text=True,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else dict(environment),
+                cwd=folder,
+                check=False,
+            )
+        except OSError as error:
+            raise LabError(f"{what}: {error}", log) from error
+    if done.returncode != 0:
+        raise LabError(f"{what} failed with status {done.returncode}", log)
+
+
 def session_members(session: int) -> list[int]:
     """Pids of the running processes of a session."""
     return [

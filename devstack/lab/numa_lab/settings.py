@@ -7,6 +7,7 @@ of it: kernel, QEMU build, wheels). Environment variables that move things, so t
 ``NUMA_EXT_LAB``        the lab folder (default ``<checkout>/.lab``)
 ``NUMA_EXT_CACHE``      the cache folder (default ``$XDG_CACHE_HOME/nova-numa-ext`` or ``~/.cache/nova-numa-ext``)
 ``NUMA_EXT_VENV``       an existing virtual environment to use as it is: never built, changed or removed
+``NUMA_EXT_PLUGIN``     0: nova's scheduler without our filter and weigher, for comparisons
 ``NUMA_EXT_PORT_BASE``  the first of the 100 TCP ports of this lab on 127.0.0.1 (default 21000)
 """
 
@@ -136,6 +137,7 @@ class Settings:
     venv: Path
     owns_venv: bool
     ports: Ports
+    plugin: bool = True
 
     @classmethod
     def from_environment(cls, checkout: Path, environment: Mapping[str, str]) -> Self:
@@ -147,7 +149,15 @@ class Settings:
         cache = Path(environment.get("NUMA_EXT_CACHE") or user_cache / "nova-numa-ext").absolute()
         foreign_venv = environment.get("NUMA_EXT_VENV")
         venv = Path(foreign_venv).absolute() if foreign_venv else lab / "venv"
-        return cls(checkout, lab, cache, venv, foreign_venv is None, Ports(_port_base(environment)))
+        return cls(
+            checkout=checkout,
+            lab=lab,
+            cache=cache,
+            venv=venv,
+            owns_venv=foreign_venv is None,
+            ports=Ports(_port_base(environment)),
+            plugin=environment.get("NUMA_EXT_PLUGIN", "1") != "0",
+        )
 
     @property
     def etc(self) -> Path:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the lab."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import configuration
+from .errors import LabError
+from .lab import Lab
+from .localcompute import NAME as LOCAL_NAME
+from .settings import Settings
+from .terminal import Progress, last_lines, report_failure
+
+_DEFAULT_HOSTS = 2
+_INTERRUPTED = 130
+
+
+def main(checkout: Path, arguments: Sequence[str]) -> int:
+    """Run one command; returns the process' exit status."""
+    options = _parser().parse_args(arguments)
+    settings = Settings.from_environment(checkout, os.environ)
+    progress = Progress(timings=settings.timings_file)
+    try:
+        return int(options.run(options, settings, progress) or 0)
+    except LabError as error:
+        progress.close()
+        retry = " ".join([settings.command, *arguments])
+        report_failure(error, retry, sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        progress.close()
+        print(f"\ninterrupted; what was started goes on. To go on: {settings.command} up")
+        # Threads that still wait for services must not keep the terminal.
+        os._exit(_INTERRUPTED)
+    finally:
+        progress.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lab", description="A one-command OpenStack lab.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, words: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=words, description=words)
+        sub.set_defaults(run=run)
+        return sub
+
+    up = command("up", _up, "bring the cloud up, or go on where an earlier run stopped")
+    up.add_argument("--hosts", type=int, default=_DEFAULT_HOSTS, help="number of emulated hosts")
+    up.add_argument("--no-emulated", action="store_true", help="only the local compute")
+    command("down", _down, "stop everything, keep its state")
+    status = command("status", _status, "what runs")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    shell = command("shell", _shell, "a shell, or a command, on a compute host")
+    shell.add_argument("host", help=f"{LOCAL_NAME}, h1, h2 …")
+    shell.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    logs = command("logs", _logs, "list the logs, or show the end of one")
+    logs.add_argument("name", nargs="?", help="for example nova-scheduler")
+    logs.add_argument("-n", "--lines", type=int, default=50)
+    command("env", _env, 'credentials as shell lines: eval "$(lab env)"')
+    command("reset", _reset, "stop everything and throw its state away, keep what is slow to make")
+    clean = command("clean", _clean, "stop everything and remove all that the lab has made")
+    clean.add_argument("--cache", action="store_true", help="also the kernel, QEMU and wheel cache")
+    return parser
+
+
+def _up(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    lab = Lab(settings, progress)
+    lab.up(0 if options.no_emulated else options.hosts)
+    progress.close()
+    _print_summary(lab.status())
+    print(f"\ncredentials: . {settings.lab}/openrc      stop: {settings.command} down")
+
+
+def _down(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    Lab(settings, progress).down()
+
+
+def _status(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    status = Lab(settings, progress).status()
+    if options.json:
+        print(json.dumps(status, indent=1))
+    else:
+        _print_services(status)
+        _print_summary(status)
+    running = [row for row in status["services"] if row["serves"]]
+    return 0 if running and len(running) == len(status["services"]) else 1
+
+
+def _shell(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    lab = Lab(settings, progress)
+    if options.host == LOCAL_NAME:
+        local = lab.local()
+        if not local.alive():
+            raise LabError(f"host {LOCAL_NAME} does not run")
+        return subprocess.run(local.inside(options.words or ["bash"]), check=False).returncode
+    hosts = {host.name: host for host in lab.emulated_hosts()}
+    if options.host not in hosts:
+        known = ", ".join([LOCAL_NAME, *hosts])
+        raise LabError(f"there is no host {options.host}: the lab has {known}")
+    return int(hosts[options.host].shell(options.words))
+
+
+def _logs(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    logs = {p.relative_to(settings.log): p for p in sorted(settings.log.rglob("*.log"))}
+    if options.name is None:
+        for name, path in logs.items():
+            print(f"{path.stat().st_size:10}  {name}")
+        return
+    name = Path(options.name).with_suffix(".log")
+    if name not in logs:
+        raise LabError(f"there is no log {name} in {settings.log}: `lab logs` lists them")
+    print("\n".join(last_lines(logs[name], options.lines)))
+
+
+def _env(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    if not settings.lab.exists():
+        raise LabError(f"there is no lab at {settings.lab}: {settings.command} up makes it")
+    print(configuration.openrc(settings), end="")
+
+
+def _reset(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    Lab(settings, progress).reset()
+
+
+def _clean(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    Lab(settings, progress).clean(options.cache)
+
+
+def _print_services(status: dict[str, Any]) -> None:
+    for row in status["services"]:
+        state = "serves" if row["serves"] else "does not serve" if row["pid"] else "stopped"
+        print(f"  {row['name']:16} {row['pid'] or '-':>8}  {state}")
+
+
+def _print_summary(status: dict[str, Any]) -> None:
+    print(f"\nlab in {status['lab']}, {status['memory_mb']} MB of memory")
+    for hypervisor in status["hypervisors"] or []:
+        name = hypervisor["hypervisor_hostname"]
+        print(f"  compute {name:8} {hypervisor['state']:6} {hypervisor['status']}")
+    for host in status["hosts"]:
+        print(f"  emulated {host['name']}: {json.dumps(host)}")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few questions the lab itself asks the cloud, with the standard library alone (no second of imports)."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from .settings import Settings
+
+_TIMEOUT_S = 30.0
+
+
+def answers(url: str, timeout_s: float = 5.0) -> bool:
+    """Whether an HTTP server answers at ``url``, with whatever status but an internal error."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+class CloudApi:
+    """Asks as the lab's administrator; the token is fetched at the first question.
+
+    Methods raise ``OSError`` (``urllib.error`` is a kind of it) when a service does not answer.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token = ""
+
+    def hypervisors(self) -> list[dict[str, Any]]:
+        """Nova's hypervisors: ``hypervisor_hostname``, ``state`` (up, down), ``status``."""
+        answer = self._get(self._settings.ports.nova, "/v2.1/os-hypervisors/detail")
+        return list(answer["hypervisors"])
+
+    def servers(self) -> list[dict[str, Any]]:
+        """All servers of all projects: ``name``, ``status``, ``OS-EXT-SRV-ATTR:host`` …"""
+        answer = self._get(self._settings.ports.nova, "/v2.1/servers/detail?all_tenants=1")
+        return list(answer["servers"])
+
+    def _get(self, port: int, path: str) -> dict[str, Any]:
+        if not self._token:
+            self._token = self._new_token()
+        headers = {"X-Auth-Token": self._token, "OpenStack-API-Version": "compute 2.53"}
+        return self._ask(self._settings.url(port, path), headers)[1]
+
+    def _new_token(self) -> str:
+        user = {
+            "name": "admin",
+            "domain": {"id": "default"},
+            "password": self._settings.passwords().admin,
+        }
+        scope = {"project": {"name": "admin", "domain": {"id": "default"}}}
+        identity = {"methods": ["password"], "password": {"user": user}}
+        body = {"auth": {"identity": identity, "scope": scope}}
+        url = self._settings.url(self._settings.ports.keystone, "/v3/auth/tokens")
+        headers, _ = self._ask(url, {}, json.dumps(body).encode())
+        return str(headers["X-Subject-Token"])
+
+    def _ask(
+        self, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> tuple[Mapping[str, str], dict[str, Any]]:
+        everything = {"Content-Type": "application/json", **headers}
+        request = urllib.request.Request(url, data=body, headers=everything)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            return answer.headers, json.load(answer)

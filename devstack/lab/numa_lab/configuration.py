@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files of all services, rendered from ``devstack/lab/templates``.
+
+Rendering is strict: a name that a template wants and nobody gives is an error. Files are written only when their text
+changes, readable by root only, because they hold passwords.
+"""
+
+import json
+import os
+import shutil
+import string
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import LabError
+from .settings import HostConfig, Settings
+
+GPU_RESOURCE_CLASS = "CUSTOM_GPU"
+PCI_ALIAS = {"name": "gpu", "resource_class": GPU_RESOURCE_CLASS, "device_type": "type-PCI"}
+
+_NOVA_FILTERS = (
+    "ComputeFilter",
+    "ComputeCapabilitiesFilter",
+    "ImagePropertiesFilter",
+    "ServerGroupAntiAffinityFilter",
+    "ServerGroupAffinityFilter",
+    "NUMATopologyFilter",
+    "PciPassthroughFilter",
+)
+
+_WSGI_APPLICATIONS = {
+    "keystone": "keystone.wsgi.api:application",
+    "placement": "placement.wsgi.api:application",
+    "glance": "glance.wsgi.api:application",
+    "nova-api": "nova.wsgi.osapi_compute:application",
+    "network": "numa_lab.stub_network:application",
+}
+
+
+def render(template: Path, values: Mapping[str, object]) -> str:
+    """The text of ``template`` with ``$name`` replaced by ``values``.
+
+    :raises LabError: the template names something that is not in ``values``.
+    """
+    text = string.Template(template.read_text())
+    try:
+        return text.substitute(values)
+    except KeyError as error:
+        raise LabError(
+            f"template {template.name} wants ${error.args[0]}, which is not set"
+        ) from error
+
+
+def write_if_changed(path: Path, text: str, mode: int = 0o600) -> bool:
+    """Make ``path`` hold ``text``; return whether it had to be written."""
+    if path.exists() and path.read_text() == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    with open(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "w") as stream:
+        stream.write(text)
+    draft.replace(path)
+    return True
+
+
+def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
+    """The whole nova.conf of one compute; services are reached on 127.0.0.1 on every host."""
+    values = _common_values(settings) | {
+        "name": host.name,
+        "compute_state": host.state,
+        "compute_log": host.log,
+        "cpu_sets": _lines(
+            cpu_dedicated_set=host.cpu_dedicated_set, cpu_shared_set=host.cpu_shared_set
+        ),
+        "device_specs": "\n".join(f"device_spec = {spec}" for spec in host.pci_device_specs),
+        "privsep": f"{settings.venv}/bin/privsep-helper",
+    }
+    return _nova_conf(settings, "nova-compute.conf", values)
+
+
+def write_controller(settings: Settings) -> None:
+    """Write the configuration of everything that runs on this machine beside the computes."""
+    values = _common_values(settings)
+    templates = settings.source / "templates"
+    for name in ("mariadb.cnf", "rabbitmq.conf"):
+        write_if_changed(settings.etc / name, render(templates / name, values))
+    write_if_changed(settings.etc / "rabbitmq-plugins", "[].\n")
+    for name, user in (("keystone", ""), ("placement", "placement"), ("glance-api", "glance")):
+        text = render(templates / f"{name}.conf", values | {"auth": _auth(settings, user)})
+        write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)
+    write_if_changed(
+        settings.etc / "nova" / "nova.conf", _nova_conf(settings, "nova-controller.conf", values)
+    )
+    # The log of a WSGI application would be called after gunicorn.
+    write_if_changed(
+        settings.etc / "nova" / "nova-api.conf",
+        f"[DEFAULT]\nlog_file = {settings.log}/nova-api.log\n",
+    )
+    ports = _wsgi_ports(settings)
+    for name, application in _WSGI_APPLICATIONS.items():
+        text = render(
+            templates / "gunicorn.py",
+            {"application": application, "port": ports[name], "pythonpath": settings.source},
+        )
+        write_if_changed(settings.etc / "gunicorn" / f"{name}.py", text)
+    for source, target in (
+        ("nova/api-paste.ini", "nova/api-paste.ini"),
+        ("glance/glance-api-paste.ini", "glance-api-paste.ini"),
+    ):
+        write_if_changed(settings.etc / target, (settings.venv / "etc" / source).read_text())
+    write_if_changed(settings.lab / "openrc", openrc(settings))
+
+
+def write_libvirt(settings: Settings) -> None:
+    """Write the configuration of the local compute's own libvirtd."""
+    folder = settings.etc / "libvirt"
+    values = _common_values(settings) | {"host_uuid": _host_uuid(settings)}
+    for name in ("libvirtd.conf", "qemu.conf"):
+        write_if_changed(folder / name, render(settings.source / "templates" / name, values))
+
+
+def openrc(settings: Settings) -> str:
+    """Shell lines that export the administrator's credentials and the virtual environment."""
+    return render(settings.source / "templates" / "openrc", _common_values(settings))
+
+
+def _common_values(settings: Settings) -> dict[str, object]:
+    ports, passwords = settings.ports, settings.passwords()
+    database = f"mysql+pymysql://openstack:{passwords.database}@127.0.0.1:{ports.mariadb}"
+    return {
+        "etc": settings.etc,
+        "state": settings.state,
+        "log": settings.log,
+        "run": settings.run,
+        "venv": settings.venv,
+        "mariadb_port": ports.mariadb,
+        "rabbitmq_port": ports.rabbitmq,
+        "glance_port": ports.glance,
+        "keystone_url": settings.url(ports.keystone),
+        "glance_url": settings.url(ports.glance),
+        "database": database,
+        "admin_password": passwords.admin,
+        "service_password": passwords.service,
+        "rabbitmq_password": passwords.rabbitmq,
+        "pci_alias": json.dumps(PCI_ALIAS),
+    }
+
+
+def _auth(settings: Settings, user: str) -> str:
+    if not user:
+        return ""
+    return render(
+        settings.source / "templates" / "auth.conf", _common_values(settings) | {"user": user}
+    )
+
+
+def _nova_conf(settings: Settings, part: str, values: Mapping[str, object]) -> str:
+    values = {
+        **values,
+        "auth": _auth(settings, "nova"),
+        "scheduler_plugins": _scheduler_plugins(settings),
+    }
+    templates = settings.source / "templates"
+    return render(templates / "nova-common.conf", values) + render(templates / part, values)
+
+
+def _scheduler_plugins(settings: Settings) -> str:
+    """Filters and weighers: nova's and, unless switched off, ours."""
+    available = ["nova.scheduler.filters.all_filters"]
+    enabled = list(_NOVA_FILTERS)
+    weighers = ["nova.scheduler.weights.all_weighers"]
+    if settings.plugin:
+        available.append("nova_numa_ext.scheduler.NumaExtFilter")
+        enabled.append("NumaExtFilter")
+        weighers.append("nova_numa_ext.scheduler.NumaExtWeigher")
+    return "\n".join(
+        [f"available_filters = {name}" for name in available]
+        + [f"enabled_filters = {','.join(enabled)}", f"weight_classes = {','.join(weighers)}"]
+    )
+
+
+def _wsgi_ports(settings: Settings) -> dict[str, int]:
+    ports = settings.ports
+    return {
+        "keystone": ports.keystone,
+        "placement": ports.placement,
+        "glance": ports.glance,
+        "nova-api": ports.nova,
+        "network": ports.network,
+    }
+
+
+def _host_uuid(settings: Settings) -> uuid.UUID:
+    """The same for one lab folder for ever, different from the machine's own libvirt."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"file://{settings.lab}/local")
+
+
+def _lines(**options: str) -> str:
+    return "\n".join(f"{name} = {value}" for name, value in options.items() if value)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab as a whole: what ``lab up``, ``down``, ``status``, ``reset`` and ``clean`` do."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from . import configuration, controlplane, packages, pyenv
+from .cloud_api import CloudApi
+from .controlplane import ControlPlane
+
+try:
+    from .emulated import EmulatedHost
+except ImportError:
+    EmulatedHost = None
+from .errors import LabError
+from .graph import Task, run
+from .localcompute import LocalCompute
+from .localcompute import NAME as LOCAL_NAME
+from .memory import proportional_mb
+from .process import Process, stop_all, wait_for
+from .settings import Settings
+from .terminal import Progress
+
+# Unix sockets live in the lab folder; their paths may have 107 characters.
+_LONGEST_LAB_PATH = 70
+_HYPERVISOR_TIMEOUT_S = 180.0
+_SLOW_HYPERVISOR_TIMEOUT_S = 600.0
+# Emptied by ``reset``: the virtual environment and the cache stay.
+_STATE_FOLDERS = ("state", "etc", "log", "run", "hosts")
+_STATE_FILES = ("passwords.json", "openrc")
+
+
+class Lab:
+    """One lab: the controller, the local compute and its emulated hosts."""
+
+    def __init__(self, settings: Settings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._controller = ControlPlane(settings, progress)
+        self._local = LocalCompute(settings)
+
+    def up(self, emulated_count: int) -> None:
+        """Bring everything up with that many emulated hosts; goes on where an earlier run stopped.
+
+        :raises LabError: a step failed; what runs by then is left running.
+        """
+        self._require_possible()
+        self._settings.make_folders()
+        with self._locked():
+            self._require_ports()
+            hosts = [EmulatedHost(self._settings, index) for index in range(emulated_count)]
+            run(self._tasks(hosts))
+            for service in self._controller.services() + self._local.services():
+                service.process.require_alive()
+
+    def down(self) -> None:
+        """Stop everything; the state stays, so that ``up`` goes on with it."""
+        if self._settings.lab.exists():
+            with self._locked():
+                self._stop()
+
+    def reset(self) -> None:
+        """Stop everything and throw the state away; the virtual environment and the cache stay."""
+        if self._settings.lab.exists():
+            with self._locked():
+                self._stop()
+                for name in _STATE_FOLDERS:
+                    _remove(self._settings.lab / name)
+                for name in _STATE_FILES:
+                    (self._settings.lab / name).unlink(missing_ok=True)
+
+    def clean(self, cache: bool) -> None:
+        """Stop everything and remove the lab's folder; with ``cache`` also the cache folder."""
+        if self._settings.lab.exists():
+            with self._locked():
+                self._stop()
+                with self._progress.step(f"removing {self._settings.lab}"):
+                    _remove(self._settings.lab)
+        if cache and self._settings.cache.exists():
+            with self._progress.step(f"removing {self._settings.cache}"):
+                _remove(self._settings.cache)
+
+    def emulated_hosts(self) -> list[EmulatedHost]:
+        """The emulated hosts that this lab has had since it was made or reset."""
+        count = len([p for p in self._settings.hosts.glob("h*") if p.is_dir()])
+        return [EmulatedHost(self._settings, index) for index in range(count)]
+
+    def local(self) -> LocalCompute:
+        """The local compute."""
+        return self._local
+
+    def status(self) -> dict[str, Any]:
+        """What runs, as plain data for ``lab status --json``.
+
+        ``services``: name, pid (None: does not run), serves; ``hypervisors``: what nova thinks of
+        its computes (None: nova does not answer); ``hosts``: the emulated hosts;
+        ``memory_mb``: proportional memory of all processes of the lab.
+        """
+        services = self._controller.services() + self._local.services()
+        rows: list[dict[str, Any]] = []
+        for service in services if self._settings.run.exists() else []:
+            identity = service.process.identity()
+            rows.append(
+                {
+                    "name": service.name,
+                    "pid": identity.pid if identity else None,
+                    "serves": identity is not None and service.ready(),
+                }
+            )
+        hosts = [host.status() for host in self.emulated_hosts()]
+        pids = [row["pid"] for row in rows if row["pid"]]
+        return {
+            "lab": str(self._settings.lab),
+            "services": rows,
+            "hypervisors": self._hypervisors() if pids else None,
+            "hosts": hosts,
+            "memory_mb": proportional_mb(pids, self._local.members()),
+        }
+
+    # -- up
+
+    def _tasks(self, hosts: list[EmulatedHost]) -> dict[str, Task]:
+        """Everything that ``up`` does, as one graph, so that nothing waits without need."""
+        wanted = {
+            *packages.BUILD_PACKAGES,
+            *packages.CONTROL_PLANE_PACKAGES,
+            *packages.LOCAL_COMPUTE_PACKAGES,
+        }
+        settings, progress = self._settings, self._progress
+        cloud = ("nova-scheduler", "resources")
+        tasks = {
+            "packages": Task(lambda: packages.ensure(settings, progress, wanted)),
+            "venv": Task(lambda: pyenv.ensure(settings, progress), ("packages",)),
+            "configuration": Task(lambda: configuration.write_controller(settings), ("venv",)),
+            "local libvirt": Task(lambda: self._local.start_libvirt(progress), ("packages",)),
+            "local nova": Task(lambda: self._local.start_nova(progress), ("local libvirt", *cloud)),
+            "local up": Task(lambda: self._hypervisor_up(LOCAL_NAME), ("local nova",)),
+        }
+        for name, task in self._controller.tasks().items():
+            tasks[name] = Task(task.action, task.after or ("configuration",))
+        for host in hosts:
+            tasks |= self._host_tasks(host, cloud)
+        return tasks
+
+    def _host_tasks(self, host: EmulatedHost, cloud: tuple[str, ...]) -> dict[str, Task]:
+        part = self._progress.part(host.name)
+        started = f"{host.name} started"
+        serving = f"{host.name} services"
+        return {
+            started: Task(lambda: host.start(part), ("packages", "venv")),
+            serving: Task(lambda: host.wait_services(part), (started, *cloud)),
+            f"{host.name} up": Task(lambda: self._hypervisor_up(host.name), (serving,)),
+        }
+
+    def _hypervisor_up(self, name: str) -> None:
+        api = CloudApi(self._settings)
+
+        def up() -> bool:
+            states = {h["hypervisor_hostname"]: h["state"] for h in api.hypervisors()}
+            return states.get(name) == "up"
+
+        if up():
+            return
+        timeout_s = _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
+        log = self._settings.log / "nova-compute.log" if name == LOCAL_NAME else None
+        with self._progress.step(f"waiting for nova to see hypervisor {name}", log):
+            wait_for(f"hypervisor {name} is up", up, timeout_s, *self._watched(name), log=log)
+
+    def _watched(self, name: str) -> list[Process]:
+        """Processes without which waiting for a hypervisor is in vain."""
+        services = self._controller.services()
+        if name == LOCAL_NAME:
+            services += self._local.services()
+        daemons = ("nova-conductor", "nova-scheduler", "nova-compute")
+        return [service.process for service in services if service.name in daemons]
+
+    def _require_possible(self) -> None:
+        if os.geteuid() != 0:
+            raise LabError("the lab needs root: it mounts, pins and starts system daemons")
+        if os.uname().machine != "x86_64":
+            raise LabError(f"the lab needs an x86_64 machine, this one is {os.uname().machine}")
+        if len(str(self._settings.lab)) > _LONGEST_LAB_PATH:
+            raise LabError(
+                f"the lab's folder {self._settings.lab} has a path of more than {_LONGEST_LAB_PATH}"
+                " characters, too long for Unix sockets: set NUMA_EXT_LAB to a shorter one"
+            )
+
+    def _require_ports(self) -> None:
+        """Refuse ports of strangers; ours are known by the services that run."""
+        if any(service.process.alive() for service in self._controller.services()):
+            return
+        used = controlplane.ports_in_use(self._settings)
+        if used:
+            raise LabError(
+                f"somebody else listens on port {used[0]} of this machine: set NUMA_EXT_PORT_BASE"
+                f" (now {self._settings.ports.base}) to the first of 100 free ports"
+            )
+
+    # -- down
+
+    def _stop(self) -> None:
+        """In the order that lets each one end in peace: who is called ends after its callers."""
+        hosts = {
+            host.name: Task(lambda host=host: self._stop_host(host))  # type: ignore[misc]
+            for host in self.emulated_hosts()
+        }
+        run(hosts | {"local": Task(self._stop_local)})
+        processes = {service.name: service.process for service in self._controller.services()}
+        last = [processes.pop("epmd")]
+        servers = [processes.pop("rabbitmq"), processes.pop("mariadb")]
+        for what, group in (
+            ("OpenStack", list(processes.values())),
+            ("RabbitMQ and MariaDB", servers),
+            ("epmd", last),
+        ):
+            if any(process.alive() for process in group):
+                with self._progress.step(f"stopping {what}"):
+                    stop_all(group)
+
+    def _stop_host(self, host: EmulatedHost) -> None:
+        with self._progress.step(f"stopping {host.name}"):
+            host.stop()
+
+    def _stop_local(self) -> None:
+        if self._local.alive():
+            with self._progress.step("stopping the local compute"):
+                self._local.stop()
+
+    # -- helpers
+
+    def _hypervisors(self) -> list[dict[str, Any]] | None:
+        keys = ("hypervisor_hostname", "state", "status")
+        try:
+            return [{key: h[key] for key in keys} for h in CloudApi(self._settings).hypervisors()]
+        except OSError:
+            # The status of a cloud that does not answer is just that.
+            return None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Only one command changes a lab at a time; the lock is the lab's folder itself."""
+        descriptor = os.open(self._settings.lab, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise LabError(
+                f"another lab command is at work on {self._settings.lab}: wait for it"
+            ) from error
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: os.PathLike[str]) -> None:
+    if os.path.exists(path):
+        shutil.rmtree(path)

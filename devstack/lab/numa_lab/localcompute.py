@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local compute: libvirtd and nova-compute on this machine, in mount and UTS namespaces of their own.
+
+A holder process keeps the namespaces (see ``namespace.py``); everything else enters them with ``nsenter``. What lives
+in that mount namespace is ours, so stopping is exact: guests and helpers are found by it, not by name.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import configuration
+from .controlplane import service_environment
+from .process import Process, wait_for
+from .service import Service
+from .settings import HostConfig, Settings
+from .terminal import Progress
+
+NAME = "local"
+_CGROUPS = Path("/sys/fs/cgroup")
+_SYSTEM_FOLDERS = {
+    "etc/libvirt": "/etc/libvirt",
+    "state/libvirt/lib": "/var/lib/libvirt",
+    "state/libvirt/cache": "/var/cache/libvirt",
+    "log/libvirt": "/var/log/libvirt",
+    "run/libvirt": "/run/libvirt",
+}
+
+
+class LocalCompute:
+    """The compute host ``local``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._holder = Process(
+            "local-namespaces",
+            settings.run / "local-namespaces.pid",
+            settings.log / "output-local-namespaces.log",
+            grace_s=5,
+        )
+
+    @property
+    def config(self) -> HostConfig:
+        """Nova's view of this machine: the first CPU floats, the others are for pinned guests."""
+        cpus = sorted(os.sched_getaffinity(0))
+        dedicated = ",".join(map(str, cpus[1:]))
+        return HostConfig(
+            name=NAME,
+            state=self._settings.state / "nova-local",
+            log=self._settings.log,
+            cpu_dedicated_set=dedicated,
+            cpu_shared_set=str(cpus[0]) if dedicated else "",
+        )
+
+    @property
+    def libvirt_uri(self) -> str:
+        """How to reach its libvirtd from outside of the namespaces."""
+        return f"qemu:///system?socket={self._settings.run}/libvirt/libvirt-sock"
+
+    def start_libvirt(self, progress: Progress) -> None:
+        """Namespaces and libvirtd; needs nothing of the controller."""
+        configuration.write_libvirt(self._settings)
+        self._hold_namespaces(progress)
+        self._libvirtd().ensure(progress)
+
+    def start_nova(self, progress: Progress) -> None:
+        """nova-compute; needs the controller and libvirtd."""
+        for name in ("instances", "lock"):
+            (self.config.state / name).mkdir(parents=True, exist_ok=True)
+        text = configuration.nova_compute_conf(self._settings, self.config)
+        configuration.write_if_changed(self._nova_conf, text)
+        self._nova_compute().ensure(progress)
+
+    def services(self) -> list[Service]:
+        """Its services, in the order of their needs; empty when the namespaces are not there."""
+        return [self._libvirtd(), self._nova_compute()] if self._holder.alive() else []
+
+    def alive(self) -> bool:
+        """Whether its namespaces exist: everything of it lives in them."""
+        return self._holder.alive()
+
+    def inside(self, argv: Sequence[str | Path]) -> list[str]:
+        """The command ``argv`` as it is run within the namespaces."""
+        identity = self._holder.identity()
+        pid = identity.pid if identity else 0
+        entered = ["nsenter", f"--mount=/proc/{pid}/ns/mnt", f"--uts=/proc/{pid}/ns/uts", "--"]
+        return entered + [str(word) for word in argv]
+
+    def stop(self) -> None:
+        """End guests, services and namespaces, and take our cgroups away."""
+        if not self._holder.alive():
+            return
+        for service in reversed(self.services()):
+            service.process.stop()
+        self._end_members()
+        self._holder.stop()
+        self._remove_cgroups()
+
+    # -- parts
+
+    @property
+    def _nova_conf(self) -> Path:
+        return self._settings.etc / "nova-local" / "nova.conf"
+
+    def _hold_namespaces(self, progress: Progress) -> None:
+        ready = self._settings.run / "local-namespaces.ready"
+        if self._holder.alive() and ready.exists():
+            return
+        with progress.step("namespaces of the local compute", self._holder.log):
+            self._holder.stop()
+            ready.unlink(missing_ok=True)
+            self._remember_cgroups()
+            hosts = self._settings.etc / "local-hosts"
+            configuration.write_if_changed(hosts, f"127.0.0.1 localhost\n127.0.1.1 {NAME}\n", 0o644)
+            script = Path(__file__).with_name("namespace.py")
+            argv: list[str | Path] = ["unshare", "--mount", "--uts", "/usr/bin/python3", script]
+            argv += ["--hostname", NAME, "--hosts-file", hosts, "--ready", ready]
+            for ours, system in _SYSTEM_FOLDERS.items():
+                argv += ["--bind", f"{self._settings.lab / ours}:{system}"]
+            self._holder.start(argv, service_environment(self._settings))
+            wait_for("the namespaces are set up", ready.exists, 30, self._holder)
+
+    def _libvirtd(self) -> Service:
+        run, log = self._settings.run, self._settings.log
+        folder = self._settings.etc / "libvirt"
+        return Service(
+            Process("libvirtd", run / "libvirtd.pid", log / "output-libvirtd.log"),
+            tuple(
+                self.inside(
+                    [
+                        "/usr/sbin/libvirtd",
+                        "--config=/etc/libvirt/libvirtd.conf",
+                        "--pid-file=/run/libvirtd.pid",
+                    ]
+                )
+            ),
+            service_environment(self._settings),
+            (folder / "libvirtd.conf", folder / "qemu.conf"),
+            self._libvirt_answers,
+            also=str(self._holder.identity()),
+        )
+
+    def _nova_compute(self) -> Service:
+        run, log = self._settings.run, self._settings.log
+        command = [f"{self._settings.venv}/bin/nova-compute", f"--config-file={self._nova_conf}"]
+        return Service(
+            Process("nova-compute", run / "nova-compute.pid", log / "output-nova-compute.log"),
+            tuple(self.inside(command)),
+            service_environment(self._settings),
+            (self._nova_conf,),
+            also=str(self._holder.identity()),
+        )
+
+    def _libvirt_answers(self) -> bool:
+        if not (self._settings.run / "libvirt" / "libvirt-sock").exists():
+            return False
+        argv = ["virsh", "--connect", self.libvirt_uri, "version"]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+    def members(self) -> list[int]:
+        """Pids of all processes in our mount namespace but the holder."""
+        identity = self._holder.identity()
+        if identity is None:
+            return []
+        ours = os.stat(f"/proc/{identity.pid}/ns/mnt").st_ino
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal() or int(entry.name) == identity.pid:
+                continue
+            # A process may end while we look; kernel threads and zombies have no namespace.
+            with contextlib.suppress(OSError):
+                if (entry / "ns" / "mnt").stat().st_ino == ours:
+                    found.append(int(entry.name))
+        return found
+
+    def _end_members(self) -> None:
+        def gone() -> bool:
+            for pid in self.members():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.members()
+
+        wait_for("guests of the local compute have ended", gone, 10)
+
+    # -- control groups: libvirt makes /machine in each hierarchy and never takes it away
+
+    @property
+    def _cgroups_file(self) -> Path:
+        return self._settings.run / "foreign-cgroups.json"
+
+    def _remember_cgroups(self) -> None:
+        self._cgroups_file.write_text(json.dumps([str(path) for path in _machine_cgroups()]))
+
+    def _remove_cgroups(self) -> None:
+        foreign = json.loads(self._cgroups_file.read_text()) if self._cgroups_file.exists() else []
+        for top in _machine_cgroups():
+            if str(top) in foreign:
+                continue
+            for folder in sorted(top.rglob("*/"), reverse=True) + [top]:
+                # Somebody else's guest may live there by now: a group in use stays.
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _machine_cgroups() -> list[Path]:
+    return [path for path in (_CGROUPS / "machine", *_CGROUPS.glob("*/machine")) if path.is_dir()]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual environment: the cloud's services and this checkout, editable, with its test tools.
+
+It is filled again only when what decides its contents has changed; pip then does the difference. Wheels that pip
+builds or downloads are kept in the cache folder, so that a second environment is quick.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .errors import LabError
+from .process import run_logged
+from .settings import Settings
+from .terminal import Progress
+
+EXTRAS = "agent,bench,client,docs,test"
+_INTERPRETER = Path("/usr/bin/python3")
+_STAMP = ".lab-contents"
+
+
+def ensure(settings: Settings, progress: Progress) -> None:
+    """Make or update the environment; a foreign one (``NUMA_EXT_VENV``) is only looked at.
+
+    :raises LabError: the interpreter is too old, pip failed, or a foreign environment is not there.
+    """
+    if not settings.owns_venv:
+        if not settings.python.exists():
+            raise LabError(f"NUMA_EXT_VENV names {settings.venv}, where there is no bin/python")
+        return
+    wanted = fingerprint(settings)
+    stamp = settings.venv / _STAMP
+    usable = _usable(settings.python)
+    if usable and stamp.exists() and stamp.read_text() == wanted:
+        return
+    log = settings.log / "pip.log"
+    if not usable:
+        with progress.step("creating the virtual environment", log):
+            _require_version()
+            run_logged("venv", [_INTERPRETER, "-m", "venv", "--clear", settings.venv], log)
+            _pip(settings, log, "install", "--upgrade", "pip", "setuptools", "wheel")
+    with progress.step("installing the cloud and this checkout with pip", log):
+        stamp.unlink(missing_ok=True)
+        _pip(settings, log, "install", *_contents(settings))
+    stamp.write_text(wanted)
+
+
+def fingerprint(settings: Settings) -> str:
+    """A hash of all that decides what the environment holds, its place included."""
+    digest = hashlib.sha256(f"{settings.venv} {settings.checkout} {EXTRAS}\n".encode())
+    for path in (
+        settings.source / "requirements.txt",
+        settings.source / "constraints.txt",
+        settings.checkout / "requirements.txt",
+        settings.checkout / "setup.cfg",
+        settings.checkout / "pyproject.toml",
+    ):
+        digest.update(path.read_bytes() if path.exists() else b"-")
+    return digest.hexdigest()
+
+
+def _contents(settings: Settings) -> list[str]:
+    arguments = ["--requirement", f"{settings.source}/requirements.txt"]
+    arguments += ["--editable", f"{settings.checkout}[{EXTRAS}]"]
+    constraints = settings.source / "constraints.txt"
+    if constraints.exists():
+        arguments += ["--constraint", f"{constraints}"]
+    return arguments
+
+
+def _pip(settings: Settings, log: Path, *arguments: str) -> None:
+    environment = os.environ | {"PIP_CACHE_DIR": f"{settings.cache}/pip"}
+    argv = [settings.python, "-m", "pip", "--disable-pip-version-check", *arguments]
+    run_logged("pip", argv, log, environment=environment)
+
+
+def _usable(python: Path) -> bool:
+    """Whether the environment's interpreter runs: the folder may have been moved or half made."""
+    if not python.exists():
+        return False
+    check = subprocess.run([python, "-c", "import pip"], capture_output=True, check=False)
+    return check.returncode == 0
+
+
+def _require_version() -> None:
+    if sys.version_info < (3, 11):
+        raise LabError(
+            f"Python 3.11 or newer is wanted, {_INTERPRETER} is {sys.version.split()[0]}"
+        )
