@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""May a server go to a host at all? Each answer names what is lacking.
+
+Three kinds of requirement, because they are known from different places and age differently:
+
+* *capabilities*: traits of the host's root; they do not change while servers come and go;
+* *neighbours*: interference classes in the L3 domains (class matrix of Lakew et al., table 3), as the agents publish
+  them plus what this scheduler has just picked;
+* *amounts*: classes of service, ways and bandwidth. Placement counts them, exactly and atomically, before any filter
+  runs and again when nova claims. So the filter does not judge them by our older view; a what-if over the whole
+  fleet does, to say why Placement offers no host.
+
+The bandwidth rule: the sum of what is declared, plus what is measured beyond the
+declarations of running servers, must not exceed the capacity; equality is accepted. The measured excess is the
+*reserved* part of the inventory, kept by the agent, so that Placement's own count is that rule.
+"""
+
+from collections.abc import Sequence
+
+from nova_numa_ext.policy.cells import HostCell
+from nova_numa_ext.policy.interference import may_share
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import L3Amount, WorkloadRequest
+from placement_traits.names import (
+    InterferenceClass,
+    NeighbourTrait,
+    RdtTrait,
+    RemoteMemory,
+    Tier,
+    TierTrait,
+)
+from placement_traits.view import Amount, HostView, L3View
+
+ANIMALS: dict[NeighbourTrait, InterferenceClass] = {
+    NeighbourTrait.RABBIT: InterferenceClass.RABBIT,
+    NeighbourTrait.DEVIL: InterferenceClass.DEVIL,
+}
+
+
+def capabilities(request: WorkloadRequest, host: HostView | None) -> tuple[Reason, ...]:
+    """Return what the host is not able to do for the request; a request without tier needs nothing.
+
+    :param host: our part of the host's provider tree; None when no agent has published it
+    """
+    if request.tier is None:
+        return ()
+    if host is None:
+        return (Reason(Term.AGENT, "absent"),)
+    wanted: list[tuple[Term, str]] = [(Term.TIER, TierTrait[request.tier.name])]
+    if request.tier is Tier.LC and request.ways:
+        wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
+    return tuple(
+        Reason(term, "absent", trait) for term, trait in wanted if trait not in host.traits
+    )
+
+
+def conflict(one: InterferenceClass, domain: L3View) -> InterferenceClass | None:
+    """Return the class in an L3 domain that ``one`` must not share it with, None when it may."""
+    for trait, animal in ANIMALS.items():
+        if trait in domain.neighbours and not may_share(one, animal):
+            return animal
+    return None
+
+
+def neighbours(request: WorkloadRequest, host: HostView) -> tuple[Reason, ...]:
+    """Refuse a host whose every L3 domain has a neighbour that the request's class must not share a cache with."""
+    conflicts = [conflict(request.interference_class, domain) for domain in host.l3]
+    worst = conflicts[0] if conflicts else None
+    if worst is None or not all(conflicts):
+        return ()
+    return (Reason(Term.NEIGHBOURS, worst, request.interference_class),)
+
+
+def local_memory(request: WorkloadRequest, cells: Sequence[HostCell]) -> tuple[Reason, ...]:
+    """Refuse a host where a floating, remote-memory-sensitive guest would have to spread over nodes.
+
+    A guest with a NUMA topology is bound to the cells nova gives it, so its memory is local by construction.
+    """
+    if request.remote_memory is not RemoteMemory.SENSITIVE or not request.floating or not cells:
+        return ()
+    if any(
+        cell.cpus >= request.vcpus and cell.free_memory_mb >= request.memory_mb for cell in cells
+    ):
+        return ()
+    return (Reason(Term.LOCAL_MEMORY, request.vcpus, f"{request.memory_mb} MiB"),)
+
+
+def amounts(request: WorkloadRequest, host: HostView | None) -> tuple[Reason, ...]:
+    """Return what Placement would find lacking on the host, by the view.
+
+    :param host: our part of the host's provider tree; None when no agent has published it
+    """
+    if not request.clos and not request.l3:
+        return ()
+    if host is None:
+        return (Reason(Term.AGENT, "absent"),)
+    reasons = []
+    clos = _free(host.rdt.clos if host.rdt else None)
+    if clos < request.clos:
+        reasons.append(Reason(Term.CLASSES_OF_SERVICE, clos, request.clos))
+    return (*reasons, *_domain_amounts(request.l3, host.l3))
+
+
+def holds(domain: L3View, amount: L3Amount) -> bool:
+    """Tell whether one L3 domain has the amounts of one request group free; equality is enough."""
+    return (
+        _free(domain.ways) >= amount.ways and _free(domain.bandwidth_mbps) >= amount.bandwidth_mbps
+    )
+
+
+def _domain_amounts(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> tuple[Reason, ...]:
+    reasons = []
+    ways = max((_free(domain.ways) for domain in domains), default=0)
+    bandwidth = max((_free(domain.bandwidth_mbps) for domain in domains), default=0)
+    for group in groups:
+        if group.ways > ways:
+            reasons.append(Reason(Term.L3_WAYS, ways, group.ways))
+        if group.bandwidth_mbps > bandwidth:
+            reasons.append(Reason(Term.MEMORY_BANDWIDTH, bandwidth, group.bandwidth_mbps))
+    if reasons:
+        return tuple(dict.fromkeys(reasons))
+    matched = _matched(groups, domains)
+    if matched < len(groups):
+        reasons.append(Reason(Term.L3_DOMAINS, matched, len(groups)))
+    return tuple(reasons)
+
+
+def _matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
+    """Largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955)."""
+    owner: dict[int, int] = {}
+
+    def place(group: int, seen: set[int]) -> bool:
+        for index, domain in enumerate(domains):
+            if index in seen or not holds(domain, groups[group]):
+                continue
+            seen.add(index)
+            if index not in owner or place(owner[index], seen):
+                owner[index] = group
+                return True
+        return False
+
+    return sum(place(group, set()) for group in range(len(groups)))
+
+
+def _free(amount: Amount | None) -> int:
+    return amount.free if amount is not None else 0

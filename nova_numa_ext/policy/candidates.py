@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which allocation candidate of a host is the best?
+
+Nova claims the first candidate of the chosen host and tries no other, so the order decides which L3 domain and which
+PCI devices a server gets. The order is total and depends on nothing but its arguments: see :class:`Rank`.
+
+A candidate is *removed* only for a class conflict: neighbours of one request only grow, so it can not become possible
+again while the request lasts. Everything else only ranks, because nova filters the same list again for the next
+server of the request (``--min/--max``), when free CPUs and so the predicted nodes have moved on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nova_numa_ext.policy.admission import ANIMALS, conflict, holds
+from nova_numa_ext.policy.interference import penalty
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import L3Amount, WorkloadRequest
+from placement_traits.names import NeighbourTrait, Tier
+from placement_traits.view import HostView, L3View
+
+OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
+    Tier.LC: frozenset({NeighbourTrait.BE}),
+    Tier.BE: frozenset({NeighbourTrait.LC}),
+    None: frozenset({NeighbourTrait.LC}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One allocation candidate of Placement, as far as we look at it.
+
+    :param index: position in nova's list
+    :param l3: amounts by L3 provider, in order of provider
+    :param providers: all providers it takes something from, ascending
+    :param fallback_cpus: it allocates VCPU for a guest that asks for dedicated CPUs
+    """
+
+    index: int
+    l3: tuple[tuple[str, L3Amount], ...]
+    providers: tuple[str, ...]
+    fallback_cpus: bool = False
+
+
+class Rank(NamedTuple):
+    """Why a candidate comes where it does: lower is better, the first field that differs decides.
+
+    1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
+    2. domains whose amounts an earlier server of the same request has already taken (the claim would fail)
+    3. L3 domains away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
+    4. worst class penalty among the neighbours (two devils: allowed, but better apart)
+    5. L3 domains in which the other tier lives (LC beside BE)
+    6. cost of the GPU set, minus its utility
+    7. most free ways, then 8. most free bandwidth: servers spread over domains until none is empty
+    9. lowest cache ids, then 10. lowest provider uuids: never left to chance
+    """
+
+    fallback_cpus: int
+    taken: int
+    off_node: int
+    class_penalty: int
+    shared_tiers: int
+    gpu: float
+    ways_free: int
+    bandwidth_free_mbps: int
+    l3_ids: tuple[int, ...]
+    providers: tuple[str, ...]
+
+    def loses_to(self, better: "Rank") -> Reason:
+        """Return the first field on which this rank is worse than ``better``."""
+        for field, mine, theirs in zip(self._fields, self, better, strict=True):
+            if mine != theirs:
+                return Reason(field, _plain(mine), _plain(theirs))
+        return Reason(Term.PROVIDERS, "same", "same")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its rank."""
+
+    candidate: Candidate
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """The candidates of one host, decided.
+
+    :param kept: best first
+    :param removed: candidates that are not possible, with the reason
+    """
+
+    kept: tuple[Ranked, ...]
+    removed: tuple[tuple[Candidate, Reason], ...]
+
+
+def order(
+    request: WorkloadRequest,
+    host: HostView,
+    candidates: Sequence[Candidate],
+    nodes: Callable[[Candidate], tuple[int, ...] | None],
+    *,
+    taken: frozenset[str] = frozenset(),
+    gpu_utility: Callable[[Candidate], float] = lambda _: 0.0,
+) -> Ordering:
+    """Order the candidates of one host.
+
+    :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
+    :param nodes: NUMA nodes that nova-compute will pick with this candidate; None when that is not known
+    :param taken: L3 providers from which earlier servers of this request have taken something
+    :param gpu_utility: how good the candidate's GPU set is, higher is better
+    """
+    domains = {domain.uuid: domain for domain in host.l3}
+    kept, removed = [], []
+    for candidate in candidates:
+        used = [(domains[uuid], amount) for uuid, amount in candidate.l3 if uuid in domains]
+        against = _conflict(request, used)
+        if against is not None:
+            removed.append((candidate, against))
+        else:
+            gone = sum(d.uuid in taken and not holds(d, amount) for d, amount in used)
+            domains_used = [domain for domain, _ in used]
+            rank = Rank(
+                fallback_cpus=int(candidate.fallback_cpus),
+                taken=gone,
+                off_node=_off_node(domains_used, nodes(candidate)),
+                class_penalty=class_penalty(request, domains_used),
+                shared_tiers=shared_tiers(request, domains_used),
+                gpu=-gpu_utility(candidate),
+                ways_free=-sum(d.ways.free for d in domains_used if d.ways),
+                bandwidth_free_mbps=-sum(
+                    d.bandwidth_mbps.free for d in domains_used if d.bandwidth_mbps
+                ),
+                l3_ids=tuple(sorted(domain.l3_id for domain in domains_used)),
+                providers=candidate.providers,
+            )
+            kept.append(Ranked(candidate, rank))
+    kept.sort(key=lambda ranked: (ranked.rank, ranked.candidate.index))
+    return Ordering(tuple(kept), tuple(removed))
+
+
+def class_penalty(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
+    """Worst penalty of the request's class with what runs in the domains."""
+    return max(
+        (
+            penalty(request.interference_class, animal)
+            for domain in domains
+            for trait, animal in ANIMALS.items()
+            if trait in domain.neighbours
+        ),
+        default=0,
+    )
+
+
+def shared_tiers(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
+    """Number of domains in which servers of the other tier run."""
+    return sum(bool(OTHER_TIER[request.tier] & domain.neighbours) for domain in domains)
+
+
+def _conflict(request: WorkloadRequest, used: Sequence[tuple[L3View, L3Amount]]) -> Reason | None:
+    for domain, _ in used:
+        animal = conflict(request.interference_class, domain)
+        if animal is not None:
+            return Reason(Term.NEIGHBOURS, animal, request.interference_class)
+    return None
+
+
+def _off_node(domains: Sequence[L3View], nodes: tuple[int, ...] | None) -> int:
+    if nodes is None or not domains:
+        return 0
+    covered = {node for domain in domains for node in domain.nodes}
+    return sum(not set(nodes) & set(domain.nodes) for domain in domains) + len(set(nodes) - covered)
+
+
+def _plain(value: object) -> str | float:
+    return value if isinstance(value, int | float | str) else str(value)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which host cells nova-compute will give a guest: nova's own choice, restated over plain numbers.
+
+Without PCI devices, nova-compute picks the host cells by itself (``nova.virt.hardware.numa_fit_instance_to_host``)
+and no allocation steers it. So the scheduler predicts that choice and orders the allocation candidates to agree with
+it.
+
+The algorithm, in nova's order: when the host has more cells than the guest, sort the host cells by three stable
+sorts (free memory, then CPUs in use or free dedicated CPUs, then free PCI devices, the last being the strongest),
+most free first for
+*spread* and most used first for *pack*; then take the first permutation of host cells in which every guest cell
+fits. Which CPUs inside a cell are taken does not decide whether a cell fits, so only counts are kept here. A
+property test holds this against nova's function.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+KIB_PER_MIB: Final = 1024
+PAGES_SMALL, PAGES_LARGE, PAGES_ANY = -1, -2, -3  # nova.virt.hardware.MEMPAGES_*
+
+
+class CpuPolicy(StrEnum):
+    """``hw:cpu_policy``."""
+
+    SHARED = "shared"
+    DEDICATED = "dedicated"
+    MIXED = "mixed"
+
+
+class ThreadPolicy(StrEnum):
+    """``hw:cpu_thread_policy``."""
+
+    PREFER = "prefer"
+    ISOLATE = "isolate"
+    REQUIRE = "require"
+
+
+@dataclass(frozen=True, slots=True)
+class PagePool:
+    """Pages of one size in one cell; :attr:`free_kb` and :attr:`total_kb` as nova counts them."""
+
+    size_kb: int
+    free_kb: float
+    total_kb: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostCell:
+    """One NUMA node of a host as nova accounts it.
+
+    :param id: NUMA node
+    :param socket: package, None when nova does not know
+    :param cpus: CPUs for shared guests
+    :param cpu_usage: virtual CPUs of NUMA guests on them
+    :param pcpus: CPUs for dedicated guests
+    :param free_pcpus: of those, free ones
+    :param free_threads: free dedicated CPUs of each core, one number per core
+    :param threads_per_core: threads of the widest core
+    :param legacy_pinning: the same CPUs serve shared and dedicated guests (``vcpu_pin_set``)
+    :param memory_mb: memory
+    :param memory_usage_mb: memory of NUMA guests
+    :param pages: page pools
+    """
+
+    id: int
+    socket: int | None
+    cpus: int
+    cpu_usage: int
+    pcpus: int
+    free_pcpus: int
+    free_threads: tuple[int, ...]
+    threads_per_core: int
+    legacy_pinning: bool
+    memory_mb: int
+    memory_usage_mb: int
+    pages: tuple[PagePool, ...] = ()
+
+    @property
+    def free_memory_mb(self) -> int:
+        """Memory not promised to NUMA guests, MiB."""
+        return self.memory_mb - self.memory_usage_mb
+
+
+@dataclass(frozen=True, slots=True)
+class GuestCell:
+    """One NUMA node of a guest.
+
+    :param cpus: shared virtual CPUs
+    :param pcpus: dedicated virtual CPUs
+    :param memory_mb: memory
+    :param policy: None means shared
+    :param thread_policy: None means prefer
+    :param page_size_kb: page size, one of ``PAGES_*``, or None when the guest does not say
+    """
+
+    cpus: int
+    pcpus: int
+    memory_mb: int
+    policy: CpuPolicy | None = None
+    thread_policy: ThreadPolicy | None = None
+    page_size_kb: int | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """True when at least one virtual CPU is dedicated."""
+        return self.policy in (CpuPolicy.DEDICATED, CpuPolicy.MIXED)
+
+    @property
+    def floats(self) -> bool:
+        """True when at least one virtual CPU is shared."""
+        return self.policy is not CpuPolicy.DEDICATED
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Overcommit that nova allows for shared guests: allocation ratios."""
+
+    cpu_ratio: float
+    ram_ratio: float
+
+
+def predict(
+    host: Sequence[HostCell],
+    guest: Sequence[GuestCell],
+    limits: Limits | None,
+    *,
+    pack: bool = False,
+    isolated_emulator: bool = False,
+    pci_free: Mapping[int | None, int] | None = None,
+    wants_pci: bool = False,
+    accepts: Callable[[tuple[int, ...]], bool] | None = None,
+) -> tuple[int, ...] | None:
+    """Return the host cell of each guest cell, None when the guest fits nowhere.
+
+    :param host: the host's cells in nova's order
+    :param guest: the guest's cells, with numbers 0, 1 …
+    :param limits: overcommit; None checks none, as nova does
+    :param pack: ``[compute]packing_host_numa_cells_allocation_strategy`` of the *compute* host
+    :param isolated_emulator: ``hw:emulator_threads_policy=isolate``: one more dedicated CPU beside the first guest cell
+    :param pci_free: free PCI devices by NUMA node (key None: node unknown); None when the host reports no PCI
+    :param wants_pci: the guest asks for PCI devices
+    :param accepts: a last word on host cells that fit, such as nova's check of PCI affinity
+    """
+    if not host or not guest or len(host) < len(guest):
+        return None
+    order = list(host)
+    if len(host) > len(guest):
+        order = _sorted(order, guest[0], pack, pci_free, wants_pci)
+    fitting = _Fitting(list(guest), limits, isolated_emulator)
+    for chosen in itertools.permutations(order, len(guest)):
+        if all(fitting.fits(index, cell) for index, cell in enumerate(chosen)):
+            ids = tuple(cell.id for cell in chosen)
+            if accepts is None or accepts(ids):
+                return ids
+    return None
+
+
+class _Fitting:
+    """What nova's search remembers while it walks the permutations of one host.
+
+    Nova works on the guest's own cells: a cell that fitted carries the host cell's number from then on, and a page size
+    chosen on one host cell binds it on the next. Both reach nova's caches, so they are kept here as well.
+    """
+
+    def __init__(self, guest: list[GuestCell], limits: Limits | None, isolated: bool) -> None:
+        self._guest = guest
+        self._limits = limits
+        self._isolated = isolated
+        self._ids = list(range(len(guest)))
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def fits(self, index: int, cell: HostCell) -> bool:
+        """Tell whether guest cell ``index`` fits ``cell``, as nova would say at this point of its search."""
+        key = (cell.id, self._ids[index])
+        fits = self._known.get(key)
+        if fits is None:
+            fits = self._known[key] = self._try(index, cell)
+        if fits:
+            self._ids[index] = cell.id
+        return fits
+
+    def _try(self, index: int, cell: HostCell) -> bool:
+        guest = self._guest[index]
+        page_size = _page_size(cell, guest)
+        if page_size is None:
+            return False
+        if guest.page_size_kb and guest.page_size_kb != page_size:
+            guest = self._guest[index] = replace(guest, page_size_kb=page_size)
+        reserved = int(self._isolated and index == 0)
+        return _cpus_fit(cell, guest, reserved) and _within(cell, guest, self._limits)
+
+
+def _sorted(
+    cells: list[HostCell],
+    first: GuestCell,
+    pack: bool,
+    pci_free: Mapping[int | None, int] | None,
+    wants_pci: bool,
+) -> list[HostCell]:
+    cells = sorted(cells, key=lambda cell: cell.free_memory_mb, reverse=not pack)
+    if first.pinned:
+        cells = sorted(cells, key=lambda cell: cell.free_pcpus, reverse=not pack)
+    else:
+        cells = sorted(cells, key=lambda cell: cell.cpu_usage, reverse=pack)
+    if pci_free is not None:
+        cells = sorted(cells, key=lambda cell: pci_free.get(cell.id, 0), reverse=wants_pci)
+    return cells
+
+
+def _page_size(cell: HostCell, guest: GuestCell) -> int | None:
+    """Page size that the guest cell's memory would use, 0 where the host tells none; None when it does not fit."""
+    wanted_kb = guest.memory_mb * KIB_PER_MIB
+    sizes = sorted((pool.size_kb for pool in cell.pages), reverse=True)
+    if guest.page_size_kb:
+        named = {PAGES_SMALL: sizes[-1:], PAGES_LARGE: sizes[:-1], PAGES_ANY: sizes}
+        for size in named.get(guest.page_size_kb, [guest.page_size_kb]):
+            if _pages_fit(cell, size, wanted_kb, use_free=True):
+                return size
+        return None
+    if sizes:
+        return sizes[-1] if _pages_fit(cell, sizes[-1], wanted_kb, use_free=guest.pinned) else None
+    # A guest may not overcommit against itself; a pinned one not at all.
+    return (
+        0 if guest.memory_mb <= (cell.free_memory_mb if guest.pinned else cell.memory_mb) else None
+    )
+
+
+def _pages_fit(cell: HostCell, size_kb: int, wanted_kb: int, *, use_free: bool) -> bool:
+    for pool in cell.pages:
+        if pool.size_kb == size_kb:
+            available = pool.free_kb if use_free else pool.total_kb
+            return wanted_kb <= available and wanted_kb % size_kb == 0
+    return False
+
+
+def _cpus_fit(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
+    if guest.floats and guest.cpus > cell.cpus:
+        return False
+    if not guest.pinned:
+        return True
+    wanted = guest.pcpus + reserved
+    return wanted <= cell.pcpus and wanted <= cell.free_pcpus and _packs(cell, guest, reserved)
+
+
+def _packs(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
+    """Tell whether the dedicated CPUs of a guest cell can be chosen under its thread policy (enough are free)."""
+    wanted = guest.pcpus
+    if reserved and not wanted:
+        return False
+    if guest.thread_policy is ThreadPolicy.ISOLATE:
+        # One thread of a wholly free core each; the emulator's CPU comes from yet another core.
+        whole = sum(free >= cell.threads_per_core for free in cell.free_threads)
+        usable = sum(free > 0 for free in cell.free_threads)
+        smt_allowed = cell.threads_per_core == 1 or cell.legacy_pinning
+        return smt_allowed and 0 < wanted <= whole and (not reserved or usable - wanted >= reserved)
+    if guest.thread_policy is ThreadPolicy.REQUIRE:
+        # The same number of threads, at least two, of each core that is used.
+        return cell.threads_per_core > 1 and any(
+            threads * sum(free >= threads for free in cell.free_threads) >= wanted
+            for threads in range(2, max(cell.free_threads, default=0) + 1)
+        )
+    return wanted + reserved <= sum(cell.free_threads)
+
+
+def _within(cell: HostCell, guest: GuestCell, limits: Limits | None) -> bool:
+    if limits is None or not guest.floats:
+        return True
+    return (
+        cell.cpu_usage + guest.cpus <= cell.cpus * limits.cpu_ratio
+        and cell.memory_usage_mb + guest.memory_mb <= cell.memory_mb * limits.ram_ratio
+    )

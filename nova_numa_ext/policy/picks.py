@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this scheduler has just placed, added to a view that does not show it yet.
+
+The agents publish who lives in an L3 domain only once a server runs there, and the view reads it later still. Until
+then the scheduler's own picks stand in. Ways and bandwidth need this only *within* one request: nova got the
+candidates of all its servers from Placement before the first one was claimed. Between requests Placement counts them
+exactly.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from nova_numa_ext.request import L3Amount
+from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from placement_traits.view import Amount, HostView, L3View
+
+_TIERS: Final = {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
+_CLASSES: Final = {
+    InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
+    InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A server that this scheduler has placed.
+
+    :param server: its uuid
+    :param host: root provider of the host
+    :param tier: its tier
+    :param interference_class: its class
+    :param l3: amounts by L3 provider
+    :param nodes: NUMA nodes it was predicted on, None for a floating guest
+    :param certain: nova was seen to take this host; otherwise it is our best guess
+    """
+
+    server: str
+    host: str
+    tier: Tier | None
+    interference_class: InterferenceClass
+    l3: tuple[tuple[str, L3Amount], ...] = ()
+    nodes: tuple[int, ...] | None = None
+    certain: bool = False
+
+
+def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
+    """Return the host with picked servers among the neighbours of the L3 domains they use.
+
+    A floating guest may run anywhere: its tier is noted in every domain (that only ranks), its class only where the
+    host has a single domain (a class can refuse a host, and the agent will choose the domain with the classes in mind).
+    """
+    added: dict[str, set[NeighbourTrait]] = {}
+    for pick in picks:
+        domains = _domains(host, pick)
+        settled = bool(pick.l3) or pick.nodes is not None or len(domains) == 1
+        traits = {_TIERS[pick.tier]} if pick.tier else set()
+        if settled and pick.interference_class in _CLASSES:
+            traits.add(_CLASSES[pick.interference_class])
+        for domain in domains:
+            added.setdefault(domain.uuid, set()).update(traits)
+    if not any(added.values()):
+        return host
+    l3 = tuple(
+        replace(domain, neighbours=domain.neighbours | added.get(domain.uuid, set()))
+        for domain in host.l3
+    )
+    return replace(host, l3=l3)
+
+
+def with_amounts(host: HostView, picks: Iterable[Pick]) -> HostView:
+    """Return the host with the amounts of picked servers taken from its L3 domains."""
+    taken: dict[str, tuple[int, int]] = {}
+    for pick in picks:
+        for uuid, amount in pick.l3:
+            ways, bandwidth = taken.get(uuid, (0, 0))
+            taken[uuid] = (ways + amount.ways, bandwidth + amount.bandwidth_mbps)
+    if not taken:
+        return host
+    return replace(
+        host, l3=tuple(_taken(domain, *taken.get(domain.uuid, (0, 0))) for domain in host.l3)
+    )
+
+
+def _domains(host: HostView, pick: Pick) -> list[L3View]:
+    if pick.l3:
+        used = {uuid for uuid, _ in pick.l3}
+        return [domain for domain in host.l3 if domain.uuid in used]
+    if pick.nodes is not None:
+        return [domain for domain in host.l3 if set(domain.nodes) & set(pick.nodes)]
+    return list(host.l3)
+
+
+def _taken(domain: L3View, ways: int, bandwidth_mbps: int) -> L3View:
+    return replace(
+        domain,
+        ways=_used(domain.ways, ways),
+        bandwidth_mbps=_used(domain.bandwidth_mbps, bandwidth_mbps),
+    )
+
+
+def _used(amount: Amount | None, more: int) -> Amount | None:
+    return None if amount is None else replace(amount, used=amount.used + more)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good is a host for a server? One number in [0, 1] with its terms.
+
+The score is a weighted mean. A term lies in [0, 1], 1 is best:
+
+========================  ============================================================================================
+term                      value
+========================  ============================================================================================
+``slices``                NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
+``neighbours``            1 − ½ · (share of the L3 domains it may use in which the other tier runs) − ½ · (worst
+class penalty / 2) ``ways``                  ways that stay free in the chosen domains / their capacity
+``bandwidth``             bandwidth that stays free: in the chosen domains / their capacity; of a server without a
+                          chosen domain, in the whole host / the largest such figure among the hosts (most spare wins)
+``fragmentation``         share of the free dedicated CPUs that guest cells of the same shape can still use afterwards
+``gpu``                   utility of the GPU set
+========================  ============================================================================================
+
+A term that is unknown for a host counts there as the mean of the hosts for which it is known; a term that is unknown
+for all hosts is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nova_numa_ext.policy.candidates import Candidate, class_penalty, shared_tiers
+from nova_numa_ext.policy.cells import GuestCell, HostCell
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import WorkloadRequest
+from placement_traits.view import Amount, HostView, L3View
+
+SCORED: Final = (
+    Term.SLICES,
+    Term.NEIGHBOURS,
+    Term.WAYS,
+    Term.BANDWIDTH,
+    Term.FRAGMENTATION,
+    Term.GPU,
+)
+NEUTRAL: Final = 0.5
+WORST_PENALTY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One host with the best it can do for a server.
+
+    :param view: our part of its provider tree, None when unknown
+    :param cells: its NUMA cells, empty when nova knows none
+    :param nodes: host cell of each guest cell, None when there is none or it is not known
+    :param candidate: its best allocation candidate, None when it has none
+    :param guest: the guest's cells, empty for a floating guest
+    :param gpu_utility: utility of the candidate's GPU set, None without GPUs
+    """
+
+    view: HostView | None = None
+    cells: tuple[HostCell, ...] = ()
+    nodes: tuple[int, ...] | None = None
+    candidate: Candidate | None = None
+    guest: tuple[GuestCell, ...] = ()
+    gpu_utility: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of a host.
+
+    :param value: in [0, 1]
+    :param terms: each term's value; None where it was unknown and the mean of the others stood in
+    """
+
+    value: float
+    terms: Mapping[Term, float | None] = field(default_factory=dict)
+
+
+def scores(
+    request: WorkloadRequest, offers: Sequence[Offer], multipliers: Sequence[Mapping[Term, float]]
+) -> tuple[Score, ...]:
+    """Score hosts against each other.
+
+    :param offers: what each host can do
+    :param multipliers: weight of each term, for each host (aggregates may differ), >= 0
+    """
+    spare = [_spare_mbps(offer) for offer in offers]
+    most_spare = max((value for value in spare if value is not None), default=0)
+    rows = [_terms(request, offer, most_spare) for offer in offers]
+    means = {term: _mean([row[term] for row in rows]) for term in SCORED}
+    return tuple(
+        Score(_weighted(row, means, weights), row)
+        for row, weights in zip(rows, multipliers, strict=True)
+    )
+
+
+def _terms(
+    request: WorkloadRequest, offer: Offer, most_spare_mbps: int
+) -> dict[Term, float | None]:
+    chosen = _chosen(offer)
+    return {
+        Term.SLICES: _slices(request, offer),
+        Term.NEIGHBOURS: _neighbours(request, chosen or _reachable(offer)),
+        Term.WAYS: _left([(d.ways, amount) for d, amount, _ in _amounts(offer)]),
+        Term.BANDWIDTH: _left([(d.bandwidth_mbps, amount) for d, _, amount in _amounts(offer)])
+        if chosen
+        else _spare_share(offer, most_spare_mbps),
+        Term.FRAGMENTATION: _usable(offer),
+        Term.GPU: offer.gpu_utility,
+    }
+
+
+def _amounts(offer: Offer) -> list[tuple[L3View, int, int]]:
+    """L3 domains of the candidate with the ways and the bandwidth that it takes there."""
+    if offer.view is None or offer.candidate is None:
+        return []
+    wanted = dict(offer.candidate.l3)
+    return [
+        (domain, wanted[domain.uuid].ways, wanted[domain.uuid].bandwidth_mbps)
+        for domain in offer.view.l3
+        if domain.uuid in wanted
+    ]
+
+
+def _chosen(offer: Offer) -> list[L3View]:
+    return [domain for domain, _, _ in _amounts(offer)]
+
+
+def _reachable(offer: Offer) -> list[L3View]:
+    """L3 domains on the guest's nodes, or all when it floats."""
+    if offer.view is None:
+        return []
+    if offer.nodes is None:
+        return list(offer.view.l3)
+    return [domain for domain in offer.view.l3 if set(domain.nodes) & set(offer.nodes)]
+
+
+def _slices(request: WorkloadRequest, offer: Offer) -> float | None:
+    if not offer.cells:
+        return None
+    if offer.nodes is not None:
+        sockets = {cell.socket for cell in offer.cells if cell.id in offer.nodes}
+        return None if None in sockets else 1.0 / len(sockets)
+    if not request.floating:
+        return None
+    cpus = memory_mb = 0
+    roomiest = sorted(offer.cells, key=lambda c: (-min(c.cpus, request.vcpus), -c.free_memory_mb))
+    for count, cell in enumerate(roomiest, start=1):
+        cpus += cell.cpus
+        memory_mb += cell.free_memory_mb
+        if cpus >= request.vcpus and memory_mb >= request.memory_mb:
+            return 1.0 / count
+    return 0.0
+
+
+def _neighbours(request: WorkloadRequest, domains: Sequence[L3View]) -> float | None:
+    if not domains:
+        return None
+    shared = shared_tiers(request, domains) / len(domains)
+    return 1.0 - 0.5 * shared - 0.5 * class_penalty(request, domains) / WORST_PENALTY
+
+
+def _left(amounts: Sequence[tuple[Amount | None, int]]) -> float | None:
+    known = [(amount, taken) for amount, taken in amounts if amount is not None]
+    capacity = sum(amount.capacity for amount, _ in known)
+    if capacity <= 0:
+        return None
+    return _clamp(sum(amount.free - taken for amount, taken in known) / capacity)
+
+
+def _spare_mbps(offer: Offer) -> int | None:
+    if offer.view is None:
+        return None
+    known = [d.bandwidth_mbps.free for d in offer.view.l3 if d.bandwidth_mbps is not None]
+    return sum(max(0, free) for free in known) if known else None
+
+
+def _spare_share(offer: Offer, most_spare_mbps: int) -> float | None:
+    spare = _spare_mbps(offer)
+    return None if spare is None or most_spare_mbps <= 0 else spare / most_spare_mbps
+
+
+def _usable(offer: Offer) -> float | None:
+    """Share of the free dedicated CPUs that cells of the guest's shape can still use once it is placed."""
+    if offer.nodes is None or not offer.guest or not offer.guest[0].pcpus:
+        return None
+    shape = offer.guest[0]
+    taken = dict(zip(offer.nodes, offer.guest, strict=True))
+    free_cpus = usable = 0
+    for cell in offer.cells:
+        guest = taken.get(cell.id)
+        cpus = cell.free_pcpus - (guest.pcpus if guest else 0)
+        memory_mb = cell.free_memory_mb - (guest.memory_mb if guest else 0)
+        fits = min(cpus // shape.pcpus, memory_mb // shape.memory_mb if shape.memory_mb else cpus)
+        free_cpus += cpus
+        usable += max(0, fits) * shape.pcpus
+    return _clamp(usable / free_cpus) if free_cpus > 0 else 1.0
+
+
+def _weighted(
+    row: Mapping[Term, float | None],
+    means: Mapping[Term, float | None],
+    weights: Mapping[Term, float],
+) -> float:
+    total = weight = 0.0
+    for term, mean in means.items():
+        value = row[term]
+        value = mean if value is None else value
+        if value is not None:
+            total += weights[term] * value
+            weight += weights[term]
+    return _clamp(total / weight) if weight > 0 else NEUTRAL
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _clamp(value: float) -> float:
+    return min(1.0, max(0.0, value))

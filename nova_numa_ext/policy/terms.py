@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of everything a placement decision looks at, each with the sentence that explains it to people."""
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from nova_numa_ext.policy.reason import Reason
+
+
+class Term(StrEnum):
+    """Requirements, ranks of candidates and terms of the score."""
+
+    # Requirements: a host that fails one is refused.
+    FLAVOR = "flavor"
+    VIEW = "view"
+    AGENT = "agent"
+    TIER = "tier"
+    CACHE_ALLOCATION = "cache_allocation"
+    CLASSES_OF_SERVICE = "classes_of_service"
+    L3_WAYS = "l3_ways"
+    MEMORY_BANDWIDTH = "memory_bandwidth_mbps"
+    L3_DOMAINS = "l3_domains"
+    NEIGHBOURS = "neighbours"
+    NUMA_CELLS = "numa_cells"
+    LOCAL_MEMORY = "local_memory"
+    CANDIDATES = "candidates"
+    # Ranks: why one allocation candidate comes before another.
+    FALLBACK_CPUS = "fallback_cpus"
+    TAKEN = "taken"
+    OFF_NODE = "off_node"
+    CLASS_PENALTY = "class_penalty"
+    SHARED_TIERS = "shared_tiers"
+    GPU = "gpu"
+    WAYS_FREE = "ways_free"
+    BANDWIDTH_FREE = "bandwidth_free_mbps"
+    L3_IDS = "l3_ids"
+    PROVIDERS = "providers"
+    # Terms of the score that are not among the above.
+    SLICES = "slices"
+    WAYS = "ways"
+    BANDWIDTH = "bandwidth"
+    FRAGMENTATION = "fragmentation"
+
+
+SENTENCES: Final = MappingProxyType(
+    {
+        Term.FLAVOR: "{value}",
+        Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
+        Term.AGENT: "no host agent has published this host to Placement",
+        Term.TIER: "its agent does not accept the tier: trait {against} is {value}",
+        Term.CACHE_ALLOCATION: "no L3 cache allocation: trait {against} is {value}",
+        Term.CLASSES_OF_SERVICE: "classes of service free: {value}, wanted: {against}",
+        Term.L3_WAYS: "L3 ways free in the best domain: {value}, wanted: {against}",
+        Term.MEMORY_BANDWIDTH: "memory bandwidth free in the best L3 domain: {value} MB/s, wanted: {against} MB/s",
+        Term.L3_DOMAINS: "L3 domains that can give what is asked: {value}, wanted: {against}",
+        Term.NEIGHBOURS: "every L3 domain it could use has a {value}, which must not share a cache with a {against}",
+        Term.NUMA_CELLS: "no set of {against} NUMA nodes has enough free CPUs and memory",
+        Term.LOCAL_MEMORY: "remote memory hurts this server, and no NUMA node holds it whole: {value} vCPUs, {against}",
+        Term.CANDIDATES: "no allocation candidate is left",
+    }
+)
+
+
+_BY_NAME: Final = {term.value: template for term, template in SENTENCES.items()}
+
+
+def sentence(reason: Reason) -> str:
+    """Return what a reason of refusal means, for people; terms without a sentence show their figures."""
+    template = _BY_NAME.get(reason.term)
+    if template is None:
+        return str(reason)
+    return template.format(value=reason.value, against=reason.against)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One decision about one server: every host judged, every candidate ranked.
+
+:func:`decide` is pure but for the HostStates it reads; the engine around it supplies the view, the picks and the
+clock, and hands the result to nova and to the journal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nova_numa_ext.policy import admission, candidates, cells
+from nova_numa_ext.policy.candidates import Candidate, Ordering
+from nova_numa_ext.policy.cells import GuestCell
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.score import Offer
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
+from nova_numa_ext.scheduler import facts
+from placement_traits.names import PackingTrait
+from placement_traits.view import FleetSnapshot, HostView, ViewState
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a RequestSpec asks of us.
+
+    :param server: uuid of the server
+    :param request: the parsed flavor; None when it is invalid or says nothing to us
+    :param problems: what is wrong with the flavor, one sentence each
+    :param guest: the guest's NUMA cells
+    """
+
+    server: str
+    request: WorkloadRequest | None
+    problems: tuple[str, ...] = ()
+    guest: tuple[GuestCell, ...] = ()
+
+    @property
+    def concerned(self) -> bool:
+        """False when the flavor and the image say nothing to this project."""
+        return self.request is not None or bool(self.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about one host.
+
+    :param host_state: nova's HostState
+    :param reasons: why it is refused; empty when it passes
+    :param ordering: its allocation candidates
+    :param offer: what the weigher scores; None when refused
+    :param instances: servers on it when we looked (nova adds one when it picks the host)
+    """
+
+    host_state: Any
+    reasons: tuple[Reason, ...]
+    ordering: Ordering = field(default_factory=lambda: Ordering((), ()))
+    offer: Offer | None = None
+    instances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a decision knows besides nova's own objects.
+
+    :param snapshot: the fleet
+    :param recent: this scheduler's recent picks by host
+    :param request_picks: those of them that belong to the same request
+    :param refuse_stale: ``[numa_ext]on_stale`` is ``refuse``
+    :param pack: packing strategy where a host does not publish its own
+    """
+
+    snapshot: FleetSnapshot
+    recent: Mapping[str, Sequence[Pick]] = field(default_factory=dict)
+    request_picks: tuple[Pick, ...] = ()
+    refuse_stale: bool = False
+    pack: bool = False
+
+
+def wish(spec: Any) -> Wish:
+    """Read a RequestSpec."""
+    extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
+    traits = facts.image_traits(spec)
+    if not concerns_us(extra_specs, traits):
+        return Wish(spec.instance_uuid, None)
+    try:
+        request = parse(
+            extra_specs,
+            vcpus=spec.flavor.vcpus,
+            memory_mb=spec.flavor.memory_mb,
+            image_traits=traits,
+        )
+    except InvalidRequestError as error:
+        return Wish(spec.instance_uuid, None, error.problems)
+    return Wish(spec.instance_uuid, request, guest=facts.guest_cells(spec))
+
+
+def decide(
+    wanted: Wish,
+    spec: Any,
+    host_states: Sequence[Any],
+    around: Surroundings,
+    host_cells: facts.HostCells,
+) -> list[Verdict]:
+    """Judge every host for one server; the candidates of the hosts are not touched yet."""
+    if wanted.problems:
+        reasons = tuple(Reason(Term.FLAVOR, problem) for problem in wanted.problems)
+        return [Verdict(state, reasons) for state in host_states]
+    if wanted.request is None:
+        return [_accepted(state) for state in host_states]
+    state = around.snapshot.state
+    if state is not ViewState.FRESH and around.refuse_stale and wanted.request.tier:
+        stale = (Reason(Term.VIEW, state, "refuse"),)
+        return [Verdict(host_state, stale) for host_state in host_states]
+    judge = _Judge(wanted.request, wanted.guest, spec, around, host_cells)
+    return [judge.verdict(host_state) for host_state in host_states]
+
+
+def _accepted(host_state: Any) -> Verdict:
+    return Verdict(host_state, (), offer=Offer(), instances=host_state.num_instances)
+
+
+class _Judge:
+    """Judges hosts for one request."""
+
+    def __init__(
+        self,
+        request: WorkloadRequest,
+        guest: tuple[GuestCell, ...],
+        spec: Any,
+        around: Surroundings,
+        host_cells: facts.HostCells,
+    ) -> None:
+        self._request = request
+        self._guest = guest
+        self._spec = spec
+        self._around = around
+        self._host_cells = host_cells
+        self._isolated = facts.isolated_emulator(spec)
+        self._wants_pci = bool(facts.pci_requests(spec))
+        self._fresh = around.snapshot.state is ViewState.FRESH
+        self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
+
+    def verdict(self, host_state: Any) -> Verdict:
+        view = self._view(host_state.uuid)
+        own_cells = self._host_cells.of(host_state)
+        reasons = admission.local_memory(self._request, own_cells)
+        if self._fresh:
+            reasons = (*admission.capabilities(self._request, view), *reasons)
+            reasons += admission.neighbours(self._request, view) if view else ()
+        if reasons:
+            return Verdict(host_state, reasons)
+        nodes = _Nodes(self, host_state, view, own_cells)
+        ordering = candidates.order(
+            self._request,
+            view or HostView(host_state.uuid, "", frozenset(), None, ()),
+            [
+                facts.candidate(index, raw, view, self._request.dedicated)
+                for index, raw in enumerate(host_state.allocation_candidates)
+            ],
+            nodes.of,
+            taken=self._taken,
+        )
+        best = ordering.kept[0].candidate if ordering.kept else None
+        reasons = self._lacking(host_state, ordering, nodes, own_cells)
+        if reasons:
+            return Verdict(host_state, reasons, ordering)
+        offer = Offer(view, own_cells, nodes.of(best) if best else None, best, self._guest)
+        return Verdict(host_state, (), ordering, offer, host_state.num_instances)
+
+    def _view(self, root_uuid: str) -> HostView | None:
+        view = self._around.snapshot.host(root_uuid)
+        if view is None:
+            return None
+        view = with_neighbours(view, self._around.recent.get(root_uuid, ()))
+        mine = [pick for pick in self._around.request_picks if pick.host == root_uuid]
+        return with_amounts(view, mine)
+
+    def _lacking(
+        self,
+        host_state: Any,
+        ordering: Ordering,
+        nodes: "_Nodes",
+        own_cells: tuple[cells.HostCell, ...],
+    ) -> tuple[Reason, ...]:
+        if ordering.removed and not ordering.kept:
+            return (*dict.fromkeys(reason for _, reason in ordering.removed),)
+        placeable = not self._guest or not own_cells or not host_state.allocation_candidates
+        if placeable or any(nodes.of(ranked.candidate) for ranked in ordering.kept):
+            return ()
+        return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
+
+    def predict(
+        self,
+        host_state: Any,
+        view: HostView | None,
+        own_cells: tuple[cells.HostCell, ...],
+        raw: Mapping[str, Any],
+    ) -> tuple[int, ...] | None:
+        """Host cells that nova-compute will pick for the guest, None when there are none."""
+        return cells.predict(
+            own_cells,
+            self._guest,
+            facts.limits(host_state),
+            pack=self._packs(view),
+            isolated_emulator=self._isolated,
+            pci_free=facts.pci_free(host_state),
+            wants_pci=self._wants_pci,
+            accepts=facts.nova_accepts(host_state, self._spec, raw),
+        )
+
+    def _packs(self, view: HostView | None) -> bool:
+        if view is not None and PackingTrait.PACK in view.traits:
+            return True
+        if view is not None and PackingTrait.SPREAD in view.traits:
+            return False
+        return self._around.pack
+
+    @property
+    def guest(self) -> tuple[GuestCell, ...]:
+        """The guest's cells."""
+        return self._guest
+
+    @property
+    def per_candidate(self) -> bool:
+        """True when the candidate has a say in the prediction: its PCI devices."""
+        return self._wants_pci
+
+
+class _Nodes:
+    """Predicted NUMA nodes of one host's candidates, each worked out once."""
+
+    def __init__(
+        self,
+        judge: _Judge,
+        host_state: Any,
+        view: HostView | None,
+        own_cells: tuple[cells.HostCell, ...],
+    ) -> None:
+        self._judge = judge
+        self._host_state = host_state
+        self._view = view
+        self._cells = own_cells
+        self._known: dict[int, tuple[int, ...] | None] = {}
+
+    def of(self, candidate: Candidate) -> tuple[int, ...] | None:
+        """Return the nodes for one candidate; None for a floating guest or where it fits nowhere."""
+        if not self._judge.guest or not self._cells:
+            return None
+        key = candidate.index if self._judge.per_candidate else 0
+        if key not in self._known:
+            raw = self._host_state.allocation_candidates[candidate.index]
+            self._known[key] = self._judge.predict(self._host_state, self._view, self._cells, raw)
+        return self._known[key]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's objects as the plain data that ``policy/`` decides on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova.virt import hardware
+
+from nova_numa_ext.policy.candidates import Candidate
+from nova_numa_ext.policy.cells import (
+    CpuPolicy,
+    GuestCell,
+    HostCell,
+    Limits,
+    PagePool,
+    ThreadPolicy,
+)
+from nova_numa_ext.request import L3Amount
+from placement_traits import names
+from placement_traits.view import HostView
+
+_MOST_HOSTS_REMEMBERED = 50_000
+
+
+def image_traits(spec: Any) -> frozenset[str]:
+    """Traits that the image of a RequestSpec requires."""
+    image = spec.image if "image" in spec else None
+    properties = image.properties if image is not None and "properties" in image else None
+    required = (
+        properties.traits_required
+        if properties is not None and "traits_required" in properties
+        else None
+    )
+    return frozenset(required or ())
+
+
+def pci_requests(spec: Any) -> list[Any]:
+    """PCI requests of a RequestSpec, empty without."""
+    requests = spec.pci_requests if "pci_requests" in spec else None
+    return list(requests.requests) if requests is not None else []
+
+
+def guest_cells(spec: Any) -> tuple[GuestCell, ...]:
+    """NUMA cells that a RequestSpec asks for, empty for a floating guest."""
+    topology = spec.numa_topology if "numa_topology" in spec else None
+    if topology is None:
+        return ()
+    return tuple(
+        GuestCell(
+            cpus=len(cell.cpuset),
+            pcpus=len(cell.pcpuset),
+            memory_mb=cell.memory,
+            policy=CpuPolicy(cell.cpu_policy) if cell.cpu_policy else None,
+            thread_policy=ThreadPolicy(cell.cpu_thread_policy) if cell.cpu_thread_policy else None,
+            page_size_kb=cell.pagesize if "pagesize" in cell else None,
+        )
+        for cell in topology.cells
+    )
+
+
+def isolated_emulator(spec: Any) -> bool:
+    """True when emulator threads get a dedicated CPU of their own."""
+    topology = spec.numa_topology if "numa_topology" in spec else None
+    return topology is not None and bool(topology.emulator_threads_isolated)
+
+
+def limits(host_state: Any) -> Limits:
+    """Overcommit of a HostState."""
+    return Limits(host_state.cpu_allocation_ratio, host_state.ram_allocation_ratio)
+
+
+def pci_free(host_state: Any) -> dict[int | None, int] | None:
+    """Free PCI devices of a HostState by NUMA node, None when it reports no PCI."""
+    if not host_state.pci_stats:
+        return None
+    free: dict[int | None, int] = {}
+    for pool in host_state.pci_stats.pools:
+        free[pool["numa_node"]] = free.get(pool["numa_node"], 0) + pool["count"]
+    return free
+
+
+class HostCells:
+    """NUMA cells of HostStates, read once per state of a host.
+
+    Nova makes new HostStates for every request; reading the fields of its objects costs more than the decision. A host
+    whose update time and usage are the same as before has the same cells.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[object, ...], tuple[HostCell, ...]]] = {}
+
+    def of(self, host_state: Any) -> tuple[HostCell, ...]:
+        """Return the cells, empty when nova knows no NUMA topology of the host."""
+        stamp = (
+            host_state.updated,
+            host_state.num_instances,
+            host_state.vcpus_used,
+            host_state.free_ram_mb,
+        )
+        known = self._known.get(host_state.uuid)
+        if known is not None and known[0] == stamp and host_state.updated is not None:
+            return known[1]
+        topology = host_state.numa_topology
+        cells = tuple(_host_cell(cell) for cell in topology.cells) if topology else ()
+        if len(self._known) >= _MOST_HOSTS_REMEMBERED:
+            self._known.clear()
+        self._known[host_state.uuid] = (stamp, cells)
+        return cells
+
+
+def _host_cell(cell: Any) -> HostCell:
+    free = cell.free_pcpus
+    return HostCell(
+        id=cell.id,
+        socket=cell.socket if "socket" in cell else None,
+        cpus=len(cell.cpuset),
+        cpu_usage=cell.cpu_usage,
+        pcpus=len(cell.pcpuset),
+        free_pcpus=len(free),
+        free_threads=tuple(len(siblings & free) for siblings in cell.siblings),
+        threads_per_core=max(map(len, cell.siblings), default=1) or 1,
+        legacy_pinning=cell.pcpuset == cell.cpuset,
+        memory_mb=cell.memory,
+        memory_usage_mb=cell.memory_usage,
+        pages=tuple(PagePool(pool.size_kb, pool.free_kb, pool.total_kb) for pool in cell.mempages),
+    )
+
+
+def candidate(
+    index: int, raw: Mapping[str, Any], host: HostView | None, dedicated: bool
+) -> Candidate:
+    """Return what we look at in one of nova's allocation candidates.
+
+    :param index: its position in the host's list
+    :param raw: ``{"allocations": {provider: {"resources": {class: amount}}}, "mappings": …}``
+    :param host: our part of the host's provider tree, None when there is none
+    :param dedicated: the guest asks for dedicated CPUs only
+    """
+    allocations = {uuid: entry["resources"] for uuid, entry in raw["allocations"].items()}
+    domains = {domain.uuid for domain in host.l3} if host is not None else set()
+    return Candidate(
+        index=index,
+        l3=tuple(
+            (uuid, _l3_amount(allocations[uuid])) for uuid in sorted(allocations) if uuid in domains
+        ),
+        providers=tuple(sorted(allocations)),
+        fallback_cpus=dedicated and not any("PCPU" in taken for taken in allocations.values()),
+    )
+
+
+def _l3_amount(resources: Mapping[str, int]) -> L3Amount:
+    return L3Amount(
+        "", resources.get(names.LLC_WAY, 0), resources.get(names.MEMORY_BANDWIDTH_MBPS, 0)
+    )
+
+
+def nova_accepts(
+    host_state: Any, spec: Any, raw: Mapping[str, Any]
+) -> Callable[[tuple[int, ...]], bool] | None:
+    """Return nova's own last word on host cells that fit: PCI devices and physical networks near them; None without.
+
+    :param raw: the allocation candidate, whose mappings say which PCI providers it uses
+    """
+    requests = pci_requests(spec)
+    networks = spec.network_metadata if "network_metadata" in spec else None
+    if not requests and not networks:
+        return None
+
+    def accepts(ids: tuple[int, ...]) -> bool:
+        chosen = []
+        for host_id, cell in zip(ids, spec.numa_topology.cells, strict=True):
+            guest = cell.obj_clone()
+            guest.id = host_id
+            chosen.append(guest)
+        if requests and not host_state.pci_stats.support_requests(
+            requests, raw["mappings"], chosen
+        ):
+            return False
+        by_id = {cell.id: cell for cell in host_state.numa_topology.cells}
+        return not networks or bool(
+            hardware._numa_cells_support_network_metadata(
+                host_state.numa_topology, [by_id[host_id] for host_id in ids], networks
+            )
+        )
+
+    return accepts

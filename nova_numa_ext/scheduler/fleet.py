@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The view of Placement that nova-scheduler keeps, over nova's own ``[placement]`` credentials."""
+
+from typing import Protocol
+
+from oslo_config import cfg
+
+from nova_numa_ext import clients
+from nova_numa_ext.conf import GROUP
+from placement_traits import view
+from placement_traits.view import FleetSnapshot, ViewSettings
+
+
+class Fleet(Protocol):
+    """What decisions need of the view."""
+
+    def snapshot(self) -> FleetSnapshot:
+        """Return the fleet as last read, without waiting longer than configured."""
+
+
+def settings(conf: cfg.ConfigOpts) -> ViewSettings:
+    """View settings from ``[numa_ext]``."""
+    options = conf[GROUP]
+    return ViewSettings(
+        interval_s=options.view_refresh_interval,
+        max_age_s=options.view_max_age,
+        wait_s=options.view_wait,
+    )
+
+
+def from_nova(conf: cfg.ConfigOpts) -> Fleet:
+    """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
+    return view.FleetView(clients.placement(conf), settings(conf))
