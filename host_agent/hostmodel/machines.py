@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machines of the sources as topologies."""
+
+from dataclasses import replace
+
+from placement_traits.topology import Core, HostTopology, L3Domain, Matrix, NumaNode, Socket
+
+
+def grid(
+    chassis: int,
+    nodes_per_chassis: int,
+    cores_per_node: int,
+    *,
+    memory_mb_per_node: int,
+    nodes_per_socket: int = 1,
+    threads_per_core: int = 1,
+    l3_kb: int = 6144,
+    bandwidth_mbps: int | None = None,
+    torus_columns: int = 1,
+    read_bandwidth_mbps: Matrix | None = None,
+) -> HostTopology:
+    """Return a regular machine with one L3 domain per node.
+
+    Distances are 10 local, 16 on the same socket, 22 in the same chassis, 160 to a neighbouring chassis, 200 beyond.
+
+    :param chassis: number of server nodes
+    :param nodes_per_chassis: NUMA nodes per server node
+    :param cores_per_node: cores per NUMA node
+    :param torus_columns: the chassis form a torus with that many columns
+    :param read_bandwidth_mbps: measured bandwidths, row = node of the CPU
+    """
+    sockets_per_chassis = -(-nodes_per_chassis // nodes_per_socket)
+    places = [
+        (machine, machine * sockets_per_chassis + node // nodes_per_socket)
+        for machine in range(chassis)
+        for node in range(nodes_per_chassis)
+    ]
+
+    def distance(a: int, b: int) -> int:
+        if a == b:
+            return 10
+        if places[a] == places[b]:
+            return 16
+        if places[a][0] == places[b][0]:
+            return 22
+        return 160 if _hops(places[a][0], places[b][0], chassis, torus_columns) == 1 else 200
+
+    rows = range(len(places))
+    cores = tuple(
+        Core(
+            id=node * cores_per_node + core,
+            node=node,
+            socket=socket,
+            l3=node,
+            cpus=tuple(
+                (node * cores_per_node + core) * threads_per_core + thread
+                for thread in range(threads_per_core)
+            ),
+        )
+        for node, (_, socket) in enumerate(places)
+        for core in range(cores_per_node)
+    )
+    return HostTopology(
+        sockets=tuple(
+            Socket(number, number // sockets_per_chassis)
+            for number in range(chassis * sockets_per_chassis)
+        ),
+        nodes=tuple(
+            NumaNode(node, socket, memory_mb=memory_mb_per_node, bandwidth_mbps=bandwidth_mbps)
+            for node, (_, socket) in enumerate(places)
+        ),
+        l3_domains=tuple(
+            L3Domain(node, socket, (node,), l3_kb) for node, (_, socket) in enumerate(places)
+        ),
+        cores=cores,
+        distances=tuple(tuple(distance(a, b) for b in rows) for a in rows),
+        read_bandwidth_mbps=read_bandwidth_mbps,
+    )
+
+
+def _hops(a: int, b: int, chassis: int, columns: int) -> int:
+    """Hops between two chassis of a torus."""
+    lines = chassis // columns
+    down = abs(a // columns - b // columns)
+    across = abs(a % columns - b % columns)
+    return min(down, lines - down) + min(across, columns - across)
+
+
+def numaconnect() -> HostTopology:
+    """Return the 288-core machine of Lakew et al.: 6 servers x 3 sockets x 2 nodes x 8 cores, 1176 GB, 2-D torus."""
+    return grid(
+        6,
+        6,
+        8,
+        memory_mb_per_node=1176 * 1024 // 36,
+        nodes_per_socket=2,
+        l3_kb=6144,
+        torus_columns=2,
+    )
+
+
+def xeon_silver_4114() -> HostTopology:
+    """Return machine A of BALM's evaluation: 2 sockets x 10 cores.
+
+    Bandwidths are derived: Ocean_cp draws 32 GB/s from its full local node (table 5.1) and runs best with 0.6:0.4 local
+    to remote (section 5.5), so the remote node gives it two thirds of that.
+    """
+    return _dual_socket(10, 14080, 33000, 22000, 65536)
+
+
+def xeon_gold_5218() -> HostTopology:
+    """Return machine B of BALM's evaluation: 2 sockets x 16 cores; bandwidths scaled from machine A by DDR4 clock."""
+    return _dual_socket(16, 22528, 36700, 24400, 32768)
+
+
+def _dual_socket(
+    cores: int, l3_kb: int, local_mbps: int, remote_mbps: int, memory_mb: int
+) -> HostTopology:
+    one = grid(
+        1,
+        2,
+        cores,
+        memory_mb_per_node=memory_mb,
+        l3_kb=l3_kb,
+        bandwidth_mbps=local_mbps,
+        read_bandwidth_mbps=((local_mbps, remote_mbps), (remote_mbps, local_mbps)),
+    )
+    return replace(one, distances=((10, 21), (21, 10)))
