@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BWAP's weights: how much of a guest's memory each NUMA node should hold.
+
+Threads on the *workers* read from all nodes at once, so the slowest transfer decides and the best share of a node is
+in proportion to the bandwidth it gives to the worker that gets least from it (*canonical* weights). One knob is left:
+the *data-to-worker proximity factor* (DWP) scales the workers' cluster against the others, from 0 (canonical) to 1
+(all pages on workers), and keeps the ratios inside both clusters.
+
+Source: Gureya, *Resource Allocation for Data-Intensive Services in the Cloud*, 2021, chapter 4, equations 4.1-4.5.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
+from typing import TypeAlias
+
+from placement_traits.errors import InvalidValueError
+
+Shares: TypeAlias = Mapping[int, float]
+"""NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
+
+Bandwidth: TypeAlias = Mapping[int, Mapping[int, float]]
+"""Memory node -> worker node -> bandwidth that the worker's threads get from it, any unit, the same everywhere."""
+
+
+def canonical_weights(bandwidth: Bandwidth, workers: Collection[int]) -> dict[int, float]:
+    """Return the shares that minimise the time to read shared data (eq. 4.2 for one worker, 4.5 for several).
+
+    :param bandwidth: measured while the workers read memory that is spread evenly over all nodes
+    :param workers: nodes the threads run on, not empty
+    :raises InvalidValueError: no workers, or a worker to which no node has bandwidth
+    """
+    if not workers:
+        raise InvalidValueError("workers", tuple(workers), "at least one NUMA node")
+    least = {
+        node: min(to_worker[worker] for worker in workers) for node, to_worker in bandwidth.items()
+    }
+    total = sum(least.values())
+    if total <= 0 or min(least.values()) < 0:
+        raise InvalidValueError("bandwidth", dict(least), "positive figures")
+    return {node: value / total for node, value in least.items()}
+
+
+def dwp_weights(canonical: Shares, workers: Collection[int], dwp: float) -> dict[int, float]:
+    """Return the shares at a data-to-worker proximity factor.
+
+    :param canonical: shares at DWP 0
+    :param dwp: 0.0 (canonical) to 1.0 (all pages on the workers)
+    :raises InvalidValueError: ``dwp`` outside its range or workers without a share to scale
+    """
+    if not 0.0 <= dwp <= 1.0:
+        raise InvalidValueError("DWP", dwp, "0.0 to 1.0")
+    on_workers = _on_workers(canonical, workers)
+    scale = (on_workers + dwp * (1.0 - on_workers)) / on_workers
+    return {
+        node: share * (scale if node in workers else 1.0 - dwp) for node, share in canonical.items()
+    }
+
+
+def dwp_step(canonical: Shares, workers: Collection[int], fraction: float) -> float:
+    """Return the change of DWP that brings ``fraction`` of all pages to the workers; 1.0 where all are there."""
+    elsewhere = 1.0 - _on_workers(canonical, workers)
+    return min(1.0, fraction / elsewhere) if elsewhere > 1e-12 else 1.0
+
+
+def _on_workers(canonical: Shares, workers: Collection[int]) -> float:
+    share = sum(canonical.get(node, 0.0) for node in workers)
+    if share <= 0:
+        raise InvalidValueError("canonical weights", dict(canonical), "a share on some worker")
+    return share
+
+
+def uniform(nodes: Iterable[int]) -> dict[int, float]:
+    """Return equal shares for ``nodes``."""
+    members = tuple(nodes)
+    return {node: 1.0 / len(members) for node in members}
+
+
+def best_workers(bandwidth: Bandwidth, count: int) -> frozenset[int]:
+    """Return the ``count`` nodes with the highest aggregate bandwidth between each other (AsymSched's rule of thumb).
+
+    Ties go to the lowest node numbers. Exhaustive up to 12 nodes, above that the best of one greedy growth per node.
+    """
+    nodes = sorted(bandwidth)
+
+    def aggregate(members: Iterable[int]) -> float:
+        members = tuple(members)
+        return sum(bandwidth[a][b] for a in members for b in members if a != b)
+
+    if len(nodes) <= 12:
+        return frozenset(max(combinations(nodes, count), key=aggregate))
+    grown = []
+    for first in nodes:
+        members: tuple[int, ...] = (first,)
+        while len(members) < count:
+            rest = [node for node in nodes if node not in members]
+            members = max(((*members, node) for node in rest), key=aggregate)
+        grown.append(members)
+    return frozenset(max(grown, key=aggregate))
