@@ -10,7 +10,6 @@ import pytest
 
 from host_agent.controllers import bwap
 from host_agent.controllers.bwap import Observation, Phase, Settings, State, trimmed_mean
-
 from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import shares
 

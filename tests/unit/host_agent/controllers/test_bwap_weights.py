@@ -16,11 +16,10 @@ from host_agent.controllers.weights import (
     uniform,
 )
 from host_agent.controllers.worker_sets import profile_sets
-from placement_traits.errors import InvalidValueError
-
 from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import CANONICAL_B as B_WEIGHTS
 from host_agent.hostmodel.published import shares
+from placement_traits.errors import InvalidValueError
 
 A_TO_NODE_0 = (1, 0.596, 0.438, 0.390, 0.305, 0.202, 0.298, 0.195)
 
@@ -89,7 +88,7 @@ def test_f_004_06_asymmetric_sets_are_all_measured() -> None:
 
 
 def test_f_004_06_workers_are_the_nodes_with_most_bandwidth_between_them() -> None:
-    bandwidth = {a: {b: 1.0 for b in range(4)} for a in range(4)}
+    bandwidth = {a: dict.fromkeys(range(4), 1.0) for a in range(4)}
     bandwidth[1][3] = bandwidth[3][1] = 5.0
     assert best_workers(bandwidth, 2) == {1, 3}
 

@@ -16,7 +16,6 @@ from host_agent.controllers.page_moves import (
     share_error,
 )
 from host_agent.controllers.weights import dwp_step, dwp_weights
-
 from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import CANONICAL_B as B_WEIGHTS
 from host_agent.hostmodel.published import shares
