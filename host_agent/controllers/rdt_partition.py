@@ -402,7 +402,7 @@ def _be_classes(
 
 
 def _named(classes: list[_BeClass], actual: Actual) -> list[_BeClass]:
-    """Give names to the classes without: those of groups that lie idle first (no CLOSID changes hands), then new ones."""
+    """Give names to the classes without: those of idle groups first (no CLOSID changes hands), then new ones."""
     claimed = {be_class.name for be_class in classes}
     there = [group.name for group in actual.ours if group.name.startswith(_BE_PREFIX)]
     idle = sorted((name for name in there if name not in claimed), key=_number)

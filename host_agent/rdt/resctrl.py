@@ -301,21 +301,14 @@ class Resctrl:
     def _error(self, action: str, path: str, value: str, error: OSError) -> ResctrlError:
         number = error.errno or errno.EIO
         status = ""
-        # mkdir does not clear the status on all kernels, it appends: the last line is the newest. For other errors the
-        # kernel gives no reason, and what is there belongs to an older command.
-        if number in (
-            errno.EINVAL,
-            errno.ERANGE,
-            errno.ENOSPC,
-            errno.EBUSY,
-            errno.ESRCH,
-            errno.EPERM,
-        ):
+        # For other errors the kernel gives no reason, and what is there belongs to an older command.
+        if number in (errno.EINVAL, errno.ERANGE, errno.ENOSPC, errno.EBUSY, errno.ESRCH):
             try:
-                lines = self._files.read("info/last_cmd_status").split("\n")
-                status = next((line for line in reversed(lines) if line.strip()), "")
+                lines = self._files.read("info/last_cmd_status").strip().split("\n")
             except OSError:
-                status = ""
+                lines = []
+            # A write to schemata or tasks clears what was there, mkdir appends to it: the last line is its own.
+            status = "; ".join(lines if value else lines[-1:])
         return error_class(number)(action, path, value, number, "" if status == "ok" else status)
 
 

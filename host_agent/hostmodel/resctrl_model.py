@@ -1,0 +1,738 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's resctrl file system, in process: the same files, texts, error numbers and ``last_cmd_status``.
+
+It implements :class:`host_agent.rdt.files.ResctrlFiles`, so the library runs on it unchanged, and
+:mod:`host_agent.hostmodel.resctrl_fuse` serves it as a real tree. Written from the kernel's documentation and from what
+running kernels answered; ``tests/conformance`` holds both to the same cases.
+
+What it does not have: pseudo-locking, the ``mba_MBps`` loop, the mount options ``cdpl2`` and ``debug``, real caches.
+Counters are synthetic: bytes that the threads would move, times the bandwidth level of their group.
+"""
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, KernelProfile
+from host_agent.hostmodel.resctrl_shape import INTEL, Shape
+from host_agent.hostmodel.resctrl_threads import Demand, Threads, ThreadTable, Traffic, no_demand
+from host_agent.rdt.shapes import is_contiguous
+
+_CONTROL_FILES: Final = ("cpus", "cpus_list", "mode", "schemata", "size", "tasks")
+_MONITOR_FILES: Final = ("cpus", "cpus_list", "tasks")
+_WRITABLE: Final = frozenset(
+    {"cpus", "cpus_list", "tasks", "schemata", "mode", "max_threshold_occupancy"}
+)
+_UINT32: Final = 1 << 32
+_Id = Literal["closid", "rmid"]
+
+
+@dataclass(slots=True)
+class _Monitor:
+    """A monitoring group, or that part of a control group: one RMID."""
+
+    rmid: int
+    cpus: set[int] = field(default_factory=set)
+    total: dict[int, float] = field(default_factory=dict)
+    local: dict[int, float] = field(default_factory=dict)
+    occupancy: dict[int, float] = field(default_factory=dict)
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class _Control:
+    """A control group: one CLOSID."""
+
+    name: str
+    closid: int
+    own: _Monitor
+    mode: str = "shareable"
+    schemata: dict[str, dict[int, int]] = field(default_factory=dict)
+    monitors: dict[str, _Monitor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A path taken apart: which group, and what is left of the path below it."""
+
+    control: _Control
+    monitor: str
+    rest: tuple[str, ...]
+
+
+class ResctrlModel:
+    """A mounted resctrl tree.
+
+    :param shape: hardware
+    :param profile: kernel version
+    :param threads: the host's threads
+    :param demand: memory traffic of threads
+    :param limbo_s: how long a freed RMID stays unusable
+    :param clock: seconds, for the limbo
+    """
+
+    def __init__(
+        self,
+        shape: Shape = INTEL,
+        profile: KernelProfile = LINUX_6_12,
+        *,
+        threads: Threads | None = None,
+        demand: Demand = no_demand,
+        limbo_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.shape = shape
+        self.profile = profile
+        self.threads: Threads = threads if threads is not None else ThreadTable()
+        self._demand = demand
+        self._limbo_s = limbo_s
+        self._clock = clock
+        self._mutex = threading.RLock()
+        self._tree_lock = threading.RLock()
+        self._status = ""
+        self._free_closids = list(range(1, shape.usable_closids))
+        self._free_rmids = list(range(1, shape.rmids)) if shape.monitoring else []
+        self._limbo: dict[int, float] = {}
+        self._threshold = shape.l3_bytes // max(shape.rmids, 1)
+        self._member: dict[int, tuple[str, str]] = {}  # thread -> (control, monitor), absent: root
+        self._moved_at: dict[int, float] = {}
+        self._known = set(self.threads.all())
+        self._charged: dict[tuple[int, int], Traffic] = {}
+        root = _Control("", 0, _Monitor(0, set(shape.cpus)))
+        for name in shape.caches:
+            root.schemata[name] = dict.fromkeys(shape.domains, shape.full)
+        if shape.mba:
+            root.schemata["MB"] = dict.fromkeys(shape.domains, shape.mba_max)
+        self._groups: dict[str, _Control] = {"": root}
+
+    # -- the seam of the library --
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        with self._mutex:
+            parts = _split(path)
+            if not parts or self.is_directory(path):
+                raise _error(errno.EISDIR)
+            if parts[0] == "info":
+                return self._read_info(parts[1:])
+            place = self._place(parts)
+            if place.rest[0] == "mon_data":
+                return self._read_counter(place, int(place.rest[1][-2:]), place.rest[2])
+            return self._read_group_file(place, place.rest[0])
+
+    def write(self, path: str, data: str, writer: int = 0) -> None:
+        """Take one command; ``writer`` is the thread that ``0`` means in ``tasks``."""
+        with self._mutex:
+            parts = _split(path)
+            if self.is_directory(path):
+                raise _error(errno.EISDIR)
+            if not self.writable(path):
+                raise _error(errno.EACCES)
+            if parts[0] == "info":
+                self._write_threshold(data)
+                return
+            place = self._place(parts)
+            match place.rest[0]:
+                case "schemata":
+                    self._write_schemata(place.control, data)
+                case "mode":
+                    self._write_mode(place.control, data)
+                case "tasks":
+                    self._write_tasks(place, data, writer)
+                case name:
+                    self._write_cpus(place, name, data)
+
+    def mkdir(self, path: str) -> None:
+        """Create a group."""
+        with self._mutex:
+            *parent, name = _split(path)
+            if "\n" in name:
+                raise _error(errno.EINVAL)
+            control = not parent
+            place = self._place(tuple(parent))
+            monitor = place.rest == ("mon_groups",) and not place.monitor
+            if not control and not (monitor and name != "mon_groups"):
+                raise _error(errno.EPERM)
+            if name in self.listdir("/".join(parent)):
+                raise _error(errno.EEXIST)
+            if self.profile.mkdir_clears_status:
+                self._status = ""
+            if monitor:
+                place.control.monitors[name] = _Monitor(self._take("rmid"))
+            else:
+                self._create_control(name)
+
+    def rmdir(self, path: str) -> None:
+        """Remove a group; its threads and CPUs go to root, those of a monitoring group to its control group."""
+        with self._mutex:
+            place = self._place(_split(path))
+            if place.rest or (place.control.name == "" and not place.monitor):
+                raise _error(errno.EPERM if self.is_directory(path) else errno.ENOTDIR)
+            self._settle()
+            if place.monitor:
+                gone = [place.control.monitors.pop(place.monitor)]
+                for tid in self._members(place.control.name, place.monitor):
+                    self._assign(tid, place.control.name, "")
+            else:
+                control = self._groups.pop(place.control.name)
+                gone = [control.own, *control.monitors.values()]
+                self._groups[""].own.cpus |= control.own.cpus
+                for tid in self._members(control.name):
+                    self._assign(tid, "", "")
+                self._release("closid", control.closid)
+            for monitor in gone:
+                self._release("rmid", monitor.rmid)
+
+    def listdir(self, path: str) -> list[str]:
+        """Return all names of a directory."""
+        with self._mutex:
+            return sorted(self._names(_split(path)))
+
+    def directories(self, path: str) -> list[str]:
+        """Return the names of the directories in a directory."""
+        with self._mutex:
+            prefix = f"{path}/" if path else ""
+            return [name for name in self.listdir(path) if self.is_directory(prefix + name)]
+
+    @contextmanager
+    def lock(self, *, exclusive: bool) -> Iterator[None]:
+        """Hold the tree's lock (shared holders exclude each other here, which nobody can tell)."""
+        del exclusive
+        with self._tree_lock:
+            yield
+
+    def options(self) -> frozenset[str]:
+        """Return the mount options."""
+        return frozenset({"rw", "cdp"} if self.shape.cdp else {"rw"})
+
+    # -- for tests and the FUSE server --
+
+    def is_directory(self, path: str) -> bool:
+        """Tell a directory from a file; ``ENOENT`` when it is neither."""
+        parts = _split(path)
+        if not parts:
+            return True
+        try:
+            self._names(parts)
+        except FileNotFoundError:
+            if parts[-1] in self._names(parts[:-1]):
+                return False
+            raise
+        return True
+
+    def writable(self, path: str) -> bool:
+        """Tell whether a file can be opened for writing."""
+        return path.rsplit("/", 1)[-1] in _WRITABLE
+
+    def set_fault(self, group: str, monitor: str = "", fault: str = "Unavailable") -> None:
+        """Make the counters of a group read ``Unavailable`` or ``Error``; "" heals them."""
+        control = self._groups[group]
+        (control.monitors[monitor] if monitor else control.own).fault = fault
+
+    def place_of(self, tid: int) -> tuple[str, str]:
+        """Return (control group, monitoring group) of a thread."""
+        with self._mutex:
+            self._inherit()
+            return self._member.get(tid, ("", ""))
+
+    # -- tree --
+
+    def _place(self, parts: tuple[str, ...]) -> _Place:
+        rest = list(parts)
+        control = (
+            self._groups[rest.pop(0)] if rest and rest[0] in self._groups else self._groups[""]
+        )
+        monitor = ""
+        if len(rest) >= 2 and rest[0] == "mon_groups":
+            monitor = rest[1]
+            if monitor not in control.monitors:
+                raise _error(errno.ENOENT)
+            rest = rest[2:]
+        return _Place(control, monitor, tuple(rest))
+
+    def _names(self, parts: tuple[str, ...]) -> list[str]:
+        if parts and parts[0] == "info":
+            return self._info_names(parts[1:])
+        place = self._place(parts)
+        domains = [f"mon_L3_{domain:02d}" for domain in self.shape.domains]
+        match place.rest:
+            case ():
+                names = list(_MONITOR_FILES if place.monitor else _CONTROL_FILES)
+                if self.shape.monitoring:
+                    names += ["mon_data"] if place.monitor else ["mon_data", "mon_groups"]
+                if not place.monitor and place.control.name == "":
+                    names += ["info", *filter(None, self._groups)]
+                return names
+            case ("mon_groups",) if not place.monitor and self.shape.monitoring:
+                return list(place.control.monitors)
+            case ("mon_data",) if self.shape.monitoring:
+                return domains
+            case ("mon_data", domain) if self.shape.monitoring and domain in domains:
+                return list(self.shape.monitoring)
+        raise _error(errno.ENOENT)
+
+    def _info(self) -> dict[str, dict[str, Callable[[], str]]]:
+        shape = self.shape
+        found: dict[str, dict[str, Callable[[], str]]] = {}
+        for name in shape.caches:
+            found[name] = {
+                "bit_usage": lambda name=name: self._bit_usage(name),  # type: ignore[misc]
+                "cbm_mask": lambda: f"{shape.full:x}",
+                "min_cbm_bits": lambda: str(shape.min_cbm_bits),
+                "num_closids": lambda: str(shape.usable_closids),
+                "shareable_bits": lambda: f"{shape.shareable:x}",
+            }
+            if self.profile.sparse_masks_file:
+                found[name]["sparse_masks"] = lambda: str(int(shape.amd))
+        if shape.mba:
+            found["MB"] = {
+                "bandwidth_gran": lambda: str(shape.mba_gran),
+                "delay_linear": lambda: str(int(not shape.amd)),
+                "min_bandwidth": lambda: str(shape.mba_min),
+                "num_closids": lambda: str(shape.usable_closids),
+            }
+            if not shape.amd:
+                found["MB"]["thread_throttle_mode"] = lambda: shape.thread_throttle_mode
+        if shape.monitoring:
+            found["L3_MON"] = {
+                "max_threshold_occupancy": lambda: str(self._threshold),
+                "mon_features": lambda: "\n".join(shape.monitoring),
+                "num_rmids": lambda: str(shape.rmids),
+            }
+        return found
+
+    def _info_names(self, parts: tuple[str, ...]) -> list[str]:
+        info = self._info()
+        if not parts:
+            return ["last_cmd_status", *info]
+        if len(parts) == 1 and parts[0] in info:
+            return list(info[parts[0]])
+        raise _error(errno.ENOENT)
+
+    def _read_info(self, parts: tuple[str, ...]) -> str:
+        if parts == ("last_cmd_status",):
+            return self._status or "ok\n"
+        return self._info()[parts[0]][parts[1]]() + "\n"
+
+    def _bit_usage(self, cache: str) -> str:
+        lines = []
+        for domain in self.shape.domains:
+            used = dict.fromkeys(("shareable", "exclusive"), 0)
+            for group in self._groups.values():
+                used[group.mode] |= group.schemata[cache][domain]
+            letters = ""
+            for way in reversed(range(self.shape.cbm_len)):
+                bit = 1 << way
+                shared, hardware = used["shareable"] & bit, self.shape.shareable & bit
+                exclusive = "E" if used["exclusive"] & bit else "0"
+                letters += ("X" if shared else "H") if hardware else "S" if shared else exclusive
+            lines.append(f"{domain}={letters}")
+        return ";".join(lines)
+
+    def _fail(self, number: int, reason: str) -> OSError:
+        self._status += reason + "\n"
+        return _error(number)
+
+    # -- groups --
+
+    def _create_control(self, name: str) -> None:
+        order: tuple[_Id, _Id] = ("rmid", "closid")
+        if self.profile.closid_before_rmid:
+            order = ("closid", "rmid")
+        ids: dict[_Id, int] = {}
+        with ExitStack() as undo:
+            for kind in order:
+                ids[kind] = self._take(kind)
+                undo.callback(self._release, kind, ids[kind])
+            schemata = self._default_schemata()
+            undo.pop_all()
+        monitor = _Monitor(ids["rmid"])
+        self._groups[name] = _Control(name, ids["closid"], monitor, schemata=schemata)
+
+    def _take(self, kind: _Id) -> int:
+        if kind == "closid":
+            if not self._free_closids:
+                raise self._fail(errno.ENOSPC, "Out of CLOSIDs")
+            return self._free_closids.pop(0)
+        if not self.shape.monitoring:
+            return 0
+        now = self._clock()
+        for rmid in [rmid for rmid, until in self._limbo.items() if until <= now]:
+            del self._limbo[rmid]
+            self._free_rmids.append(rmid)
+        if not self._free_rmids:
+            raise self._fail(errno.EBUSY if self._limbo else errno.ENOSPC, "Out of RMIDs")
+        return self._free_rmids.pop(0)
+
+    def _release(self, kind: _Id, number: int) -> None:
+        if kind == "closid":
+            self._free_closids = sorted((*self._free_closids, number))
+        elif self._limbo_s:
+            self._limbo[number] = self._clock() + self._limbo_s
+        elif self.shape.monitoring:
+            self._free_rmids.append(number)
+
+    def _default_schemata(self) -> dict[str, dict[int, int]]:
+        """All bandwidth, and of each cache the first run of ways that are shareable, shared by a group, or unused."""
+        shape = self.shape
+        schemata: dict[str, dict[int, int]] = {}
+        for cache in shape.caches:
+            schemata[cache] = {}
+            for domain in shape.domains:
+                exclusive = 0
+                for group in self._groups.values():
+                    exclusive |= group.schemata[cache][domain] if group.mode == "exclusive" else 0
+                mask = shape.full & ~exclusive
+                low = mask & -mask
+                mask &= ~(mask + low)  # the first run of ones
+                if mask.bit_count() < shape.min_cbm_bits:
+                    raise self._fail(errno.ENOSPC, f"No space on {cache}:{domain}")
+                schemata[cache][domain] = mask
+        if shape.mba:
+            schemata["MB"] = dict.fromkeys(shape.domains, shape.mba_max)
+        return schemata
+
+    # -- files of a group --
+
+    def _read_group_file(self, place: _Place, name: str) -> str:
+        control = place.control
+        match name:
+            case "schemata":
+                return self._show(control, self._show_value)
+            case "size":
+                return self._show(control, self._show_size)
+            case "mode":
+                return f"{control.mode}\n"
+            case "tasks":
+                return "".join(f"{tid}\n" for tid in sorted(self._tasks(place)))
+        cpus = self._monitor(place).cpus
+        if name == "cpus_list":
+            return _cpu_list(cpus) + "\n"
+        width = (max(self.shape.cpus) + 4) // 4
+        return f"{sum(1 << cpu for cpu in cpus):0{width}x}\n"
+
+    def _monitor(self, place: _Place) -> _Monitor:
+        return place.control.monitors[place.monitor] if place.monitor else place.control.own
+
+    def _show(self, control: _Control, show: Callable[[str, int], str]) -> str:
+        width = max(map(len, control.schemata), default=0)
+        lines = []
+        for name in sorted(control.schemata, key=lambda n: (n != "MB", n == "L3CODE")):
+            values = control.schemata[name].items()
+            text = ";".join(f"{domain}={show(name, value)}" for domain, value in values)
+            lines.append(f"{name:>{width}}:{text}\n")
+        return "".join(lines)
+
+    def _show_value(self, name: str, value: int) -> str:
+        widths = [4 if self.shape.amd else 3] if self.shape.mba else []
+        width = max([*widths, (self.shape.cbm_len + 3) // 4 if self.shape.l3 else 0])
+        return f"{value:{width}d}" if name == "MB" else f"{value:0{width}x}"
+
+    def _show_size(self, name: str, value: int) -> str:
+        if name == "MB":
+            return str(value)
+        return str(self.shape.l3_bytes // self.shape.cbm_len * value.bit_count())
+
+    def _write_schemata(self, control: _Control, data: str) -> None:
+        if not data.endswith("\n"):
+            raise _error(errno.EINVAL)
+        self._status = ""
+        staged: dict[tuple[str, int], int] = {}
+        for line in data[:-1].split("\n"):
+            name, colon, rest = line.partition(":")
+            name = name.strip()
+            if not colon:
+                raise self._fail(errno.EINVAL, "Missing ':'")
+            if not rest:
+                raise self._fail(errno.EINVAL, f"Missing '{name}' value")
+            if name not in control.schemata:
+                raise self._fail(errno.EINVAL, f"Unknown or unsupported resource name '{name}'")
+            self._stage(control, name, rest, staged)
+        self._settle()
+        for (name, domain), value in staged.items():
+            control.schemata[name][domain] = value
+
+    def _stage(
+        self, control: _Control, name: str, rest: str, staged: dict[tuple[str, int], int]
+    ) -> None:
+        for entry in rest.split(";"):
+            if not entry:
+                break
+            number, equals, value = entry.partition("=")
+            if not equals or not re.fullmatch(r"\+?[0-9]+", number):
+                raise self._fail(errno.EINVAL, "Missing '=' or non-numeric domain")
+            domain = int(number)
+            if domain not in self.shape.domains:
+                raise _error(errno.EINVAL)  # the kernel gives no reason
+            if (name, domain) in staged:
+                raise self._fail(errno.EINVAL, f"Duplicate domain {domain}")
+            parse = self._parse_bandwidth if name == "MB" else self._parse_mask
+            staged[name, domain] = parse(control, name, domain, value.strip())
+
+    def _parse_mask(self, control: _Control, name: str, domain: int, text: str) -> int:
+        shape = self.shape
+        if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+", text):
+            raise self._fail(errno.EINVAL, f"Non-hex character in the mask {text}")
+        mask = int(text, 16)
+        if mask > shape.full or (mask == 0 and shape.min_cbm_bits > 0):
+            raise self._fail(errno.EINVAL, "Mask out of range")
+        if not shape.amd and not is_contiguous(mask):
+            raise self._fail(errno.EINVAL, f"The mask {mask:x} has non-consecutive 1-bits")
+        if mask.bit_count() < shape.min_cbm_bits:
+            raise self._fail(errno.EINVAL, f"Need at least {shape.min_cbm_bits} bits in the mask")
+        others = [group for group in self._groups.values() if group is not control]
+        meets = [group for group in others if group.schemata[name][domain] & mask]
+        if any(group.mode == "exclusive" for group in meets):
+            raise self._fail(errno.EINVAL, "Overlaps with exclusive group")
+        if control.mode == "exclusive" and (meets or mask & shape.shareable):
+            raise self._fail(errno.EINVAL, "Overlaps with other group")
+        return mask
+
+    def _parse_bandwidth(self, control: _Control, name: str, domain: int, text: str) -> int:
+        del control, name, domain
+        shape = self.shape
+        if not re.fullmatch(r"\+?[0-9]+", text):
+            raise self._fail(errno.EINVAL, f"Invalid MB value {text}")
+        value = int(text)
+        if not shape.mba_min <= value <= shape.mba_max:
+            limits = f"[{shape.mba_min},{shape.mba_max}]"
+            raise self._fail(errno.EINVAL, f"MB value {value} out of range {limits}")
+        return -(-value // shape.mba_gran) * shape.mba_gran
+
+    def _write_mode(self, control: _Control, data: str) -> None:
+        if not data.endswith("\n"):
+            raise _error(errno.EINVAL)
+        self._status = ""
+        mode = data[:-1]
+        if mode == control.mode:
+            return
+        match mode:
+            case "shareable":
+                control.mode = mode
+            case "exclusive":
+                self._make_exclusive(control)
+            case "pseudo-locksetup" if control.name == "":
+                raise self._fail(errno.EINVAL, "Cannot pseudo-lock default group")
+            case "pseudo-locksetup":
+                raise self._fail(errno.EINVAL, "Pseudo-locking not supported")
+            case _:
+                raise self._fail(errno.EINVAL, "Unknown or unsupported mode")
+
+    def _make_exclusive(self, control: _Control) -> None:
+        if not self.shape.caches:
+            raise self._fail(errno.EINVAL, "Cannot be exclusive without CAT/CDP")
+        for cache in self.shape.caches:
+            for domain, mask in control.schemata[cache].items():
+                used = self.shape.shareable
+                for group in self._groups.values():
+                    used |= group.schemata[cache][domain] if group is not control else 0
+                if used & mask:
+                    raise self._fail(errno.EINVAL, "Schemata overlaps")
+        control.mode = "exclusive"
+
+    def _write_threshold(self, data: str) -> None:
+        try:
+            value = int(data, 0)
+        except ValueError:
+            raise _error(errno.EINVAL) from None
+        if not 0 <= value < _UINT32:
+            raise _error(errno.ERANGE)
+        if value > self.shape.l3_bytes:
+            raise _error(errno.EINVAL)
+        self._threshold = value
+
+    # -- threads --
+
+    def _write_tasks(self, place: _Place, data: str, writer: int) -> None:
+        if not self.profile.task_lists:
+            tid = _integer(data)
+            if tid is None or tid < 0:
+                raise _error(errno.EINVAL)
+            self._status = ""
+            self._move(place, tid or writer)
+            return
+        self._status = ""
+        for entry in data.rstrip("\n").split(",") if data.strip() else ():
+            tid = _integer(entry)
+            if tid is None:
+                raise self._fail(errno.EINVAL, f"Task list parsing error pid {entry.strip()}")
+            if tid < 0:
+                raise self._fail(errno.EINVAL, f"Invalid pid {tid}")
+            try:
+                self._move(place, tid or writer)
+            except OSError as error:
+                raise self._fail(
+                    error.errno or errno.EINVAL, f"Error while processing task {tid}"
+                ) from None
+
+    def _move(self, place: _Place, tid: int) -> None:
+        if not tid or not self.threads.exists(tid):
+            raise self._fail(errno.ESRCH, f"No task {tid}")
+        self._settle()
+        if place.monitor and self._member.get(tid, ("", ""))[0] != place.control.name:
+            raise self._fail(errno.EINVAL, "Can't move task to different control group")
+        self._assign(tid, place.control.name, place.monitor)
+
+    def _assign(self, tid: int, control: str, monitor: str) -> None:
+        self._moved_at[tid] = self.threads.now()
+        if control or monitor:
+            self._member[tid] = (control, monitor)
+        else:
+            self._member.pop(tid, None)
+
+    def _members(self, control: str, monitor: str | None = None) -> list[int]:
+        return [
+            tid
+            for tid, place in self._member.items()
+            if place[0] == control and monitor in (None, place[1])
+        ]
+
+    def _tasks(self, place: _Place) -> list[int]:
+        self._inherit()
+        if place.control.name == "" and not place.monitor:
+            return [tid for tid in self.threads.all() if self._member.get(tid, ("", ""))[0] == ""]
+        inside = self._members(place.control.name, place.monitor or None)
+        return [tid for tid in inside if self.threads.exists(tid)]
+
+    def _inherit(self) -> None:
+        """Give threads born since the last look the place of the thread they were cloned from."""
+        now = set(self.threads.all())
+        births = []
+        for tid in now - self._known:
+            origin = self.threads.origin(tid)
+            if origin:
+                births.append((origin[1], tid, origin[0]))
+        for born, tid, parent in sorted(births):
+            if (
+                parent in self._member
+                and tid not in self._member
+                and born >= self._moved_at.get(parent, 0)
+            ):
+                self._member[tid] = self._member[parent]
+                self._moved_at[tid] = born
+        for tid in self._member.keys() - now:
+            del self._member[tid]
+        self._known = now
+
+    def _write_cpus(self, place: _Place, name: str, data: str) -> None:
+        if self.profile.cpus_clears_status:
+            self._status = ""
+        new = self._parse_cpus(name, data)
+        if new - self.shape.cpus:
+            raise self._fail(errno.EINVAL, "Can only assign online CPUs")
+        control, root = place.control, self._groups[""]
+        if place.monitor:
+            if new - control.own.cpus:
+                text = "Can only add CPUs to mongroup that belong to parent"
+                raise self._fail(errno.EINVAL, text)
+            for monitor in control.monitors.values():
+                monitor.cpus -= new
+        else:
+            if control is root and root.own.cpus - new:
+                raise self._fail(errno.EINVAL, "Can't drop CPUs from default group")
+            root.own.cpus |= control.own.cpus - new
+            for other in self._groups.values():
+                if other is not control:
+                    other.own.cpus -= new
+                    for monitor in other.monitors.values():
+                        monitor.cpus &= other.own.cpus
+            for monitor in control.monitors.values():
+                monitor.cpus.clear()
+        self._monitor(place).cpus = new
+
+    def _parse_cpus(self, name: str, data: str) -> set[int]:
+        text = data.strip()
+        try:
+            if name == "cpus":
+                mask = int(text.replace(",", "") or "0", 16)
+                return {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
+            new = set(_parse_cpu_list(text))
+        except ValueError:
+            raise self._fail(errno.EINVAL, "Bad CPU list/mask") from None
+        if new and max(new) > max(self.shape.cpus):
+            raise self._fail(errno.ERANGE, "Bad CPU list/mask")
+        return new
+
+    # -- counters --
+
+    def _settle(self) -> None:
+        """Charge what threads have moved since the last look, at the levels that were in force."""
+        self._inherit()
+        if not self.shape.monitoring:
+            return
+        for tid in self.threads.all():
+            name, monitor_name = self._member.get(tid, ("", ""))
+            control = self._groups[name]
+            monitor = control.monitors[monitor_name] if monitor_name else control.own
+            for domain in self.shape.domains:
+                self._charge(control, monitor, tid, domain)
+
+    def _charge(self, control: _Control, monitor: _Monitor, tid: int, domain: int) -> None:
+        shape = self.shape
+        now = self._demand(tid, domain)
+        before = self._charged.get((tid, domain), Traffic())
+        self._charged[tid, domain] = now
+        level = control.schemata["MB"][domain] / shape.mba_max if shape.mba else 1.0
+        total = (now.total_bytes - before.total_bytes) * level
+        local = (now.local_bytes - before.local_bytes) * level
+        monitor.total[domain] = monitor.total.get(domain, 0.0) + total
+        monitor.local[domain] = monitor.local.get(domain, 0.0) + local
+        ways = control.schemata[shape.caches[0]][domain] if shape.caches else shape.full
+        room = shape.l3_bytes * ways.bit_count() / shape.cbm_len
+        filled = monitor.occupancy.get(domain, 0.0) + total
+        monitor.occupancy[domain] = min(filled, room)
+
+    def _read_counter(self, place: _Place, domain: int, event: str) -> str:
+        self._settle()
+        control = place.control
+        everybody = [control.own, *control.monitors.values()]
+        monitors = [control.monitors[place.monitor]] if place.monitor else everybody
+        good = [monitor for monitor in monitors if not monitor.fault]
+        if not good:
+            return f"{monitors[-1].fault}\n"
+        kinds = {
+            "llc_occupancy": "occupancy",
+            "mbm_total_bytes": "total",
+            "mbm_local_bytes": "local",
+        }
+        values: list[dict[int, float]] = [getattr(monitor, kinds[event]) for monitor in good]
+        return f"{int(sum(value.get(domain, 0.0) for value in values))}\n"
+
+
+def _split(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text.strip(" \t\n"), 0)
+    except ValueError:
+        return None
+
+
+def _parse_cpu_list(text: str) -> Iterator[int]:
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match:
+            raise ValueError(text)
+        yield from range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def _cpu_list(cpus: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hardware behind the resctrl model: what CPUID would say."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Hardware: what CPUID would say.
+
+    :ivar domains: ids of the L3 caches
+    :ivar shareable: ways that devices fill too
+    :ivar amd: empty and broken masks are legal, bandwidth is absolute (1/8 GB/s, 2048 is all)
+    :ivar cdp: mounted with ``-o cdp``
+    :ivar l3_bytes: size of one L3 cache
+    """
+
+    domains: tuple[int, ...] = (0,)
+    cbm_len: int = 12
+    min_cbm_bits: int = 1
+    shareable: int = 0xC00
+    closids: int = 8
+    rmids: int = 32
+    cpus: frozenset[int] = frozenset(range(4))
+    l3: bool = True
+    mba: bool = True
+    monitoring: tuple[str, ...] = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
+    amd: bool = False
+    cdp: bool = False
+    mba_min: int = 10
+    mba_gran: int = 10
+    thread_throttle_mode: str = "max"
+    l3_bytes: int = 16 << 20
+
+    @property
+    def full(self) -> int:
+        """Mask of all ways."""
+        return (1 << self.cbm_len) - 1
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Names of the L3 resources."""
+        if not self.l3:
+            return ()
+        return ("L3CODE", "L3DATA") if self.cdp else ("L3",)
+
+    @property
+    def mba_max(self) -> int:
+        """The value that throttles nothing."""
+        return 2048 if self.amd else 100
+
+    @property
+    def usable_closids(self) -> int:
+        """Classes of service, root's included."""
+        return self.closids // 2 if self.cdp else self.closids
+
+
+INTEL: Final = Shape()
+AMD: Final = Shape(
+    min_cbm_bits=0, shareable=0, cbm_len=16, closids=16, amd=True, mba_min=0, mba_gran=1
+)

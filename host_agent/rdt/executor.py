@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only writer of resctrl: makes a plan true, moves threads, takes everything back.
+
+Three coarse operations with plain arguments, so that a privileged helper can sit exactly here:
+
+- :meth:`Executor.apply` – under the lock: read, compare, write the difference, read back;
+- :meth:`Executor.move_process` – all threads of a process into a group;
+- :meth:`Executor.reset` – as after mounting, as far as we changed it; needs no memory of what was done.
+
+Each compares before it writes and can be run again after a crash at any point, with the same end state.
+:class:`DryRun` answers with the same commands and touches nothing.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from host_agent.controllers.rdt_partition import (
+    GroupPlan,
+    PartitionPlan,
+    Write,
+    WriteKind,
+    changes,
+)
+from host_agent.rdt.errors import ResctrlBusyError, ResctrlGoneError
+from host_agent.rdt.resctrl import MoveResult, Resctrl
+from host_agent.rdt.shapes import (
+    ROOT_GROUP,
+    SHAREABLE_MODE,
+    Actual,
+    BandwidthUnit,
+    CacheControl,
+    Capabilities,
+    GroupState,
+    Schemata,
+    format_schemata,
+    parse_schemata,
+    validate,
+    validate_budget,
+)
+from placement_traits.errors import ConflictError
+
+LIMBO_WAIT_S: Final = 5.0
+_RETRY_EVERY_S: Final = 0.5  # the kernel looks into the limbo once a second
+
+
+class RdtActuator(Protocol):
+    """What the agent's loop needs from an RDT backend."""
+
+    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
+        """Make the plan true; return what was written, in order."""
+
+    def move_process(
+        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
+    ) -> MoveResult:
+        """Move all threads of a process, and ``extra`` ones outside it, into a group ("" is root)."""
+
+    def reset(self) -> tuple[Write, ...]:
+        """Undo everything of ours; return what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPlan:
+    """A plan in strings, numbers and lists, for a wire that knows nothing else.
+
+    :ivar root: schemata text
+    :ivar groups: (name, schemata text, monitoring groups, exclusive L3 domains)
+    :ivar anchors: (L3 domain, mask)
+    """
+
+    root: str
+    groups: Sequence[tuple[str, str, Sequence[str], Sequence[int]]]
+    anchors: Sequence[tuple[int, int]]
+
+
+def to_plain(plan: PartitionPlan) -> PlainPlan:
+    """Return what :meth:`Executor.apply` needs of a plan; reasons and VMs stay behind."""
+    groups = [
+        (g.name, format_schemata(g.schemata), list(g.monitors), sorted(g.exclusive))
+        for g in plan.groups
+    ]
+    return PlainPlan(format_schemata(plan.root), groups, sorted(plan.anchors.items()))
+
+
+def from_plain(plain: PlainPlan) -> PartitionPlan:
+    """Return the plan of :func:`to_plain`, without VMs."""
+    groups = tuple(
+        GroupPlan(name, parse_schemata(text), tuple(monitors), frozenset(exclusive))
+        for name, text, monitors, exclusive in plain.groups
+    )
+    return PartitionPlan(parse_schemata(plain.root), groups, (), (), dict(plain.anchors))
+
+
+class Executor:
+    """Writes to a resctrl tree.
+
+    :param resctrl: the tree
+    :param proc: where proc(5) is mounted
+    :param limbo_wait_s: how long to wait for RMIDs of removed groups before giving up
+    :param clock: seconds, monotonic
+    :param sleep: waits so many seconds
+    """
+
+    def __init__(
+        self,
+        resctrl: Resctrl,
+        *,
+        proc: str = "/proc",
+        limbo_wait_s: float = LIMBO_WAIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._resctrl = resctrl
+        self._proc = proc
+        self._limbo_wait_s = limbo_wait_s
+        self._clock = clock
+        self._sleep = sleep
+
+    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
+        """Make the plan true and verify it; return what was written, in order.
+
+        Nothing is written when the plan as a whole is not legal on this host. The lock is released while waiting for
+        RMIDs, and what is there is read again after that.
+
+        :raises InvalidValueError: the plan is not legal here; nothing was written
+        :raises ResctrlError: the kernel refused a command; what was written before stands, and running again goes on
+        :raises ConflictError: what was read back is not what was written
+        """
+        capabilities = self._resctrl.capabilities()
+        return self._until_done(lambda actual: _checked(capabilities, actual, plan))
+
+    def reset(self) -> tuple[Write, ...]:
+        """Remove our groups and give root all ways and all bandwidth back; strangers stay as they are.
+
+        :raises ResctrlError: the kernel refused a command
+        """
+        capabilities = self._resctrl.capabilities()
+        return self._until_done(lambda actual: _reset_writes(capabilities, actual))
+
+    def move_process(
+        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
+    ) -> MoveResult:
+        """Move all threads of a process into a group, and again until no new one shows up.
+
+        :param group: control group of ours, "" for root
+        :param monitor: monitoring group in it, or ""
+        :param pid: process id
+        :param extra: thread ids outside the process that work for it (``vhost-PID`` kernel threads before Linux 6.4)
+        :raises ResctrlGoneError: the group does not exist
+        """
+
+        def threads() -> set[int]:
+            try:
+                inside = set(map(int, os.listdir(f"{self._proc}/{pid}/task")))
+            except FileNotFoundError:
+                return set()
+            return inside | set(extra)
+
+        with self._resctrl.lock():
+            return self._resctrl.move_tasks(group, monitor, threads)
+
+    def _until_done(self, decide: Callable[[Actual], tuple[Write, ...]]) -> tuple[Write, ...]:
+        done: list[Write] = []
+        deadline = self._clock() + self._limbo_wait_s
+        while True:
+            try:
+                with self._resctrl.lock():
+                    for write in decide(self._resctrl.actual()):
+                        self._perform(write)
+                        done.append(write)
+                    left = decide(self._resctrl.actual())
+            except (ResctrlBusyError, ResctrlGoneError):
+                if self._clock() >= deadline:
+                    raise
+                self._sleep(_RETRY_EVERY_S)
+                continue
+            if left:
+                raise ConflictError(
+                    "resctrl did not keep what was written; still to do: "
+                    + "; ".join(map(str, left))
+                )
+            return tuple(done)
+
+    def _perform(self, write: Write) -> None:
+        match write.kind:
+            case WriteKind.REMOVE_GROUP:
+                self._resctrl.remove_group(write.group)
+            case WriteKind.REMOVE_MONITOR:
+                self._resctrl.remove_monitor(write.group, write.monitor)
+            case WriteKind.CREATE_GROUP:
+                self._resctrl.create_group(write.group)
+            case WriteKind.CREATE_MONITOR:
+                self._resctrl.create_monitor(write.group, write.monitor)
+            case WriteKind.SCHEMATA:
+                self._resctrl.write_schemata(write.group, write.schemata)
+
+
+class DryRun:
+    """The executor's twin that only says what it would do."""
+
+    def __init__(self, resctrl: Resctrl, *, proc: str = "/proc") -> None:
+        self._resctrl = resctrl
+        self._proc = proc
+
+    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
+        """Return what :meth:`Executor.apply` would write; the same checks, the same errors."""
+        return _checked(self._resctrl.capabilities(), self._resctrl.actual(), plan)
+
+    def reset(self) -> tuple[Write, ...]:
+        """Return what :meth:`Executor.reset` would write."""
+        return _reset_writes(self._resctrl.capabilities(), self._resctrl.actual())
+
+    def move_process(
+        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
+    ) -> MoveResult:
+        """Return which threads :meth:`Executor.move_process` would move (all, when the group does not exist yet)."""
+        try:
+            there = self._resctrl.tasks(group, monitor)
+        except ResctrlGoneError:
+            there = frozenset()
+        try:
+            threads = set(map(int, os.listdir(f"{self._proc}/{pid}/task"))) | set(extra)
+        except FileNotFoundError:
+            threads = set()
+        return MoveResult(tuple(sorted(threads - there)), len(threads & there), 0)
+
+
+def _checked(capabilities: Capabilities, actual: Actual, plan: PartitionPlan) -> tuple[Write, ...]:
+    """Return the writes of a plan after checking all of it."""
+    validate(capabilities, ROOT_GROUP, plan.root)
+    for group in plan.groups:
+        validate(capabilities, group.name, group.schemata)
+    strangers = sum(len(g.monitors) - len(g.our_monitors) for g in actual.groups)
+    monitors = strangers + sum(len(group.monitors) for group in plan.groups)
+    validate_budget(capabilities, len(plan.groups) + len(actual.foreign), monitors)
+    return changes(actual, plan)
+
+
+def _reset_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
+    writes = [Write(WriteKind.REMOVE_GROUP, group.name) for group in actual.ours]
+    writes += [
+        Write(WriteKind.REMOVE_MONITOR, ROOT_GROUP, monitor) for monitor in actual.root.our_monitors
+    ]
+    target = {
+        cache.name: {d: _widest(cache, d, actual.foreign) for d in cache.domains}
+        for cache in capabilities.l3
+    }
+    bandwidth = capabilities.bandwidth
+    if bandwidth and bandwidth.unit is BandwidthUnit.PERCENT:
+        target["MB"] = dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)
+    differs = _differs(actual.root.schemata, target)
+    if differs:
+        writes.append(Write(WriteKind.SCHEMATA, ROOT_GROUP, schemata=differs))
+    return tuple(writes)
+
+
+def _widest(cache: CacheControl, domain: int, foreign: Sequence[GroupState]) -> int:
+    """Return the longest run of ways that no stranger holds exclusively: all ways on a host without such."""
+    free = cache.cbm_mask
+    for group in foreign:
+        if group.mode != SHAREABLE_MODE:
+            free &= ~group.schemata.get(cache.name, {}).get(domain, 0)
+    runs = []
+    while free:
+        run = free & ~(free + (free & -free))
+        runs.append(run)
+        free &= ~run
+    return max(runs, key=int.bit_count, default=cache.cbm_mask)
+
+
+def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:
+    found = {
+        name: {d: v for d, v in values.items() if now.get(name, {}).get(d) != v}
+        for name, values in target.items()
+    }
+    return {name: values for name, values in found.items() if values}
