@@ -3,7 +3,7 @@
  * A guest without an operating system that makes its memory resident: a multiboot kernel of about 1 KiB.
  *
  * Every vCPU writes one word into each 4 KiB page from 16 MiB to the end of memory. Then it halts, or, when the kernel
- * command line is not empty, starts over. The number of finished passes of vCPU i stands at guest-physical address
+ * command line begins with "forever" (nova's own begins with "root="), starts over. The number of finished passes of vCPU i stands at guest-physical address
  * 0x9000 + 4 * i, the number of running vCPUs at 0x8ff0; after its first pass vCPU 0 writes "TOUCHED" to the first
  * serial port. A nested server under TCG touches 256 MiB in well under a minute this way; a Linux guest needs minutes.
  */
@@ -38,8 +38,8 @@ _start:
         je      1f
         cmpb    $' ', %cl
         jne     0b
-        cmpb    $0, (%eax)
-        setne   forever
+        cmpb    $'f', (%eax)
+        sete    forever
 1:      movl    $0, RUNNING
         movl    $COUNTERS, %edi
         movl    $64, %ecx

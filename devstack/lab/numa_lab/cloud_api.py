@@ -39,6 +39,10 @@ class CloudApi:
         answer = self._get(self._settings.ports.nova, "/v2.1/os-hypervisors/detail")
         return list(answer["hypervisors"])
 
+    def services(self) -> list[dict[str, Any]]:
+        """Nova's daemons: ``binary``, ``host``, ``state``, ``updated_at`` (ISO, UTC)."""
+        return list(self._get(self._settings.ports.nova, "/v2.1/os-services")["services"])
+
     def servers(self) -> list[dict[str, Any]]:
         """All servers of all projects: ``name``, ``status``, ``OS-EXT-SRV-ATTR:host`` …"""
         answer = self._get(self._settings.ports.nova, "/v2.1/servers/detail?all_tenants=1")

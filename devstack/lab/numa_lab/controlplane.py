@@ -10,13 +10,14 @@ import hashlib
 import json
 import socket
 import subprocess
+from datetime import UTC, datetime
 from collections.abc import Mapping
 from pathlib import Path
 
 from . import cloud_api, configuration
 from .errors import LabError
 from .graph import Task
-from .process import Process, run_logged
+from .process import Process, run_logged, wait_for
 from .service import Service
 from .settings import Settings
 from .terminal import Progress
@@ -24,7 +25,7 @@ from .terminal import Progress
 _DATABASES = ("keystone", "placement", "glance", "nova_api", "nova_cell0", "nova_cell1")
 _DISTRIBUTIONS = {"placement": "openstack_placement"}
 _FLAVORS = "flavors.json"
-_BIOS_IMAGE_BYTES = 1 << 20
+_DISK_BYTES = 1 << 20
 
 
 class ControlPlane:
@@ -59,6 +60,7 @@ class ControlPlane:
             "nova-api": ensure("nova-api", "nova schema", "rabbitmq", "identities"),
             "nova-conductor": ensure("nova-conductor", "nova schema", "rabbitmq", "identities"),
             "nova-scheduler": ensure("nova-scheduler", "nova-conductor", "placement"),
+            "nova daemons": Task(self._wait_for_daemons, ("nova-api", "nova-scheduler")),
             "resources": Task(self._resources, ("glance", "nova-api", "network")),
         }
 
@@ -262,13 +264,46 @@ class ControlPlane:
         self._catalog("identities", "service users and endpoints", wanted)
 
     def _resources(self) -> None:
-        """The image without a system and the example flavors."""
-        image = self._settings.state / "bios.raw"
-        with image.open("wb") as stream:
-            stream.truncate(_BIOS_IMAGE_BYTES)
-        flavors = json.loads((self._settings.source / _FLAVORS).read_text())
-        wanted = {"images": {"bios": str(image)}, "flavors": flavors}
-        self._catalog("resources", "image and flavors", wanted)
+        """Images without an operating system, and the example flavors.
+
+        ``bios`` is an empty disk: a server from it idles in SeaBIOS. ``toucher`` has a kernel of
+        about 1 KiB that makes the server's memory resident and halts.
+        """
+        folder = self._settings.state / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        disk, kernel = folder / "empty.raw", folder / "toucher"
+        with disk.open("wb") as stream:
+            stream.truncate(_DISK_BYTES)
+        script = self._settings.source / "images" / "build-toucher"
+        log = self._settings.log / "images.log"
+        run_logged("building the toucher image", [script, kernel], log, self._environment())
+        wanted = {
+            "images": [
+                _image("bios", disk, "raw"),
+                _image("toucher-kernel", kernel, "aki"),
+                _image("toucher", disk, "raw", kernel="toucher-kernel"),
+            ],
+            "flavors": json.loads((self._settings.source / _FLAVORS).read_text()),
+        }
+        self._catalog("resources", "images and flavors", wanted)
+
+    def _wait_for_daemons(self) -> None:
+        """Conductor and scheduler have reported to nova since they were started."""
+        daemons = [self._service(name).process for name in ("nova-conductor", "nova-scheduler")]
+        api = cloud_api.CloudApi(self._settings)
+
+        def up() -> bool:
+            reported = {row["binary"]: row["updated_at"] for row in api.services()}
+            return all(
+                _timestamp(reported.get(process.name)) >= process.pid_file.stat().st_mtime - 1
+                for process in daemons
+            )
+
+        if up():
+            return
+        log = self._settings.log / "nova-scheduler.log"
+        with self._progress.step("waiting for conductor and scheduler", log):
+            wait_for("nova's conductor and scheduler report", up, 60, *daemons, log=log)
 
     def _catalog(self, command: str, what: str, wanted: dict[str, object]) -> None:
         text = json.dumps(wanted, sort_keys=True)
@@ -331,6 +366,16 @@ def ports_in_use(settings: Settings) -> list[int]:
     )
     used = {line.split()[3].rpartition(":")[2] for line in listing.stdout.splitlines()}
     return [port for port in wanted if str(port) in used]
+
+
+def _image(name: str, path: Path, kind: str, kernel: str = "") -> dict[str, str]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"name": name, "path": str(path), "kind": kind, "kernel": kernel, "sha256": digest}
+
+
+def _timestamp(text: str | None) -> float:
+    """Seconds since the epoch of one of nova's times (UTC without saying so); 0 if there is none."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if text else 0.0
 
 
 def _accepts(port: int) -> bool:

@@ -8,14 +8,11 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from . import configuration, controlplane, packages, pyenv
+from . import configuration, controlplane, emulated, kernel, packages, pyenv, qemu_build
 from .cloud_api import CloudApi
 from .controlplane import ControlPlane
+from .emulated import EmulatedHost
 
-try:
-    from .emulated import EmulatedHost
-except ImportError:
-    EmulatedHost = None
 from .errors import LabError
 from .graph import Task, run
 from .localcompute import LocalCompute
@@ -129,11 +126,13 @@ class Lab:
             *packages.BUILD_PACKAGES,
             *packages.CONTROL_PLANE_PACKAGES,
             *packages.LOCAL_COMPUTE_PACKAGES,
+            *(emulated.PACKAGES if hosts else ()),
         }
         settings, progress = self._settings, self._progress
         cloud = ("nova-scheduler", "resources")
         tasks = {
             "packages": Task(lambda: packages.ensure(settings, progress, wanted)),
+            "machine parts": Task(self._machine_parts if hosts else _nothing, ("packages",)),
             "venv": Task(lambda: pyenv.ensure(settings, progress), ("packages",)),
             "configuration": Task(lambda: configuration.write_controller(settings), ("venv",)),
             "local libvirt": Task(lambda: self._local.start_libvirt(progress), ("packages",)),
@@ -151,10 +150,15 @@ class Lab:
         started = f"{host.name} started"
         serving = f"{host.name} services"
         return {
-            started: Task(lambda: host.start(part), ("packages", "venv")),
-            serving: Task(lambda: host.wait_services(part), (started, *cloud)),
+            started: Task(lambda: host.start(part), ("machine parts", "venv")),
+            serving: Task(lambda: host.start_services(part), (started, *cloud)),
             f"{host.name} up": Task(lambda: self._hypervisor_up(host.name), (serving,)),
         }
+
+    def _machine_parts(self) -> None:
+        """Kernel and QEMU of the emulated hosts, while pip is at work."""
+        kernel.provide(self._settings, self._progress)
+        qemu_build.provide(self._settings, self._progress)
 
     def _hypervisor_up(self, name: str) -> None:
         api = CloudApi(self._settings)
@@ -253,6 +257,10 @@ class Lab:
             ) from error
         finally:
             os.close(descriptor)
+
+
+def _nothing() -> None:
+    """The action of a step that this lab does not need."""
 
 
 def _remove(path: os.PathLike[str]) -> None:

@@ -6,6 +6,7 @@ Servers that a package would start (MariaDB, RabbitMQ, libvirtd) would listen wh
 """
 
 import contextlib
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -54,7 +55,8 @@ def ensure(settings: Settings, progress: Progress, names: Iterable[str]) -> None
     if not wanted:
         return
     log = settings.log / "apt.log"
-    with progress.step(f"installing {len(wanted)} Debian packages", log), _nothing_starts():
+    what = f"installing {len(wanted)} Debian packages"
+    with _one_at_a_time(), progress.step(what, log), _nothing_starts():
         if not any(_LISTS.glob("*_Packages*")):
             _apt(log, "update")
         try:
@@ -76,6 +78,17 @@ def _apt(log: Path, *arguments: str) -> None:
         log,
         environment=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
     )
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """One apt of the lab on the machine: the policy of one would end under the other."""
+    descriptor = os.open(_LISTS, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 import openstack
 from openstack.connection import Connection
 
+_CONTENTS = "numa_lab_sha256"
+
 
 def connect() -> Connection:
     """As the lab's administrator; no clouds.yaml of the user is read."""
@@ -60,15 +62,8 @@ def identities(cloud: Connection, wanted: Mapping[str, Any]) -> None:
 
 def resources(cloud: Connection, wanted: Mapping[str, Any]) -> None:
     """Images from files, flavors with exactly the extra specs wanted."""
-    for name, path in wanted["images"].items():
-        if cloud.image.find_image(name) is None:
-            cloud.image.create_image(
-                name=name,
-                filename=path,
-                disk_format="raw",
-                container_format="bare",
-                visibility="public",
-            )
+    for image in wanted["images"]:
+        _image(cloud, image)
     for flavor in wanted["flavors"]:
         _flavor(cloud, flavor)
 
@@ -83,6 +78,27 @@ def _endpoints(cloud: Connection, service_id: str, url: str) -> None:
             )
         elif endpoint.url != url:
             cloud.identity.update_endpoint(endpoint, url=url)
+
+
+def _image(cloud: Connection, wanted: Mapping[str, Any]) -> None:
+    """A public image; one made from a file with other contents is made again."""
+    image = cloud.image.find_image(wanted["name"])
+    if image is not None and image.properties.get(_CONTENTS) != wanted["sha256"]:
+        cloud.image.delete_image(image)
+        image = None
+    if image is None:
+        properties = {_CONTENTS: wanted["sha256"]}
+        if wanted["kernel"]:
+            properties["kernel_id"] = cloud.image.find_image(wanted["kernel"]).id
+        kind = wanted["kind"]
+        cloud.image.create_image(
+            name=wanted["name"],
+            filename=wanted["path"],
+            disk_format=kind,
+            container_format="bare" if kind == "raw" else kind,
+            visibility="public",
+            **properties,
+        )
 
 
 def _flavor(cloud: Connection, wanted: Mapping[str, Any]) -> None:
