@@ -25,8 +25,10 @@ PACKAGES = ("busybox-static", "kmod")
 
 _BUSYBOX = Path("/bin/busybox")
 
-# In no particular order; each brings what it depends on. A module that this kernel has built in is left out.
+# Each brings what it depends on; a module that this kernel has built in is left out. crc32c comes first, because
+# nf_tables looks for it by the name of the algorithm, which modules.dep does not know.
 BOOT_MODULES = (
+    "crc32c_generic",
     "virtio_pci",
     "virtio_net",
     "virtio_rng",
