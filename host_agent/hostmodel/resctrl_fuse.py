@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serve the resctrl model as a file tree: ``python -m host_agent.hostmodel.resctrl_fuse MOUNTPOINT``.
+
+Programs that know nothing of the model (libvirt, pqos, the agent as installed) can be pointed at it, best in a mount
+namespace of their own. It runs in the foreground until it is unmounted, and serves the threads of this host. What FUSE
+cannot do: a write of zero bytes never reaches the server (the kernel's resctrl answers EINVAL).
+"""
+
+import argparse
+import errno
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
+from host_agent.hostmodel.resctrl_shape import Shape
+from host_agent.hostmodel.resctrl_threads import ProcThreads, cpu_time_demand
+
+# mfusepy prefers libfuse 2 where both are installed; its struct layouts are checked against 3 here.
+os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
+import mfusepy
+
+
+class ResctrlTree(mfusepy.Operations):  # type: ignore[misc]
+    """The model as FUSE operations; one thread, so the model sees one command at a time."""
+
+    use_ns = True
+
+    def __init__(self, model: ResctrlModel) -> None:
+        self._model = model
+        self._texts: dict[int, bytes] = {}
+        self._opened = 0
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
+        """Directories are 0755, files 0644 or 0444, all of size 0 as in kernfs."""
+        if _answer(self._model.is_directory, path):
+            return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_size": 0}
+        mode = 0o644 if self._model.writable(path) else 0o444
+        return {"st_mode": stat.S_IFREG | mode, "st_nlink": 1, "st_size": 0}
+
+    def readdir(self, path: str, fh: int) -> list[str]:
+        """List a directory."""
+        return [".", "..", *_answer(self._model.listdir, path)]
+
+    def mkdir(self, path: str, mode: int) -> int:
+        """Create a group."""
+        _answer(self._model.mkdir, path)
+        return 0
+
+    def rmdir(self, path: str) -> int:
+        """Remove a group."""
+        _answer(self._model.rmdir, path)
+        return 0
+
+    def open(self, path: str, fi: Any) -> int:
+        """Open a file; ``direct_io`` because its size says 0."""
+        if fi.flags & os.O_ACCMODE != os.O_RDONLY and not self._model.writable(path):
+            raise mfusepy.FuseOSError(errno.EACCES)
+        self._opened += 1
+        fi.fh, fi.direct_io = self._opened, 1
+        return 0
+
+    def read(self, path: str, size: int, offset: int, fi: Any) -> bytes:
+        """Read; the text is made at the first read, so that longer ones stay consistent."""
+        if offset == 0:
+            self._texts[fi.fh] = _answer(self._model.read, path).encode()
+        return self._texts.get(fi.fh, b"")[offset : offset + size]
+
+    def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
+        """Take one command."""
+        writer = mfusepy.fuse_get_context()[2]
+        _answer(self._model.write, path, data.decode(), writer)
+        return len(data)
+
+    def truncate(self, path: str, length: int, fh: int | None = None) -> int:
+        """Let ``>`` of a shell pass."""
+        return 0
+
+    def release(self, path: str, fi: Any) -> int:
+        """Forget what was read."""
+        self._texts.pop(fi.fh, None)
+        return 0
+
+    def create(self, path: str, mode: int, fi: Any = None) -> int:
+        """Nobody makes files here."""
+        raise mfusepy.FuseOSError(errno.EPERM)
+
+
+def _answer(operation: Any, *arguments: Any) -> Any:
+    try:
+        return operation(*arguments)
+    except OSError as error:
+        raise mfusepy.FuseOSError(error.errno) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Mount and serve until unmounted."""
+    parser = argparse.ArgumentParser(
+        prog="resctrl_fuse", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("mountpoint")
+    parser.add_argument("--profile", choices=sorted(PROFILES), default=LINUX_6_12.version)
+    parser.add_argument("--domains", default="0", help="comma-separated L3 domain ids")
+    parser.add_argument("--cpus", type=int, default=os.cpu_count(), help="number of CPUs")
+    parser.add_argument("--closids", type=int, default=8)
+    parser.add_argument("--rmids", type=int, default=32)
+    parser.add_argument("--cbm-len", type=int, default=12)
+    parser.add_argument(
+        "--shareable", type=lambda text: int(text, 16), default=0xC00, help="hexadecimal"
+    )
+    parser.add_argument("--no-mba", action="store_true")
+    parser.add_argument("--cdp", action="store_true")
+    parser.add_argument("--limbo", type=float, default=0.0, help="seconds an RMID stays in limbo")
+    parser.add_argument("--demand", type=float, default=4e9, help="bytes per second of CPU time")
+    parser.add_argument("--local", type=float, default=0.8, help="share of local traffic")
+    given = parser.parse_args(arguments)
+    domains = tuple(int(domain) for domain in given.domains.split(","))
+    shape = Shape(
+        domains=domains,
+        cbm_len=given.cbm_len,
+        shareable=given.shareable,
+        closids=given.closids,
+        rmids=given.rmids,
+        cpus=frozenset(range(given.cpus)),
+        mba=not given.no_mba,
+        cdp=given.cdp,
+    )
+    model = ResctrlModel(
+        shape,
+        PROFILES[given.profile],
+        threads=ProcThreads(),
+        demand=cpu_time_demand(given.demand, given.local, len(domains)),
+        limbo_s=given.limbo,
+    )
+    mfusepy.FUSE(
+        ResctrlTree(model),
+        given.mountpoint,
+        foreground=True,
+        raw_fi=True,
+        nothreads=True,
+        fsname="resctrl",
+        subtype="resctrl",
+        allow_other=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
