@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one writer: makes wanted assignments true, and writes only what differs.
+
+Order within a round: pins (a best-effort server leaves the caches of a latency-critical one), then resource control,
+then pages, within a time slice that all servers share. Everything is read again after it was written. What fails for
+one server is reported and does not keep the others from being served; the same failure is told once, not every round.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from host_agent import cpus
+from host_agent.assignment import (
+    Assignment,
+    Decision,
+    Difference,
+    Guest,
+    Observation,
+    Outcome,
+    check,
+    difference,
+)
+from host_agent.conf import Settings
+from host_agent.journal import Entry, Journal, Result
+from host_agent.privileged.seam import Privileged
+from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from placement_traits.errors import NumaExtError
+
+LOG = logging.getLogger(__name__)
+
+Count = Callable[[str, Result], None]
+
+
+def _ignore_count(_action: str, _result: Result) -> None:
+    """Count nothing."""
+
+
+@dataclass(slots=True)
+class _Partitioned:
+    """What was last asked of resource control, and the answer."""
+
+    key: object
+    at: float
+    places: Mapping[str, PartitionPlace]
+
+
+class Executor:
+    """Makes decisions true.
+
+    :param privileged: the seam; a read-only one for a dry run
+    :param journal: told about every action
+    :param settings: limits and switches
+    :param migrating: tells whether a live migration of a server is running; asked only before its pages are moved
+    :param moved: told when pages of a server were moved
+    :param count: counts actions for the metrics
+    :param dry_run: actions are told as ``would``, and nothing is verified
+    """
+
+    def __init__(
+        self,
+        privileged: Privileged,
+        journal: Journal,
+        settings: Settings,
+        *,
+        migrating: Callable[[str], bool],
+        moved: Callable[[str], None],
+        count: Count = _ignore_count,
+        dry_run: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._privileged = privileged
+        self._journal = journal
+        self._settings = settings
+        self._migrating = migrating
+        self._moved = moved
+        self._count = count
+        self._dry_run = dry_run
+        self._clock = clock
+        self._partitioned: _Partitioned | None = None
+        self._told: dict[tuple[str, str], str] = {}
+        self._decided: dict[str, Assignment] = {}
+
+    def apply(self, decision: Decision, observation: Observation) -> dict[str, Outcome]:
+        """Make a decision true as far as this round's limits allow.
+
+        :returns: by server, what was done; a server that the agent may not touch now has no entry
+        """
+        self._tell_decision(decision, observation)
+        outcomes: dict[str, Outcome] = {}
+        work: list[tuple[Assignment, Guest, Difference]] = []
+        for wanted in decision.assignments:
+            guest = observation.get(wanted.uuid)
+            if guest is None or guest.hands_off:
+                continue
+            outcomes[wanted.uuid], todo = self._pin(wanted, guest, observation)
+            if todo is not None:
+                work.append((wanted, guest, todo))
+        places = self._partition(decision, observation)
+        for uuid, place in places.items():
+            if uuid in outcomes:
+                outcomes[uuid] = replace(outcomes[uuid], place=place)
+        self._move_pages(work, outcomes)
+        return outcomes
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _tell_decision(self, decision: Decision, observation: Observation) -> None:
+        for wanted in decision.assignments:
+            if self._decided.get(wanted.uuid) != wanted:
+                self._decided[wanted.uuid] = wanted
+                self._tell(
+                    observation.get(wanted.uuid),
+                    "decide",
+                    Result.NOTED,
+                    what=describe(wanted),
+                    reasons=tuple(map(str, wanted.reasons)),
+                )
+        for uuid, reasons in decision.unplaced.items():
+            text = "; ".join(map(str, reasons))
+            self._fail(observation.get(uuid), "decide", text)
+        for uuid in set(self._decided) - {wanted.uuid for wanted in decision.assignments}:
+            gone = self._decided.pop(uuid)
+            self._told = {key: said for key, said in self._told.items() if key[0] != uuid}
+            self._journal.write(Entry("gone", Result.NOTED, uuid, what={"nodes": gone.nodes}))
+
+    # -- pins ----------------------------------------------------------------------------------------------------------
+
+    def _pin(
+        self, wanted: Assignment, guest: Guest, observation: Observation
+    ) -> tuple[Outcome, Difference | None]:
+        """Pin threads; return also what else differs, None when the assignment is refused."""
+        try:
+            check(wanted, guest, observation.topology)
+        except NumaExtError as error:
+            self._fail(guest, "refuse", str(error))
+            return Outcome(problems=(str(error),)), None
+        todo = difference(wanted, guest, self._settings.memory.dead_band)
+        if not todo.pins or not self._settings.pinning:
+            return Outcome(), todo
+        before = {t.tid: t.cpus for t in guest.process.threads} if guest.process else {}
+        what = {pin.tid: pin.cpus for pin in todo.pins}
+        measured = {"before": {pin.tid: before.get(pin.tid) for pin in todo.pins}}
+        try:
+            failures = self._privileged.pin(wanted.uuid, todo.pins)
+            problems = [f"thread {failure.tid}: {failure.problem}" for failure in failures]
+            problems += self._unpinned(wanted, guest)
+        except (NumaExtError, OSError) as error:
+            problems = [str(error)]
+        text = "; ".join(problems)
+        if text:
+            self._fail(guest, "pin", text, what=what, measured=measured)
+            return Outcome(problems=(text,)), todo
+        self._done(guest, "pin", what=what, measured=measured)
+        return Outcome(pinned=len(todo.pins)), todo
+
+    def _unpinned(self, wanted: Assignment, guest: Guest) -> list[str]:
+        """Read the threads again and name those that are not where they were put."""
+        if self._dry_run:
+            return []
+        now = replace(guest, process=self._privileged.process(wanted.uuid))
+        left = difference(wanted, now, 1.0).pins
+        return [
+            f"thread {pin.tid} is not on CPUs {pin.cpus}: its cpuset does not allow them"
+            for pin in left
+        ]
+
+    # -- resource control ----------------------------------------------------------------------------------------------
+
+    def _partition(
+        self, decision: Decision, observation: Observation
+    ) -> Mapping[str, PartitionPlace]:
+        """Ask for the partitions when anything changed, and now and then to find tampering."""
+        rdt = self._settings.rdt
+        if not rdt.enabled:
+            return {}
+        wishes = tuple(wanted.partition for wanted in decision.assignments if wanted.partition)
+        key = (wishes, _threads(wishes, observation))
+        last = self._partitioned
+        now = self._clock()
+        if last and last.key == key and now - last.at < rdt.verify_s:
+            return last.places
+        try:
+            report = self._privileged.partition(
+                wishes, rdt.shrink_root, rdt.shared_ways_min, not self._dry_run
+            )
+        except (NumaExtError, OSError) as error:
+            self._fail(None, "partition", str(error))
+            return {}
+        if report.problem:
+            self._fail(None, "partition", report.problem)
+        elif report.writes:
+            self._done(None, "partition", what={"writes": report.writes})
+        else:
+            self._told.pop(("", "partition"), None)
+        for place in report.places:
+            self._tell_place(observation.get(place.uuid), place, report.problem)
+        places = {place.uuid: place for place in report.places}
+        self._partitioned = _Partitioned(key, now, places)
+        return places
+
+    def _tell_place(self, guest: Guest | None, place: PartitionPlace, told: str) -> None:
+        what = {"group": place.group, "monitor": place.monitor, "threads": place.moved}
+        if place.problem and place.problem != told:
+            self._fail(guest, "join", place.problem, what=what)
+        elif place.moved:
+            self._done(guest, "join", what=what, reasons=place.reasons)
+
+    # -- pages ---------------------------------------------------------------------------------------------------------
+
+    def _move_pages(
+        self,
+        work: list[tuple[Assignment, Guest, Difference]],
+        outcomes: dict[str, Outcome],
+    ) -> None:
+        memory = self._settings.memory
+        if not memory.enabled:
+            return
+        end = self._clock() + memory.slice_s
+        for wanted, guest, todo in sorted(work, key=lambda item: -item[2].misplaced):
+            if not todo.targets:
+                continue
+            seconds = end - self._clock()
+            if seconds <= 0:
+                break  # the rest follows in the next round
+            outcome = outcomes[wanted.uuid]
+            try:
+                stays = guest.pages_stay or (
+                    "a job such as a live migration runs on it"
+                    if self._migrating(wanted.uuid)
+                    else ""
+                )
+                if stays:
+                    self._note(guest, "move", stays)
+                    continue
+                limits = MoveLimits(1 << 40, memory.rate_mbps, seconds)
+                report = self._privileged.move_memory(wanted.uuid, todo.targets, limits)
+            except (NumaExtError, OSError) as error:
+                self._fail(guest, "move", str(error))
+                outcomes[wanted.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))
+                continue
+            self._moved(wanted.uuid)
+            outcomes[wanted.uuid] = self._tell_move(wanted, guest, todo, report, outcome)
+
+    def _tell_move(
+        self,
+        wanted: Assignment,
+        guest: Guest,
+        todo: Difference,
+        report: MoveReport,
+        outcome: Outcome,
+    ) -> Outcome:
+        problem = report.problem
+        if not problem and report.failed:
+            problem = f"the kernel did not move {report.failed} pages"
+        what = {"shares": dict(wanted.memory_shares or {}), **report._asdict()}
+        measured = {"shares": guest.memory_shares, "misplaced": round(todo.misplaced, 4)}
+        if problem:
+            self._fail(guest, "move", problem, what=what, measured=measured)
+        else:
+            self._done(guest, "move", what=what, measured=measured)
+        return replace(
+            outcome,
+            moved_kb=report.moved_kb,
+            remaining_kb=report.remaining_kb,
+            problems=(*outcome.problems, *filter(None, (problem,))),
+        )
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _done(self, guest: Guest | None, action: str, **more: Any) -> None:
+        self._told.pop((guest.uuid if guest else "", action), None)
+        result = Result.WOULD if self._dry_run else Result.DONE
+        self._tell(guest, action, result, **more)
+        self._count(action, result)
+
+    def _fail(self, guest: Guest | None, action: str, problem: str, **more: Any) -> None:
+        self._count(action, Result.FAILED)
+        if self._news(guest, action, problem):
+            LOG.warning("%s %s: %s", action, guest.uuid if guest else "", problem)
+            self._tell(guest, action, Result.FAILED, problem=problem, **more)
+
+    def _note(self, guest: Guest, action: str, problem: str) -> None:
+        if self._news(guest, action, problem):
+            self._tell(guest, action, Result.NOTED, problem=problem)
+
+    def _news(self, guest: Guest | None, action: str, problem: str) -> bool:
+        key = (guest.uuid if guest else "", action)
+        if self._told.get(key) == problem:
+            return False
+        self._told[key] = problem
+        return True
+
+    def _tell(self, guest: Guest | None, action: str, result: Result, **more: Any) -> None:
+        server = guest.uuid if guest else ""
+        title = guest.workload.title if guest else ""
+        self._journal.write(Entry(action, result, server, title, **more))
+
+
+def _threads(wishes: tuple[PartitionWish, ...], observation: Observation) -> frozenset[int]:
+    """All threads that belong into a group: a new one makes the partitions be looked at again."""
+    found: set[int] = set()
+    for wish in wishes:
+        guest = observation.get(wish.uuid)
+        if guest and guest.process:
+            found.update(thread.tid for thread in guest.process.threads)
+    return frozenset(found)
+
+
+def describe(wanted: Assignment) -> dict[str, Any]:
+    """Return an assignment in plain words for the journal."""
+    described: dict[str, Any] = {
+        "nodes": list(wanted.nodes),
+        "vcpus": {vcpu: cpus.text(chosen) for vcpu, chosen in sorted(wanted.vcpu_cpus.items())},
+    }
+    if wanted.emulator_cpus is not None:
+        described["emulator"] = cpus.text(wanted.emulator_cpus)
+    if wanted.memory_shares is not None:
+        described["memory"] = {node: round(s, 4) for node, s in wanted.memory_shares.items()}
+    if wanted.partition is not None:
+        described["tier"] = wanted.partition.tier
+        described["ways"] = dict(wanted.partition.ways)
+        described["mba_percent"] = dict(wanted.partition.mba_percent)
+    return described

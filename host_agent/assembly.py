@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put the agent together from its configuration: the one place that knows all parts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from host_agent import conf as agent_conf
+from host_agent.actuators.executor import Executor
+from host_agent.discovery.host import discover
+from host_agent.discovery.sysfs import Given, read_topology
+from host_agent.events import DomainSource, LibvirtSource
+from host_agent.journal import FileJournal, Journal, PrintedJournal
+from host_agent.loop import Agent, Listener
+from host_agent.metrics import Metrics
+from host_agent.paths import HostPaths
+from host_agent.privileged.partitions import tree
+from host_agent.privileged.seam import Privileged, open_seam
+from host_agent.sensors.observer import Observer
+from placement_traits.topology import HostTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The agent's parts that others (commands, tests) use, too."""
+
+    paths: HostPaths
+    source: DomainSource
+    privileged: Privileged
+    observer: Observer
+    journal: Journal
+    metrics: Metrics
+    agent: Agent
+
+
+def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
+    """Return the function that reads this host's topology."""
+    paths = agent_conf.paths(conf)
+    per_node = conf.placement.bandwidth_mbps_per_node
+    gpus = tuple(conf.host.gpu_products)
+
+    def read() -> HostTopology:
+        given = Given()
+        if per_node:
+            nodes = read_topology(paths.sys).node_ids
+            given = Given(bandwidth_mbps=dict.fromkeys(nodes, per_node))
+        return discover(paths.sys, tree(paths), given, gpus)
+
+    return read
+
+
+def build_observer(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged) -> Observer:
+    """Return the sensors."""
+    return Observer(
+        source,
+        privileged,
+        topology_reader(conf),
+        agent_conf.paths(conf).sys / "devices/system/node",
+        manage_untagged=conf.agent.manage_untagged,
+        sample_pages=conf.memory.sample_pages,
+    )
+
+
+def build(
+    conf: cfg.ConfigOpts,
+    *,
+    out: Callable[[str], object],
+    listeners: tuple[Listener, ...] = (),
+    source: DomainSource | None = None,
+) -> Parts:
+    """Build the agent.
+
+    :param conf: loaded configuration
+    :param out: takes the journal's lines of a dry run
+    :param listeners: told about each round, beside the metrics
+    :param source: libvirt; by default the configured one
+    """
+    paths = agent_conf.paths(conf)
+    settings = agent_conf.settings(conf)
+    dry_run = conf.dry_run
+    source = source or LibvirtSource(conf.libvirt_host.uri)
+    privileged = open_seam(paths, conf, dry_run=dry_run)
+    observer = build_observer(conf, source, privileged)
+    journal: Journal
+    if dry_run:
+        journal = PrintedJournal(out)
+    else:
+        journal = FileJournal(
+            paths.journal, max_bytes=conf.agent.journal_mb << 20, keep=conf.agent.journal_files
+        )
+    metrics = Metrics()
+    executor = Executor(
+        privileged,
+        journal,
+        settings,
+        migrating=source.migrating,
+        moved=observer.forget_memory,
+        count=metrics.count,
+        dry_run=dry_run,
+    )
+    agent = Agent(
+        source,
+        observer,
+        executor,
+        settings,
+        homes_file=None if dry_run else paths.homes,
+        paused_mark=paths.paused,
+        listeners=(metrics, *listeners),
+        on_failure=metrics.failed_round,
+        write=not dry_run,
+    )
+    return Parts(paths, source, privileged, observer, journal, metrics, agent)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wanted and actual placement of one server, their difference, and the checks before anything is written. Pure.
+
+``Assignment`` is what controllers decide, ``Guest`` is what sensors saw; :func:`difference` lists what the executor has
+to do, and nothing when the two agree.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from host_agent import cpus
+from host_agent.privileged.shapes import (
+    PartitionPlace,
+    PartitionWish,
+    Pin,
+    Process,
+    RamRange,
+    Role,
+    Target,
+)
+from host_agent.workloads import Activity, Workload
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.errors import InvalidValueError
+from placement_traits.topology import HostTopology
+
+Shares = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """One server as it is on the host now.
+
+    :param workload: what libvirt and nova say
+    :param process: its process and threads, None when it has none now
+    :param ram: guest memory as the last full pass saw it
+    :param ram_age_s: seconds since that pass
+    :param sampled: node -> share of the sampled pages, newer than ``ram``; empty when not sampled since
+    :param problem: why something could not be read, "" when all could
+    """
+
+    workload: Workload
+    process: Process | None = None
+    ram: tuple[RamRange, ...] = ()
+    ram_age_s: float = 0.0
+    sampled: Shares = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def uuid(self) -> str:
+        """UUID of the server."""
+        return self.workload.uuid
+
+    @property
+    def resident_mb(self) -> dict[int, float]:
+        """Node -> MiB of guest memory there, by the last full pass."""
+        total: dict[int, float] = {}
+        for found in self.ram:
+            for node, kib in found.resident_kb:
+                total[node] = total.get(node, 0.0) + kib / 1024
+        return total
+
+    @property
+    def memory_shares(self) -> dict[int, float]:
+        """Node -> share of the resident guest memory, by the newest look; empty when unknown."""
+        if self.sampled:
+            return dict(self.sampled)
+        resident = self.resident_mb
+        total = sum(resident.values())
+        return {node: mb / total for node, mb in sorted(resident.items())} if total else {}
+
+    @property
+    def vcpu_cpus(self) -> dict[int, frozenset[int]]:
+        """vCPU -> CPUs its thread may run on now."""
+        threads = self.process.threads if self.process else ()
+        return {t.vcpu: cpus.parse(t.cpus) for t in threads if t.role == Role.VCPU}
+
+    @property
+    def hands_off(self) -> str:
+        """Why nothing of it may be touched now, "" when it may."""
+        if self.workload.activity is not Activity.RUNNING:
+            return "it is paused, being started or migrating in: hands off until it is resumed"
+        if self.process is None:
+            return self.problem or "it has no process"
+        return ""
+
+    @property
+    def pages_stay(self) -> str:
+        """Why its pages must not be moved now, "" when they may."""
+        return self.workload.domain.immovable or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The host at one moment.
+
+    :param topology: what is where
+    :param guests: all domains, by UUID
+    :param free_mb: NUMA node -> free memory, MiB
+    """
+
+    topology: HostTopology
+    guests: tuple[Guest, ...] = ()
+    free_mb: Mapping[int, int] = field(default_factory=dict)
+
+    def get(self, uuid: str) -> Guest | None:
+        """Return a guest, None when there is none."""
+        return next((guest for guest in self.guests if guest.uuid == uuid), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where one server shall be.
+
+    :param uuid: of the server
+    :param nodes: its home nodes, ascending
+    :param vcpu_cpus: vCPU -> CPUs its thread shall run on; a vCPU that is missing is left as it is
+    :param emulator_cpus: CPUs of its other threads; None leaves them as they are
+    :param memory_shares: node -> share of its memory; None leaves its pages where they are
+    :param bound: its memory is bound cell by cell by nova: each range belongs to the node of its policy, and
+        ``memory_shares`` is the sum over the cells
+    :param partition: what it wants of resource control; None: the default group
+    :param reasons: why
+    """
+
+    uuid: str
+    nodes: tuple[int, ...] = ()
+    vcpu_cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    emulator_cpus: frozenset[int] | None = None
+    memory_shares: Shares | None = None
+    bound: bool = False
+    partition: PartitionWish | None = None
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Wanted assignments of all managed servers.
+
+    :param assignments: by UUID
+    :param unplaced: servers that cannot be placed, with the reasons
+    """
+
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
+
+    def get(self, uuid: str) -> Assignment | None:
+        """Return the assignment of a server, None when it has none."""
+        return next((found for found in self.assignments if found.uuid == uuid), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the executor has to do for one server.
+
+    :param pins: threads whose affinity differs, with what it shall be
+    :param targets: ranges whose pages shall move, with the shares
+    :param misplaced: largest difference between wanted and actual share over the nodes
+    """
+
+    pins: tuple[Pin, ...] = ()
+    targets: tuple[Target, ...] = ()
+    misplaced: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one round did for one server.
+
+    :param pinned: threads pinned
+    :param moved_kb: memory moved, KiB
+    :param remaining_kb: memory still to move, KiB
+    :param place: where it is in resource control, None when not looked at
+    :param problems: what failed
+    """
+
+    pinned: int = 0
+    moved_kb: int = 0
+    remaining_kb: int = 0
+    place: PartitionPlace | None = None
+    problems: tuple[str, ...] = ()
+
+
+def check(wanted: Assignment, guest: Guest, topology: HostTopology) -> None:
+    """Refuse an assignment that would leave what nova accounted for the server.
+
+    :raises InvalidValueError: it names the server, the value and what is allowed
+    """
+    domain = guest.workload.domain
+    online = frozenset(topology.cpus)
+    for vcpu, chosen in wanted.vcpu_cpus.items():
+        allowed = domain.vcpu_pins.get(vcpu, domain.vcpu_cpuset)
+        allowed = online if allowed is None else allowed & online
+        if not chosen or not chosen <= allowed:
+            where = f"pin of vCPU {vcpu} of server {wanted.uuid}"
+            raise InvalidValueError(where, cpus.text(chosen), f"CPUs of {cpus.text(allowed)}")
+    for node, share in (wanted.memory_shares or {}).items():
+        if node not in topology.node_ids or share < 0:
+            where = f"memory share of server {wanted.uuid}"
+            raise InvalidValueError(where, {node: share}, f"nodes {list(topology.node_ids)}")
+
+
+def difference(wanted: Assignment, guest: Guest, dead_band: float) -> Difference:
+    """List what differs between wanted and actual.
+
+    :param dead_band: share of the memory that may be elsewhere before anything is moved
+    """
+    if guest.process is None:
+        return Difference()
+    pins = tuple(_pins(wanted, guest.process))
+    targets, misplaced = _targets(wanted, guest)
+    return Difference(pins, targets if misplaced > dead_band else (), misplaced)
+
+
+def _pins(wanted: Assignment, process: Process) -> Iterable[Pin]:
+    for thread in process.threads:
+        vcpu = thread.role == Role.VCPU
+        chosen = wanted.vcpu_cpus.get(thread.vcpu) if vcpu else wanted.emulator_cpus
+        if chosen is not None and cpus.parse(thread.cpus) != chosen:
+            yield Pin(thread.tid, cpus.text(chosen))
+
+
+def _targets(wanted: Assignment, guest: Guest) -> tuple[tuple[Target, ...], float]:
+    if wanted.memory_shares is None or not guest.ram or guest.process is None:
+        return (), 0.0
+    allowed = cpus.parse(guest.process.mems)
+    if wanted.bound:
+        # Only a range that nova bound to one node has one right place; several nodes were nova's own choice.
+        found = [(ram, {ram.bound[0]: 1.0}) for ram in guest.ram if len(ram.bound) == 1]
+        error = max((_error(_range_shares(ram), shares) for ram, shares in found), default=0.0)
+    else:
+        found = [(ram, dict(wanted.memory_shares)) for ram in guest.ram]
+        error = _error(guest.memory_shares, wanted.memory_shares) if guest.memory_shares else 0.0
+    targets = tuple(
+        Target(ram.start, ram.end, tuple(sorted(shares.items())))
+        for ram, shares in found
+        if set(shares) <= allowed
+    )
+    return (targets, error) if targets else ((), error)
+
+
+def _range_shares(found: RamRange) -> dict[int, float]:
+    total = sum(kib for _, kib in found.resident_kb)
+    return {node: kib / total for node, kib in found.resident_kb} if total else {}
+
+
+def _error(actual: Shares, wanted: Shares) -> float:
+    if not actual:
+        return 0.0  # nothing is resident
+    return max(abs(actual.get(node, 0.0) - wanted.get(node, 0.0)) for node in {**actual, **wanted})

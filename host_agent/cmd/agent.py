@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent [--dry-run] [--once] [--config-file FILE]``: the daemon of a compute host.
+
+On SIGTERM or SIGINT it ends after the round; pins, pages and RDT groups stay as they are, so that servers do not feel
+an upgrade. ``numa-host-agent-ctl reset`` takes everything back.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from host_agent import assembly
+from host_agent import conf as agent_conf
+from placement_traits.errors import NumaExtError
+
+LOG = logging.getLogger("host_agent")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the agent; return the exit status."""
+    conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if conf.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        return _run(conf)
+    except NumaExtError as error:
+        LOG.error("%s", error)
+        return 1
+
+
+def _run(conf: agent_conf.Conf) -> int:
+    parts = assembly.build(conf, out=sys.stdout.write)
+    if conf.once:
+        _once(parts)
+        return 0
+    stop = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        stop.set()
+        parts.source.wake()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    if conf.agent.metrics_port and not conf.dry_run:
+        from host_agent.metrics import serve
+
+        serve(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
+    LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
+    parts.agent.run(stop)
+    LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
+    return 0
+
+
+def _once(parts: assembly.Parts) -> None:
+    """One round, and more of them only while pages are left to be moved."""
+    done = parts.agent.round(full=True, relist=True)
+    while done.unfinished:
+        done = parts.agent.round(full=False, relist=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

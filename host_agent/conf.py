@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the host agent: declared once, read into frozen settings, shown by ``oslo-config-generator``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from host_agent.paths import HostPaths
+
+AGENT = cfg.OptGroup("agent", title="The host agent's loop, files and metrics")
+LIBVIRT = cfg.OptGroup("libvirt_host", title="The libvirt of this host")
+HOST = cfg.OptGroup("host", title="Where the kernel's files are")
+PINNING = cfg.OptGroup("pinning", title="vCPU pins")
+MEMORY = cfg.OptGroup("memory", title="Placement of guest memory over NUMA nodes")
+RDT = cfg.OptGroup("rdt", title="Cache and memory-bandwidth partitions (Intel RDT, AMD QoS)")
+PLACEMENT = cfg.OptGroup("placement", title="What the agent tells Placement")
+
+Conf = cfg.ConfigOpts
+
+_OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
+    AGENT: [
+        cfg.StrOpt(
+            "state_dir",
+            default="/var/lib/numa-host-agent",
+            help="Folder of the journal, the small state file and the pause mark. Keep it over restarts: it holds "
+            "the home nodes of floating servers, which the host itself does not show.",
+        ),
+        cfg.FloatOpt(
+            "interval_s",
+            default=2.0,
+            min=0.05,
+            help="Seconds between two rounds when nothing happens; a libvirt event starts one at once. Shorter rounds "
+            "find new threads and drifted pages sooner and cost more CPU time.",
+        ),
+        cfg.FloatOpt(
+            "resync_s",
+            default=60.0,
+            min=1.0,
+            help="Seconds between full passes: all domains are listed and all page tables are walked. It also catches "
+            "what a lost libvirt event would have told.",
+        ),
+        cfg.BoolOpt(
+            "manage_untagged",
+            default=False,
+            help="Also manage servers whose flavor has no numa_ext extra spec at all (as sheep without a tier). "
+            "Turn it on when every server of the host shall be mapped.",
+        ),
+        cfg.IntOpt(
+            "journal_mb",
+            default=16,
+            min=1,
+            help="Size at which the journal is rotated, MiB.",
+        ),
+        cfg.IntOpt("journal_files", default=5, min=1, help="Rotated journals that are kept."),
+        cfg.HostAddressOpt(
+            "metrics_address",
+            default="127.0.0.1",
+            help="Address of the Prometheus endpoint. It has no authentication: keep it on loopback.",
+        ),
+        cfg.PortOpt("metrics_port", default=9177, help="Its port; 0 turns it off."),
+    ],
+    LIBVIRT: [
+        cfg.StrOpt("uri", default="qemu:///system", help="Connection URI."),
+        cfg.StrOpt(
+            "pid_dir",
+            default="/run/libvirt/qemu",
+            help="Folder of libvirt's pid files. Only root may be able to write there: the agent trusts it to tell "
+            "which processes are domains.",
+        ),
+    ],
+    HOST: [
+        cfg.StrOpt(
+            "name",
+            help="Name of this host's root provider in Placement (nova's hypervisor hostname). "
+            "Default: what libvirt says.",
+        ),
+        cfg.ListOpt(
+            "gpu_products",
+            default=[],
+            help="vendor:product ids (hexadecimal, such as 10de:20b5) of PCI devices to take as GPUs beside display "
+            "controllers.",
+        ),
+        cfg.StrOpt("proc", default="/proc", help="Mount point of proc."),
+        cfg.StrOpt("sys", default="/sys", help="Mount point of sysfs."),
+        cfg.StrOpt("resctrl", default="/sys/fs/resctrl", help="Mount point of resctrl."),
+    ],
+    PINNING: [
+        cfg.BoolOpt(
+            "enabled",
+            default=True,
+            help="Keep the vCPU threads of dedicated servers on nova's pins and those of floating servers on the CPUs "
+            "of their home nodes.",
+        ),
+    ],
+    MEMORY: [
+        cfg.BoolOpt(
+            "enabled",
+            default=True,
+            help="Move pages that are not on their node. Never widens a cpuset.",
+        ),
+        cfg.FloatOpt(
+            "dead_band_percent",
+            default=1.0,
+            min=0.0,
+            max=100.0,
+            help="Share of a server's memory that may be elsewhere before anything is moved.",
+        ),
+        cfg.IntOpt(
+            "rate_mbps",
+            default=400,
+            min=0,
+            help="MB/s that page moves may use in one round; 0 is no limit. Moves take memory bandwidth from the "
+            "servers.",
+        ),
+        cfg.FloatOpt(
+            "slice_s",
+            default=1.0,
+            min=0.01,
+            help="Seconds that page moves of all servers together may take in one round; the rest follows in the next.",
+        ),
+        cfg.IntOpt(
+            "margin_mb",
+            default=256,
+            min=0,
+            help="Memory left free on every node when floating servers are moved there, MiB, beside what nova promised "
+            "to servers that are bound to the node.",
+        ),
+        cfg.IntOpt(
+            "sample_pages",
+            default=512,
+            min=16,
+            max=4096,
+            help="Pages of each server looked up per round to see drift between two full passes.",
+        ),
+    ],
+    RDT: [
+        cfg.BoolOpt("enabled", default=True, help="Partition cache and memory bandwidth."),
+        cfg.IntOpt(
+            "be_mba_percent",
+            default=50,
+            min=1,
+            max=100,
+            help="Memory bandwidth level of best-effort servers in the L3 domains where a latency-critical one runs; "
+            "elsewhere they have all of it.",
+        ),
+        cfg.BoolOpt(
+            "shrink_root",
+            default=True,
+            help="Take the ways of latency-critical servers from the default group, too. Without it host processes and "
+            "unmanaged servers fill the same ways, and no server is shown as exclusive.",
+        ),
+        cfg.IntOpt(
+            "shared_ways_min",
+            default=1,
+            min=1,
+            help="Ways of each L3 domain that are never given to a latency-critical server.",
+        ),
+        cfg.FloatOpt(
+            "verify_s",
+            default=10.0,
+            min=0.1,
+            help="Seconds after which the groups are compared with the plan though nothing has changed here: finds "
+            "tampering by others.",
+        ),
+    ],
+    PLACEMENT: [
+        cfg.BoolOpt("enabled", default=True, help="Publish this host's topology in Placement."),
+        cfg.FloatOpt(
+            "interval_s",
+            default=60.0,
+            min=1.0,
+            help="Seconds between two comparisons with Placement when nothing changes here.",
+        ),
+        cfg.FloatOpt(
+            "backoff_max_s",
+            default=120.0,
+            min=1.0,
+            help="Longest pause between two attempts while Placement does not answer.",
+        ),
+        cfg.StrOpt(
+            "cell_packing",
+            choices=["pack", "spread"],
+            default="pack",
+            help="How nova fills this host's NUMA cells: copy nova's "
+            "[compute]packing_host_numa_cells_allocation_strategy (true is pack), so that the scheduler predicts the "
+            "cells that nova-compute will pick.",
+        ),
+        cfg.IntOpt(
+            "bandwidth_mbps_per_node",
+            min=1,
+            help="Memory bandwidth of one NUMA node, MB/s, as long as it has not been measured. Without it no "
+            "CUSTOM_MEMORY_BANDWIDTH_MBPS is offered.",
+        ),
+    ],
+}
+
+_CLI = [
+    cfg.BoolOpt(
+        "dry-run",
+        default=False,
+        help="Observe and decide, print what would be done, write nothing at all.",
+    ),
+    cfg.BoolOpt("once", default=False, help="One round, then end."),
+    cfg.BoolOpt("debug", default=False, help="Say more on standard error."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """``[memory]``."""
+
+    enabled: bool = True
+    dead_band: float = 0.01
+    rate_mbps: int = 400
+    slice_s: float = 1.0
+    margin_mb: int = 256
+    sample_pages: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RdtSettings:
+    """``[rdt]``."""
+
+    enabled: bool = True
+    be_mba_percent: int = 50
+    shrink_root: bool = True
+    shared_ways_min: int = 1
+    verify_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the loop and the decisions read; paths are apart."""
+
+    interval_s: float = 2.0
+    resync_s: float = 60.0
+    manage_untagged: bool = False
+    pinning: bool = True
+    memory: MemorySettings = MemorySettings()
+    rdt: RdtSettings = RdtSettings()
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Return all options for ``oslo-config-generator`` (entry point ``oslo.config.opts``)."""
+    from keystoneauth1 import loading
+
+    session = loading.get_session_conf_options() + loading.get_auth_common_conf_options()
+    plugin = loading.get_auth_plugin_conf_options("password")
+    found = dict(_OPTIONS)
+    found[PLACEMENT] = [*found[PLACEMENT], *session, *plugin]
+    return list(found.items())
+
+
+def load(
+    arguments: Sequence[str],
+    *,
+    conf: Any = None,
+    default_config_files: Sequence[str] | None = None,
+) -> cfg.ConfigOpts:
+    """Read command line and configuration files.
+
+    :param arguments: without the program's name
+    :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
+    :param default_config_files: read when ``--config-file`` is not given; default /etc/numa-ext/numa-host-agent.conf
+    """
+    conf = cfg.ConfigOpts() if conf is None else conf
+    conf.register_cli_opts(_CLI)
+    register(conf)
+    if default_config_files is None:
+        usual = Path("/etc/numa-ext/numa-host-agent.conf")
+        default_config_files = [str(usual)] if usual.exists() else []
+    conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
+    return conf
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options of the configuration file."""
+    for group, options in _OPTIONS.items():
+        conf.register_opts(options, group=group)
+
+
+def paths(conf: cfg.ConfigOpts) -> HostPaths:
+    """Return where the host's files are."""
+    return HostPaths(
+        proc=Path(conf.host.proc),
+        sys=Path(conf.host.sys),
+        resctrl=Path(conf.host.resctrl),
+        libvirt_pids=Path(conf.libvirt_host.pid_dir),
+        state=Path(conf.agent.state_dir),
+    )
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    """Return the settings of loop and decisions."""
+    memory, rdt = conf.memory, conf.rdt
+    return Settings(
+        interval_s=conf.agent.interval_s,
+        resync_s=conf.agent.resync_s,
+        manage_untagged=conf.agent.manage_untagged,
+        pinning=conf.pinning.enabled,
+        memory=MemorySettings(
+            enabled=memory.enabled,
+            dead_band=memory.dead_band_percent / 100,
+            rate_mbps=memory.rate_mbps,
+            slice_s=memory.slice_s,
+            margin_mb=memory.margin_mb,
+            sample_pages=memory.sample_pages,
+        ),
+        rdt=RdtSettings(
+            enabled=rdt.enabled,
+            be_mba_percent=rdt.be_mba_percent,
+            shrink_root=rdt.shrink_root,
+            shared_ways_min=rdt.shared_ways_min,
+            verify_s=rdt.verify_s,
+        ),
+    )

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simple placement rule: where each managed server of this host shall be. Pure.
+
+Nova has placed *dedicated* servers already, CPU by CPU and cell by cell: they are kept there, all their threads where
+libvirt pinned them (emulator threads too: moving them to other CPUs would use CPUs that nova did not account for them).
+
+A *floating* server gets home nodes inside the CPUs that nova lets it share (``cpu_shared_set``). Sets of nodes are
+compared in this order, first difference decides:
+
+1. its memory fits beside what nova promised to bound servers there
+2. there is a CPU for each vCPU
+3. fewest nodes
+4. no latency-critical server in the L3 domains (for one of those: nobody at all, but they are dedicated)
+5. it lives there already
+6. interference classes that do not like each other
+7. vCPUs per CPU that already live there
+8. memory it has there already
+9. nearest to each other, then lowest numbers
+
+Resource control follows the CPUs: a latency-critical server wants its ways in the L3 domains of its CPUs; a best-effort
+server wants a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from host_agent.assignment import Assignment, Decision, Guest, Observation
+from host_agent.controllers.memory_policy import fit, wanted_shares
+from host_agent.privileged.shapes import PartitionWish
+from host_agent.workloads import Activity
+from nova_numa_ext.policy.interference import penalty
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.request import WorkloadRequest
+from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from placement_traits.names import InterferenceClass, MemoryPolicy, Tier
+from placement_traits.topology import HostTopology
+
+_FULL_PERCENT: Final = 100
+
+Homes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """What the operator chooses.
+
+    :param be_mba_percent: bandwidth level of best-effort servers beside a latency-critical one
+    :param margin_mb: MiB that stay free on every node
+    """
+
+    be_mba_percent: int = 50
+    margin_mb: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What the rule looks at, computed once per decision."""
+
+    topology: HostTopology
+    lc_l3: frozenset[int]
+    lc_cores: frozenset[int]
+    exclusive: frozenset[int]
+    room_mb: Mapping[int, float]
+    settings: PlacementSettings
+
+
+def decide(observation: Observation, homes: Homes, settings: PlacementSettings) -> Decision:
+    """Decide where all managed servers shall be.
+
+    :param observation: the host now
+    :param homes: where floating servers live by the last decision
+    :param settings: the operator's choices
+    """
+    managed = [guest for guest in observation.guests if guest.workload.request is not None]
+    host = _host(observation, managed, settings)
+    assignments: list[Assignment] = []
+    unplaced: dict[str, tuple[Reason, ...]] = {}
+    placed: list[tuple[Guest, tuple[int, ...]]] = []
+    for guest in sorted(managed, key=lambda g: (g.workload.floating, g.uuid not in homes, g.uuid)):
+        if not guest.workload.floating:
+            assignments.append(_dedicated(host, guest))
+            continue
+        try:
+            found = _floating(host, guest, homes.get(guest.uuid, ()), placed)
+        except CapabilityMissingError as error:
+            unplaced[guest.uuid] = (Reason("no_home", str(error)),)
+            continue
+        assignments.append(found)
+        placed.append((guest, found.nodes))
+    return Decision(tuple(assignments), unplaced)
+
+
+def _host(observation: Observation, managed: Sequence[Guest], settings: PlacementSettings) -> _Host:
+    topology = observation.topology
+    lc_cpus = {
+        cpu
+        for guest in managed
+        if guest.workload.tier is Tier.LC
+        for cpu in _pinned(guest, topology)
+    }
+    # Nova gives the CPUs of dedicated servers to nobody else, managed by us or not.
+    exclusive = {
+        cpu
+        for guest in observation.guests
+        if not guest.workload.floating or guest.workload.domain.vcpu_cpuset is None
+        for cpu in _pinned(guest, topology)
+    }
+    return _Host(
+        topology,
+        frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None),
+        frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus),
+        frozenset(exclusive),
+        _room(observation, settings.margin_mb),
+        settings,
+    )
+
+
+def _pinned(guest: Guest, topology: HostTopology) -> Iterable[int]:
+    online = set(topology.cpus)
+    for chosen in guest.workload.domain.vcpu_pins.values():
+        yield from chosen & online
+
+
+def _room(observation: Observation, margin_mb: int) -> dict[int, float]:
+    """MiB per node for floating servers: free, less what nova promised to bound servers and is not resident yet."""
+    room = {
+        node: float(observation.free_mb.get(node, 0) - margin_mb)
+        for node in observation.topology.node_ids
+    }
+    for guest in observation.guests:
+        for cell in guest.workload.domain.cells:
+            if len(cell.host_nodes) == 1:
+                (node,) = cell.host_nodes
+                resident = guest.resident_mb.get(node, 0.0)
+                room[node] = room.get(node, 0.0) - max(0.0, cell.memory_mb - resident)
+    return room
+
+
+# -- servers that nova has placed --------------------------------------------------------------------------------------
+
+
+def _dedicated(host: _Host, guest: Guest) -> Assignment:
+    domain, request = guest.workload.domain, _request(guest)
+    online = frozenset(host.topology.cpus)
+    pins = {vcpu: chosen & online for vcpu, chosen in domain.vcpu_pins.items() if chosen & online}
+    nodes = tuple(sorted({host.topology.node_of_cpu(cpu) for c in pins.values() for cpu in c}))
+    reasons = [Reason("cpus", "nova's pins", "dedicated")]
+    total = sum(cell.memory_mb for cell in domain.cells)
+    shares: dict[int, float] = {}
+    for cell in domain.cells:
+        for node in cell.host_nodes:
+            part = cell.memory_mb / total / len(cell.host_nodes)
+            shares[node] = shares.get(node, 0.0) + part
+    if not request.memory_policy_applies:
+        reasons.append(Reason("memory_policy", request.memory_policy, "local: bound by nova"))
+    else:
+        reasons.append(Reason("memory", "local", "bound by nova"))
+    wish = _wish(host, guest, {cpu for chosen in pins.values() for cpu in chosen})
+    reasons.extend(_wish_reasons(wish, host))
+    return Assignment(
+        guest.uuid,
+        nodes,
+        pins,
+        domain.emulator_pin,
+        shares or None,
+        bound=True,
+        partition=wish,
+        reasons=tuple(reasons),
+    )
+
+
+# -- floating servers --------------------------------------------------------------------------------------------------
+
+
+def _floating(
+    host: _Host,
+    guest: Guest,
+    home: tuple[int, ...],
+    placed: Sequence[tuple[Guest, tuple[int, ...]]],
+) -> Assignment:
+    domain = guest.workload.domain
+    online = frozenset(host.topology.cpus)
+    shared = domain.vcpu_cpuset
+    allowed = online - host.exclusive if shared is None else online & shared
+    cpus_of = {
+        node: frozenset(host.topology.cpus_of_node(node)) & allowed
+        for node in host.topology.node_ids
+    }
+    usable = [node for node, chosen in cpus_of.items() if chosen]
+    if not usable:
+        raise CapabilityMissingError(f"server {guest.uuid} may run on no online CPU of this host")
+    rank = min(
+        _rank(host, guest, cpus_of, nodes, home=home, placed=placed)
+        for size in range(1, len(usable) + 1)
+        for nodes in _near_sets(host.topology, usable, size)
+    )
+    best = rank.numbers
+    chosen = _quiet_cpus(host, frozenset().union(*(cpus_of[n] for n in best)), domain.vcpus)
+    shares, memory_reasons = _memory(host, guest, best)
+    wish = _wish(host, guest, chosen)
+    reasons = (
+        Reason("home_nodes", ",".join(map(str, best)), f"of {len(usable)} with shared CPUs"),
+        Reason("lc_in_l3_domain", rank.beside_lc, 0),
+        Reason("class_penalty", rank.penalty, 0),
+        *memory_reasons,
+        *_wish_reasons(wish, host),
+    )
+    return Assignment(
+        guest.uuid,
+        best,
+        dict.fromkeys(range(domain.vcpus), chosen),
+        None,
+        shares,
+        partition=wish,
+        reasons=reasons,
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Rank:
+    """The order of the module's list; smaller is better."""
+
+    memory_lacks: bool
+    cpus_lack: bool
+    nodes: int
+    beside_lc: int
+    elsewhere: bool
+    penalty: int
+    load: float
+    memory_away: float
+    spread: int
+    numbers: tuple[int, ...]
+
+
+def _rank(
+    host: _Host,
+    guest: Guest,
+    cpus_of: Mapping[int, frozenset[int]],
+    nodes: tuple[int, ...],
+    *,
+    home: tuple[int, ...],
+    placed: Sequence[tuple[Guest, tuple[int, ...]]],
+) -> _Rank:
+    domain = guest.workload.domain
+    chosen = frozenset().union(*(cpus_of[node] for node in nodes))
+    quiet = _quiet_cpus(host, chosen, domain.vcpus)
+    resident = guest.resident_mb
+    has = sum(resident.get(node, 0.0) for node in nodes)
+    room = sum(max(0.0, host.room_mb.get(node, 0.0)) for node in nodes) + has
+    neighbours = [other for other, where in placed if set(where) & set(nodes)]
+    living = sum(other.workload.domain.vcpus for other in neighbours)
+    total = sum(resident.values())
+    return _Rank(
+        memory_lacks=room < max(total, 1.0),
+        cpus_lack=len(chosen) < domain.vcpus,
+        nodes=len(nodes),
+        beside_lc=len(host.lc_l3 & _l3_of(host.topology, quiet)),
+        elsewhere=nodes != home,
+        penalty=sum(penalty(_class(guest), _class(other)) for other in neighbours),
+        load=living / len(chosen),
+        memory_away=round(1.0 - has / total, 3) if total else 0.0,
+        spread=sum(host.topology.distance(a, b) for a, b in combinations(nodes, 2)),
+        numbers=nodes,
+    )
+
+
+def _near_sets(topology: HostTopology, usable: Sequence[int], size: int) -> set[tuple[int, ...]]:
+    """Each usable node with its nearest usable ones: linear in the nodes, where all subsets would be exponential."""
+    return {
+        tuple(sorted([near for near in topology.nodes_by_distance(node) if near in usable][:size]))
+        for node in usable
+    }
+
+
+def _quiet_cpus(host: _Host, chosen: frozenset[int], vcpus: int) -> frozenset[int]:
+    """Leave out the L3 domains, or at least the cores, of latency-critical servers while enough CPUs remain.
+
+    A core is shared by its threads, and unless MBA throttles per thread so is its throttling.
+    """
+    topology = host.topology
+    other_l3 = frozenset(cpu for cpu in chosen if topology.l3_of_cpu(cpu) not in host.lc_l3)
+    if len(other_l3) >= vcpus:
+        return other_l3
+    other_cores = frozenset(
+        cpu for cpu in chosen if topology.core_of_cpu(cpu).id not in host.lc_cores
+    )
+    return other_cores or chosen
+
+
+def _memory(
+    host: _Host, guest: Guest, nodes: tuple[int, ...]
+) -> tuple[dict[int, float] | None, tuple[Reason, ...]]:
+    policy = _request(guest).memory_policy
+    vcpus = dict.fromkeys(nodes, 1)
+    reasons: list[Reason] = [Reason("memory_policy", policy)]
+    try:
+        shares = wanted_shares(policy, vcpus_per_node=vcpus, nodes=host.topology.node_ids)
+    except CapabilityMissingError as error:
+        reasons.append(Reason("memory_policy_used", MemoryPolicy.LOCAL, str(error)))
+        shares = wanted_shares(
+            MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=host.topology.node_ids
+        )
+    resident = guest.resident_mb
+    if shares is None or not resident:
+        return shares, tuple(reasons)
+    room = {
+        node: host.room_mb.get(node, 0.0) + resident.get(node, 0.0)
+        for node in host.topology.node_ids
+    }
+    try:
+        fitting, clipped = fit(shares, sum(resident.values()), room, nodes)
+    except (CapabilityMissingError, InvalidValueError) as error:
+        return None, (*reasons, Reason("memory_stays", str(error)))
+    return fitting, (*reasons, *clipped)
+
+
+# -- resource control --------------------------------------------------------------------------------------------------
+
+
+def _wish(host: _Host, guest: Guest, chosen: Iterable[int]) -> PartitionWish | None:
+    request = _request(guest)
+    if request.tier is None:
+        return None
+    domains = tuple(sorted(_l3_of(host.topology, chosen)))
+    ways: tuple[tuple[int, int], ...] = ()
+    levels: tuple[tuple[int, int], ...] = ()
+    if request.tier is Tier.LC:
+        ways = _ways(request, domains)
+    else:
+        levels = tuple(
+            (d, host.settings.be_mba_percent if d in host.lc_l3 else _FULL_PERCENT) for d in domains
+        )
+    running = guest.workload.activity is Activity.RUNNING
+    return PartitionWish(guest.uuid, request.tier.value, domains, ways, levels, running)
+
+
+def _ways(request: WorkloadRequest, domains: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Deal the flavor's amounts to the domains in order; with fewer groups than domains the largest is for each."""
+    amounts = [amount.ways for amount in request.l3 if amount.ways]
+    if not amounts:
+        return ()
+    if len(amounts) < len(domains):
+        amounts = [max(amounts)] * len(domains)
+    return tuple(zip(domains, amounts, strict=False))
+
+
+def _wish_reasons(wish: PartitionWish | None, host: _Host) -> list[Reason]:
+    if wish is None:
+        return [Reason("rdt", "default group", "the flavor has no tier")]
+    if wish.tier == Tier.LC:
+        return [Reason(f"ways_l3_{domain}", ways, "flavor") for domain, ways in wish.ways]
+    return [
+        Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in host.lc_l3 else "no LC")
+        for domain, level in wish.mba_percent
+    ]
+
+
+def _l3_of(topology: HostTopology, chosen: Iterable[int]) -> frozenset[int]:
+    return frozenset(l3 for cpu in chosen if (l3 := topology.l3_of_cpu(cpu)) is not None)
+
+
+def _class(guest: Guest) -> InterferenceClass:
+    return _request(guest).interference_class
+
+
+def _request(guest: Guest) -> WorkloadRequest:
+    request = guest.workload.request
+    assert request is not None, "only managed servers are placed"
+    return request

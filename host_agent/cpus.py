@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU and node lists as the kernel and libvirt write them (``0,2,4-7``, libvirt also ``0-7,^3``)."""
+
+import re
+from collections.abc import Iterable
+
+from placement_traits.errors import InvalidValueError
+
+_PART = re.compile(r"(\^?)(\d+)(?:-(\d+))?\Z")
+_LARGEST = 65535  # more than any kernel has; keeps a hostile "0-99999999999" from filling memory
+
+
+def parse(text: str) -> frozenset[int]:
+    """Parse a list; an empty text is the empty set.
+
+    :raises InvalidValueError: it is not a list of numbers and ranges
+    """
+    wanted: set[int] = set()
+    removed: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _PART.match(part)
+        if match is None:
+            raise InvalidValueError("CPU list", text, "numbers and ranges such as 0,2,4-7")
+        low, high = int(match[2]), int(match[3] or match[2])
+        if low > high or high > _LARGEST:
+            raise InvalidValueError("CPU list", text, f"ascending ranges up to {_LARGEST}")
+        (removed if match[1] else wanted).update(range(low, high + 1))
+    return frozenset(wanted - removed)
+
+
+def text(numbers: Iterable[int]) -> str:
+    """Return the shortest list the kernel would write; "" for the empty set."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

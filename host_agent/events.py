@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The libvirt of this host: domains, lifecycle events, and a connection that comes back.
+
+Events only say *look again*; what is true is always read from the domain list, so a lost event costs time until the
+next resync and nothing else. libvirt is imported on first use: it takes long to load and tests do without it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from host_agent.workloads import Activity
+from placement_traits.errors import ServiceUnavailableError
+
+LOG = logging.getLogger(__name__)
+
+_KEEPALIVE_S: Final = 5
+_KEEPALIVE_COUNT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDomain:
+    """One domain: UUID, live XML and what may be done to it."""
+
+    uuid: str
+    xml: str
+    activity: Activity
+
+
+class DomainSource(Protocol):
+    """What the agent needs of libvirt."""
+
+    def hostname(self) -> str:
+        """Nova's name of this hypervisor."""
+
+    def domains(self) -> tuple[ListedDomain, ...]:
+        """All active domains."""
+
+    def migrating(self, uuid: str) -> bool:
+        """Whether a job such as a live migration runs on the domain."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for an event; tell whether there was one."""
+
+    def wake(self) -> None:
+        """End a wait."""
+
+
+class LibvirtSource:
+    """A connection to libvirtd that is opened again whenever it was lost.
+
+    :param uri: connection URI
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._connection: Any = None
+        self._changed = threading.Event()
+        self._loop: threading.Thread | None = None
+
+    def hostname(self) -> str:
+        """Return libvirt's host name, which nova uses as hypervisor hostname.
+
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        with _translated(self):
+            return str(self._connected().getHostname())
+
+    def domains(self) -> tuple[ListedDomain, ...]:
+        """List all active domains with their live XML.
+
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        with _translated(self):
+            return tuple(self._listed())
+
+    def _listed(self) -> Iterator[ListedDomain]:
+        import libvirt
+
+        for domain in self._connected().listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            try:
+                state = domain.state()[0]
+                yield ListedDomain(domain.UUIDString(), domain.XMLDesc(), _activity(state))
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                    raise
+
+    def migrating(self, uuid: str) -> bool:
+        """Tell whether a job (migration, dump, save) runs on the domain.
+
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        import libvirt
+
+        with _translated(self):
+            try:
+                job = self._connected().lookupByUUIDString(uuid).jobInfo()
+            except libvirt.libvirtError as error:
+                if error.get_error_code() in (
+                    libvirt.VIR_ERR_NO_DOMAIN,
+                    libvirt.VIR_ERR_OPERATION_INVALID,
+                ):
+                    return False
+                raise
+        return bool(job[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a lifecycle event or :meth:`wake`; tell whether there was one."""
+        happened = self._changed.wait(seconds)
+        self._changed.clear()
+        return happened
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _quietly(connection.close)
+
+    def lost(self) -> None:
+        """Forget a broken connection; the next call opens a new one."""
+        self.close()
+
+    def _connected(self) -> Any:
+        import libvirt
+
+        if self._connection is not None and self._connection.isAlive():
+            return self._connection
+        self.close()
+        self._start_loop()
+        connection = libvirt.open(self._uri)
+        try:
+            connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
+        except libvirt.libvirtError as error:
+            LOG.debug(
+                "no keepalive on %s: %s", self._uri, error
+            )  # drivers within the process have none
+        connection.domainEventRegisterAny(
+            None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_event, None
+        )
+        self._connection = connection
+        self._changed.set()
+        LOG.info("connected to libvirt at %s", self._uri)
+        return connection
+
+    def _on_event(self, *_arguments: object) -> None:
+        self._changed.set()
+
+    def _start_loop(self) -> None:
+        import libvirt
+
+        if self._loop is not None:
+            return
+        libvirt.registerErrorHandler(
+            _ignore, None
+        )  # its default prints; errors come as exceptions anyway
+        libvirt.virEventRegisterDefaultImpl()
+
+        def run() -> None:
+            while True:
+                libvirt.virEventRunDefaultImpl()
+
+        self._loop = threading.Thread(target=run, name="libvirt-events", daemon=True)
+        self._loop.start()
+
+
+def _ignore(*_arguments: object) -> None:
+    """Drop an error that libvirt also raises."""
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    import libvirt
+
+    try:
+        action()
+    except libvirt.libvirtError as error:
+        LOG.debug("closing the libvirt connection: %s", error)
+
+
+class _translated:  # noqa: N801 - used like a function
+    """Turn libvirt's errors into ours, and forget the connection so that the next call opens a new one."""
+
+    def __init__(self, source: LibvirtSource) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if error is None:
+            return
+        import libvirt
+
+        if isinstance(error, libvirt.libvirtError):
+            self._source.lost()
+            raise ServiceUnavailableError(f"libvirt does not answer: {error}") from error
+
+
+def _activity(state: int) -> Activity:
+    import libvirt
+
+    if state in (
+        libvirt.VIR_DOMAIN_RUNNING,
+        libvirt.VIR_DOMAIN_BLOCKED,
+    ):
+        return Activity.RUNNING
+    if state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
+        return Activity.PAUSED
+    return Activity.OFF

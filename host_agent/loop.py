@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""observe -> decide -> apply -> report, again and again."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from host_agent import state
+from host_agent.actuators import own_threads
+from host_agent.actuators.executor import Executor
+from host_agent.assignment import Decision, Observation, Outcome
+from host_agent.conf import Settings
+from host_agent.controllers.placement import PlacementSettings, decide
+from host_agent.events import DomainSource
+from host_agent.sensors.observer import Observer
+from placement_traits.errors import ServiceUnavailableError
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One turn of the loop.
+
+    :param observation: what was seen
+    :param decision: what should be
+    :param outcomes: what was done, by server
+    :param seconds: time taken
+    :param paused: an operator has paused the agent: nothing was decided or done
+    """
+
+    observation: Observation
+    decision: Decision = field(default_factory=Decision)
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    seconds: float = 0.0
+    paused: bool = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Pages are left to be moved."""
+        return any(
+            outcome.remaining_kb and not outcome.problems for outcome in self.outcomes.values()
+        )
+
+
+class Listener(Protocol):
+    """Somebody who wants to know each round: metrics, Placement."""
+
+    def heard(self, done: Round) -> None:
+        """Take note; must neither block nor raise."""
+
+
+class Agent:
+    """The loop.
+
+    :param source: libvirt
+    :param observer: the sensors
+    :param executor: the writer
+    :param settings: intervals and choices
+    :param homes_file: state file; None keeps nothing (dry run)
+    :param paused_mark: the agent is paused while this file exists
+    :param listeners: told about each round
+    :param on_failure: called for each round that failed as a whole
+    :param write: false: not even the agent's own threads are moved
+    """
+
+    def __init__(
+        self,
+        source: DomainSource,
+        observer: Observer,
+        executor: Executor,
+        settings: Settings,
+        *,
+        homes_file: Path | None,
+        paused_mark: Path,
+        listeners: tuple[Listener, ...] = (),
+        on_failure: Callable[[], None] = lambda: None,
+        write: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._observer = observer
+        self._executor = executor
+        self._settings = settings
+        self._homes_file = homes_file
+        self._paused_mark = paused_mark
+        self._listeners = listeners
+        self._on_failure = on_failure
+        self._write = write
+        self._clock = clock
+        self._homes: dict[str, tuple[int, ...]] = state.load(homes_file) if homes_file else {}
+        self._libvirt_lost = False
+
+    def round(self, *, full: bool, relist: bool) -> Round:
+        """Take one turn.
+
+        :param full: everything is read again
+        :param relist: libvirt is asked for its domains
+        :raises ServiceUnavailableError: libvirt does not answer, and has not yet since the start
+        """
+        started = self._clock()
+        observation = self._observe(full=full, relist=relist)
+        if self._paused_mark.exists():
+            done = Round(observation, seconds=self._clock() - started, paused=True)
+        else:
+            decision, outcomes = self._act(observation)
+            done = Round(observation, decision, outcomes, self._clock() - started)
+        for listener in self._listeners:
+            listener.heard(done)
+        return done
+
+    def _act(self, observation: Observation) -> tuple[Decision, Mapping[str, Outcome]]:
+        choices = PlacementSettings(
+            self._settings.rdt.be_mba_percent, self._settings.memory.margin_mb
+        )
+        decision = decide(observation, self._homes, choices)
+        homes = {wanted.uuid: wanted.nodes for wanted in decision.assignments if not wanted.bound}
+        if homes != self._homes:
+            # Before it is carried out: after a crash in the middle the same homes are wanted again.
+            if self._homes_file is not None:
+                state.save(self._homes_file, homes)
+            self._homes = homes
+        if self._write:
+            own_threads.stay_on(own_threads.quiet_cpus(observation))
+        return decision, self._executor.apply(decision, observation)
+
+    def _observe(self, *, full: bool, relist: bool) -> Observation:
+        try:
+            observation = self._observer.observe(full=full, relist=relist)
+        except ServiceUnavailableError as error:
+            if not self._observer.has_looked:
+                raise
+            if not self._libvirt_lost:
+                LOG.warning("%s; going on with the servers known so far", error)
+            self._libvirt_lost = True
+            return self._observer.observe(full=False, relist=False)
+        if relist and self._libvirt_lost:
+            LOG.info("libvirt answers again")
+            self._libvirt_lost = False
+        return observation
+
+    def run(self, stop: threading.Event) -> None:
+        """Turn until ``stop`` is set; whatever fails, the next round comes."""
+        full_due = self._clock()
+        woken = True
+        while not stop.is_set():
+            full = self._clock() >= full_due
+            if full:
+                full_due = self._clock() + self._settings.resync_s
+            pause = self._settings.interval_s
+            try:
+                done = self.round(full=full, relist=full or woken or self._libvirt_lost)
+                if done.unfinished:
+                    pause = 0.0
+            except ServiceUnavailableError as error:
+                LOG.warning("%s; trying again", error)
+                full_due = self._clock()
+            except Exception:  # the outermost guard: counted and logged, and the loop goes on
+                LOG.exception("a round failed")
+                self._on_failure()
+                full_due = self._clock()
+            woken = self._source.wait(pause)

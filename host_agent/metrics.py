@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent tells Prometheus; the table :data:`METRICS` is the only place that names it, the documentation too.
+
+The exporter renders the last round when it is asked, so that an unread endpoint costs nothing.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from host_agent.assignment import Guest
+from host_agent.journal import Result
+from host_agent.loop import Round
+
+_SERVER: Final = ("server", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: name, ``gauge`` or ``counter``, sentence, labels."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS: Final[dict[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "numa_ext_servers", "gauge", "Servers on this host, by what the agent does.", ("state",)
+        ),
+        Metric("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
+        Metric("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
+        Metric("numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")),
+        Metric("numa_ext_paused", "gauge", "1 while an operator has paused the agent."),
+        Metric(
+            "numa_ext_placement_synced",
+            "gauge",
+            "1 when Placement holds what the agent published last, 0 while it is behind.",
+        ),
+        Metric("numa_ext_node_free_mb", "gauge", "Free memory of a NUMA node, MiB.", ("node",)),
+        Metric(
+            "numa_ext_server_memory_mb",
+            "gauge",
+            "Resident guest memory on a NUMA node by the last full pass, MiB.",
+            (*_SERVER, "node"),
+        ),
+        Metric(
+            "numa_ext_server_misplaced_mb",
+            "gauge",
+            "Guest memory that is still to be moved, MiB.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_ways",
+            "gauge",
+            "Own L3 ways of a latency-critical server in an L3 domain.",
+            (*_SERVER, "l3"),
+        ),
+        Metric(
+            "numa_ext_server_mba_percent",
+            "gauge",
+            "Memory bandwidth level wanted for a best-effort server in an L3 domain, per cent.",
+            (*_SERVER, "l3"),
+        ),
+        Metric(
+            "numa_ext_server_exclusive",
+            "gauge",
+            "1 when no other group may use the server's L3 ways.",
+            _SERVER,
+        ),
+    )
+}
+
+
+class Metrics:
+    """Collects from the loop, renders for Prometheus; a :class:`~host_agent.loop.Listener`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._actions: Counter[tuple[str, str]] = Counter()
+        self._rounds: Counter[str] = Counter()
+        self._last: Round | None = None
+        self.placement_synced = False
+
+    def count(self, action: str, result: Result) -> None:
+        """Count an action."""
+        with self._lock:
+            self._actions[action, result.value] += 1
+
+    def failed_round(self) -> None:
+        """Count a round that failed as a whole."""
+        with self._lock:
+            self._rounds["failed"] += 1
+
+    def heard(self, done: Round) -> None:
+        """Take note of a round."""
+        with self._lock:
+            self._rounds["done"] += 1
+            self._last = done
+
+    def samples(self) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+        """Yield metric, label values and value."""
+        with self._lock:
+            last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
+        for (action, result), number in sorted(actions.items()):
+            yield METRICS["numa_ext_actions"], (action, result), number
+        for result, number in sorted(rounds.items()):
+            yield METRICS["numa_ext_rounds"], (result,), number
+        yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
+        if last is not None:
+            yield from _of_round(last)
+
+    def collect(self) -> Iterator[Any]:
+        """Render for prometheus_client (a custom collector)."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        families: dict[str, Any] = {}
+        kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+        for metric, labels, value in self.samples():
+            family = families.get(metric.name)
+            if family is None:
+                family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+                families[metric.name] = family
+            family.add_metric(labels, value)
+        yield from families.values()
+
+
+def _of_round(done: Round) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+    yield METRICS["numa_ext_loop_seconds"], (), done.seconds
+    yield METRICS["numa_ext_paused"], (), float(done.paused)
+    states = Counter(_state(guest) for guest in done.observation.guests)
+    for state, number in sorted(states.items()):
+        yield METRICS["numa_ext_servers"], (state,), number
+    for node, free in sorted(done.observation.free_mb.items()):
+        yield METRICS["numa_ext_node_free_mb"], (str(node),), free
+    for guest in done.observation.guests:
+        who = (guest.uuid, guest.workload.title)
+        for node, mb in sorted(guest.resident_mb.items()):
+            yield METRICS["numa_ext_server_memory_mb"], (*who, str(node)), mb
+        outcome = done.outcomes.get(guest.uuid)
+        wanted = done.decision.get(guest.uuid)
+        if outcome is not None:
+            yield METRICS["numa_ext_server_misplaced_mb"], who, outcome.remaining_kb / 1024
+        if outcome is not None and outcome.place is not None and outcome.place.group:
+            yield METRICS["numa_ext_server_exclusive"], who, float(outcome.place.exclusive)
+        if wanted is not None and wanted.partition is not None:
+            for l3, ways in wanted.partition.ways:
+                yield METRICS["numa_ext_server_ways"], (*who, str(l3)), ways
+            for l3, percent in wanted.partition.mba_percent:
+                yield METRICS["numa_ext_server_mba_percent"], (*who, str(l3)), percent
+
+
+def _state(guest: Guest) -> str:
+    if guest.workload.request is None:
+        return "unmanaged"
+    return "hands_off" if guest.hands_off else "managed"
+
+
+def serve(metrics: Metrics, address: str, port: int) -> Any:
+    """Start the endpoint in a thread of its own; return the server object (``shutdown()`` ends it)."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    server, _thread = start_http_server(port, addr=address, registry=registry)
+    return server

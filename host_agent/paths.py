@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the host's files are: one object, so that tests put /proc, /sys and resctrl somewhere else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaths:
+    """Roots of everything that is read from or written to the host.
+
+    :param proc: the proc file system
+    :param sys: the sysfs file system
+    :param resctrl: mount point of resctrl
+    :param libvirt_pids: folder of libvirt's pid files, ``NAME.pid`` each
+    :param state: folder of the agent's own journal, state and pause mark
+    """
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    resctrl: Path = Path("/sys/fs/resctrl")
+    libvirt_pids: Path = Path("/run/libvirt/qemu")
+    state: Path = Path("/var/lib/numa-host-agent")
+
+    @property
+    def journal(self) -> Path:
+        """The journal that is written to now; rotated ones have a number appended."""
+        return self.state / "journal.jsonl"
+
+    @property
+    def homes(self) -> Path:
+        """The small state file: what is not visible on the host itself."""
+        return self.state / "state.json"
+
+    @property
+    def paused(self) -> Path:
+        """Exists while an operator has paused the agent."""
+        return self.state / "paused"

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The privileged operations, as one object over the host's files."""
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+from host_agent import cpus
+from host_agent.paths import HostPaths
+from host_agent.privileged import guest_ram, page_mover, partitions, processes
+from host_agent.privileged.shapes import (
+    MoveLimits,
+    MoveReport,
+    PartitionReport,
+    PartitionWish,
+    Pin,
+    PinFailure,
+    Process,
+    RamRange,
+    Target,
+)
+from host_agent.privileged.syscalls import PAGE, Syscalls
+
+_SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
+
+
+class HostOperations:
+    """Operations on this host, for a caller that has the rights.
+
+    :param paths: where the host's files are
+    :param kernel: the page-moving system calls
+    """
+
+    def __init__(self, paths: HostPaths, kernel: page_mover.Kernel | None = None) -> None:
+        self._paths = paths
+        self._kernel = kernel or Syscalls()
+
+    def process(self, uuid: str) -> Process:
+        """Return process and threads of a domain.
+
+        :raises ProcessGoneError: it has none
+        """
+        with processes.opened(self._paths, uuid) as pid:
+            return self._read(uuid, pid)
+
+    def _read(self, uuid: str, pid: int) -> Process:
+        try:
+            return processes.read_process(self._paths, pid)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
+
+    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
+        """Walk the page tables of a domain's guest memory: exact, and too slow for a fast loop.
+
+        :raises ProcessGoneError: it has no process
+        """
+        with processes.opened(self._paths, uuid) as pid:
+            return self._ram(uuid, pid, with_thp=False)
+
+    def _ram(self, uuid: str, pid: int, *, with_thp: bool) -> tuple[RamRange, ...]:
+        try:
+            return guest_ram.read(self._paths.proc / str(pid), with_thp=with_thp)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
+
+    def sample(
+        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Look up where some pages of each range are.
+
+        :param pages: how many per range, spread evenly with a random offset in each stretch
+        :returns: node -> resident pages found, as pairs
+        """
+        chooser = random.Random(_SEED)
+        found: Counter[int] = Counter()
+        with processes.opened(self._paths, uuid) as pid:
+            for start, end in ranges:
+                total = (end - start) // PAGE
+                step = max(1, total // pages)
+                wanted = array(
+                    "Q",
+                    (
+                        start + PAGE * min(first + chooser.randrange(step), total - 1)
+                        for first in range(0, total, step)
+                    ),
+                )
+                found.update(self._kernel.locate(pid, wanted))
+        return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
+
+    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
+        """Set the affinity of threads of a domain; return those that could not be set.
+
+        :raises ProcessGoneError: it has no process
+        """
+        with processes.opened(self._paths, uuid) as pid:
+            process = self._read(uuid, pid)
+            problems = (
+                (pin.tid, processes.set_affinity(process, pin.tid, cpus.parse(pin.cpus)))
+                for pin in pins
+            )
+            return tuple(PinFailure(tid, problem) for tid, problem in problems if problem)
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        """Bring guest memory nearer to its targets, within limits.
+
+        :raises ProcessGoneError: it has no process
+        """
+        with processes.opened(self._paths, uuid) as pid:
+            ranges = self._ram(uuid, pid, with_thp=True)
+            return page_mover.move(self._kernel, pid, ranges, targets, limits)
+
+    def partition(
+        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+    ) -> PartitionReport:
+        """Make the RDT groups what the wishes ask for; see :func:`host_agent.privileged.partitions.partition`."""
+        return partitions.partition(self._paths, wishes, shrink_root, shared_ways_min, write)
+
+    def reset_partitions(self, write: bool) -> tuple[str, ...]:
+        """Remove all our RDT groups and give root all ways back; return the commands."""
+        return partitions.reset(self._paths, write)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Glue from the agent's wishes to the RDT plan and its executor, on the privileged side.
+
+The plan is made here, next to the kernel's state it is made of; only wishes come in and only what was written goes out.
+Every thread of a server's process belongs into its group, emulator, IO and vhost threads too: they touch the same data
+for the same server, and a thread left in root would fill the ways that root shares with everybody.
+"""
+
+from collections.abc import Sequence
+
+from host_agent.controllers.rdt_partition import (
+    PartitionPlan,
+    PartitionSettings,
+    VmPartition,
+    WantedPartition,
+    plan,
+)
+from host_agent.paths import HostPaths
+from host_agent.privileged import processes
+from host_agent.privileged.shapes import PartitionPlace, PartitionReport, PartitionWish
+from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
+from host_agent.rdt.executor import DryRun, Executor, RdtActuator
+from host_agent.rdt.files import OsFiles
+from host_agent.rdt.resctrl import Resctrl
+from placement_traits.errors import NumaExtError
+from placement_traits.names import Tier
+
+
+def tree(paths: HostPaths) -> Resctrl:
+    """Return the resctrl tree of a host."""
+    return Resctrl(OsFiles(str(paths.resctrl)))
+
+
+def _actuator(paths: HostPaths, resctrl: Resctrl, write: bool) -> RdtActuator:
+    proc = str(paths.proc)
+    return Executor(resctrl, proc=proc) if write else DryRun(resctrl, proc=proc)
+
+
+def partition(
+    paths: HostPaths,
+    wishes: Sequence[PartitionWish],
+    shrink_root: bool,
+    shared_ways_min: int,
+    write: bool,
+) -> PartitionReport:
+    """Make groups, masks and membership of threads what the wishes ask for; a second call writes nothing.
+
+    :param shrink_root: take the LC servers' ways from the default group, too
+    :param shared_ways_min: ways per L3 domain that stay shared
+    :param write: false: only say what would be written
+    :returns: the commands and where each server is; a problem instead of an error, so that one server's never hides
+        another's
+    """
+    resctrl = tree(paths)
+    actuator = _actuator(paths, resctrl, write)
+    wanted = [_wanted(wish) for wish in wishes]
+    settings = PartitionSettings(shrink_root=shrink_root, shared_ways_min=shared_ways_min)
+    try:
+        if not wanted and not resctrl.available():
+            return PartitionReport((), (), "")
+        decided = plan(resctrl.capabilities(), resctrl.actual(), wanted, settings)
+        writes = actuator.apply(decided)
+    except (NumaExtError, OSError) as error:
+        places = tuple(PartitionPlace(w.uuid, "", "", False, (), 0, str(error)) for w in wishes)
+        return PartitionReport((), places, str(error))
+    refused = {refusal.uuid: refusal.sentence for refusal in decided.refused}
+    places = tuple(_place(paths, actuator, wish, decided, refused) for wish in wishes)
+    return PartitionReport(tuple(map(str, writes)), places, "")
+
+
+def _wanted(wish: PartitionWish) -> WantedPartition:
+    return WantedPartition(
+        wish.uuid,
+        Tier(wish.tier),
+        frozenset(wish.domains),
+        dict(wish.ways),
+        dict(wish.mba_percent),
+    )
+
+
+def _place(
+    paths: HostPaths,
+    actuator: RdtActuator,
+    wish: PartitionWish,
+    decided: PartitionPlan,
+    refused: dict[str, str],
+) -> PartitionPlace:
+    vm = decided.get(wish.uuid)
+    if vm is None:
+        sentence = refused.get(wish.uuid, "it has no place in the plan")
+        return PartitionPlace(wish.uuid, "", "", False, (), 0, sentence)
+    moved, problem = (0, "") if not wish.running else _move(paths, actuator, vm)
+    reasons = tuple(map(str, vm.reasons))
+    return PartitionPlace(vm.uuid, vm.group, vm.monitor, vm.exclusive, reasons, moved, problem)
+
+
+def _move(paths: HostPaths, actuator: RdtActuator, vm: VmPartition) -> tuple[int, str]:
+    try:
+        with processes.opened(paths, vm.uuid) as pid:
+            outside = processes.kernel_vhost(paths, pid)
+            result = actuator.move_process(vm.group, vm.monitor, pid, outside)
+    except (ResctrlError, processes.ProcessGoneError) as error:
+        return 0, str(error)
+    return len(result.moved), ""
+
+
+def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
+    """Remove all our groups and give root all ways and all bandwidth back.
+
+    :returns: the commands, none where no resctrl is mounted
+    :raises ResctrlError: the kernel refused one
+    """
+    resctrl = tree(paths)
+    try:
+        return tuple(map(str, _actuator(paths, resctrl, write).reset()))
+    except ResctrlUnavailableError:
+        return ()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find a domain's QEMU process and its threads, and make sure that it is the right one.
+
+The caller names a UUID only. libvirt's pid files (in a folder that only root writes) give candidates, the command line
+must carry ``-uuid UUID``, and a pidfd held over the work tells whether the process still lives.
+"""
+
+import os
+import re
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from host_agent.paths import HostPaths
+from host_agent.privileged.shapes import Process, Role, Thread
+from placement_traits.errors import InvalidValueError, NumaExtError
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+_VCPU = re.compile(r"CPU (\d+)/(KVM|TCG)")
+_KERNEL_VHOST_UNTIL: Final = (6, 4)  # since then vhost workers are threads of the process itself
+
+
+class ProcessGoneError(NumaExtError):
+    """The domain has no process (any more)."""
+
+
+@contextmanager
+def opened(paths: HostPaths, uuid: str) -> Iterator[int]:
+    """Find the process of a domain, hold it by pidfd and yield its pid.
+
+    :raises InvalidValueError: ``uuid`` is none
+    :raises ProcessGoneError: no process carries it, or it ended meanwhile
+    """
+    if not _UUID.match(uuid):
+        raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
+    pid = _find(paths, uuid)
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise ProcessGoneError(f"the process of domain {uuid} has ended") from error
+    try:
+        # The pid may have been taken over between reading the file and opening it: look again, now that it is held.
+        if not _carries(paths.proc / str(pid), uuid) or select.select([descriptor], [], [], 0)[0]:
+            raise ProcessGoneError(f"the process of domain {uuid} has ended")
+        yield pid
+    finally:
+        os.close(descriptor)
+
+
+def _find(paths: HostPaths, uuid: str) -> int:
+    try:
+        files = sorted(paths.libvirt_pids.glob("*.pid"))
+    except OSError as error:
+        raise ProcessGoneError(f"{paths.libvirt_pids} cannot be read: {error.strerror}") from error
+    for file in files:
+        try:
+            pid = int(file.read_text().strip())
+        except (OSError, ValueError):
+            continue  # the domain is just ending, or the file is not libvirt's
+        if _carries(paths.proc / str(pid), uuid):
+            return pid
+    raise ProcessGoneError(f"no process under {paths.libvirt_pids} runs domain {uuid}")
+
+
+def _carries(process: Path, uuid: str) -> bool:
+    try:
+        arguments = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    wanted = uuid.encode()
+    return any(flag == b"-uuid" and value == wanted for flag, value in pairwise(arguments))
+
+
+def read_process(paths: HostPaths, pid: int) -> Process:
+    """Read the threads of a process that is held by :func:`opened`."""
+    base = paths.proc / str(pid)
+    threads = [
+        thread
+        for name in sorted(os.listdir(base / "task"), key=int)
+        if (thread := _thread(base / "task" / name, int(name))) is not None
+    ]
+    for tid in kernel_vhost(paths, pid):
+        thread = _thread(paths.proc / str(tid), tid)
+        if thread is not None:
+            threads.append(thread)
+    started = int((base / "stat").read_text().rpartition(")")[2].split()[19])
+    return Process(pid, started, _status(base)["Mems_allowed_list"], tuple(threads))
+
+
+def _thread(task: Path, tid: int) -> Thread | None:
+    try:
+        status = _status(task)
+    except OSError:
+        return None  # ended between listing and reading
+    name = status.get("Name", "")
+    role, vcpu = _role(name)
+    return Thread(tid, role, vcpu, name, status.get("Cpus_allowed_list", ""))
+
+
+def _role(name: str) -> tuple[Role, int]:
+    vcpu = _VCPU.match(name)
+    if vcpu:
+        return Role.VCPU, int(vcpu[1])
+    if name.startswith("vhost-"):
+        return Role.VHOST, -1
+    if name.startswith("IO "):
+        return Role.IO, -1
+    return Role.EMULATOR, -1
+
+
+def _status(task: Path) -> dict[str, str]:
+    lines = (task / "status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _kernel_release() -> tuple[int, int]:
+    major, minor = re.match(r"(\d+)\.(\d+)", os.uname().release).groups()  # type: ignore[union-attr]
+    return int(major), int(minor)
+
+
+def kernel_vhost(paths: HostPaths, pid: int) -> tuple[int, ...]:
+    """Return the vhost workers that Linux before 6.4 keeps outside the process, as kernel threads named after it."""
+    if _kernel_release() >= _KERNEL_VHOST_UNTIL:
+        return ()
+    wanted = f"vhost-{pid}\n"
+    found = []
+    for entry in paths.proc.iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "comm").read_text() == wanted:
+                found.append(int(entry.name))
+        except OSError:
+            continue  # ended between listing and reading
+    return tuple(sorted(found))
+
+
+def set_affinity(process: Process, tid: int, cpus: frozenset[int]) -> str:
+    """Set the affinity of one thread of ``process``; return the problem, "" when it is done.
+
+    The kernel cuts it to the thread's cpuset itself, so this never widens what nova and libvirt allow.
+    """
+    if all(thread.tid != tid for thread in process.threads):
+        return f"thread {tid} does not belong to process {process.pid}"
+    try:
+        os.sched_setaffinity(tid, cpus)
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return ""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seam over oslo.privsep: the agent runs without rights, a small helper process keeps four capabilities.
+
+The helper is started on the first call (``sudo privsep-helper``, or ``[numa_ext_privileged]helper_command``), reads the
+same configuration files for the host's paths, and answers until the agent ends. Named tuples travel as plain ones.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from oslo_config import cfg
+from oslo_privsep import priv_context
+
+from host_agent import conf as agent_conf
+from host_agent.privileged import seam
+from host_agent.privileged.operations import HostOperations
+from host_agent.privileged.shapes import (
+    MoveLimits,
+    MoveReport,
+    PartitionPlace,
+    PartitionReport,
+    PartitionWish,
+    Pin,
+    PinFailure,
+    Process,
+    RamRange,
+    Target,
+    Thread,
+)
+
+context: Final = priv_context.PrivContext(
+    "host_agent.privileged",
+    cfg_section="numa_ext_privileged",
+    pypath=f"{__name__}.context",
+    capabilities=list(seam.NEEDED),
+)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _entrypoint(function: _Function) -> _Function:
+    """Mark a function that the helper may run for us; oslo.privsep's own decorator has no types."""
+    marked: _Function = context.entrypoint(function)
+    return marked
+
+
+@cache
+def _operations() -> HostOperations:
+    """Build the operations inside the helper, from its own reading of the configuration."""
+    agent_conf.register(cfg.CONF)
+    return HostOperations(agent_conf.paths(cfg.CONF))
+
+
+@_entrypoint
+def _process(uuid: str) -> Any:
+    return _operations().process(uuid)
+
+
+@_entrypoint
+def _guest_ram(uuid: str) -> Any:
+    return _operations().guest_ram(uuid)
+
+
+@_entrypoint
+def _sample(uuid: str, ranges: Sequence[tuple[int, int]], pages: int) -> Any:
+    return _operations().sample(uuid, ranges, pages)
+
+
+@_entrypoint
+def _pin(uuid: str, pins: Sequence[Sequence[Any]]) -> Any:
+    return _operations().pin(uuid, [Pin(*pin) for pin in pins])
+
+
+@_entrypoint
+def _move_memory(uuid: str, targets: Sequence[Sequence[Any]], limits: Sequence[Any]) -> Any:
+    return _operations().move_memory(
+        uuid, [Target(*target) for target in targets], MoveLimits(*limits)
+    )
+
+
+@_entrypoint
+def _partition(
+    wishes: Sequence[Sequence[Any]], shrink_root: bool, shared_ways_min: int, write: bool
+) -> Any:
+    wanted = [PartitionWish(*wish) for wish in wishes]
+    return _operations().partition(wanted, shrink_root, shared_ways_min, write)
+
+
+@_entrypoint
+def _reset_partitions(write: bool) -> Any:
+    return _operations().reset_partitions(write)
+
+
+class Separated:
+    """The agent's end: calls the helper and gives the answers their names back.
+
+    :param conf: the loaded configuration; oslo.privsep hands its files to the helper
+    """
+
+    def __init__(self, conf: Any) -> None:
+        # oslo.privsep knows only the global configuration object.
+        if conf is not cfg.CONF:
+            cfg.CONF([], project="numa-host-agent", default_config_files=conf.config_file or [])
+        priv_context.init()
+
+    def process(self, uuid: str) -> Process:
+        """Ask the helper."""
+        pid, started, mems, threads = _process(uuid)
+        return Process(pid, started, mems, tuple(Thread(*thread) for thread in threads))
+
+    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
+        """Ask the helper."""
+        return tuple(RamRange(*found) for found in _guest_ram(uuid))
+
+    def sample(
+        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Ask the helper."""
+        return tuple((node, count) for node, count in _sample(uuid, list(ranges), pages))
+
+    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
+        """Ask the helper."""
+        return tuple(PinFailure(*failure) for failure in _pin(uuid, list(pins)))
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        """Ask the helper."""
+        return MoveReport(*_move_memory(uuid, list(targets), limits))
+
+    def partition(
+        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+    ) -> PartitionReport:
+        """Ask the helper."""
+        writes, places, problem = _partition(list(wishes), shrink_root, shared_ways_min, write)
+        return PartitionReport(writes, tuple(PartitionPlace(*place) for place in places), problem)
+
+    def reset_partitions(self, write: bool) -> tuple[str, ...]:
+        """Ask the helper."""
+        return tuple(_reset_partitions(write))

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the seam to the privileged helper: named tuples of plain values, which msgpack carries as they are.
+
+Never page lists: the helper gets ranges and shares and makes the lists itself.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Role(StrEnum):
+    """What a thread of a QEMU process does."""
+
+    VCPU = "vcpu"
+    IO = "io"
+    VHOST = "vhost"
+    EMULATOR = "emulator"
+
+
+class Thread(NamedTuple):
+    """One thread that works for a domain.
+
+    :param tid: thread id
+    :param role: a :class:`Role`
+    :param vcpu: number of the vCPU, -1 for others
+    :param name: the kernel's ``comm``
+    :param cpus: ``Cpus_allowed_list``
+    """
+
+    tid: int
+    role: str
+    vcpu: int
+    name: str
+    cpus: str
+
+
+class Process(NamedTuple):
+    """A domain's process with its threads.
+
+    :param pid: process id
+    :param started: start time in clock ticks since boot: pid and this together never come again
+    :param mems: ``Mems_allowed_list``: nodes its cpuset allows
+    :param threads: all threads, ascending by tid, vhost kernel threads last
+    """
+
+    pid: int
+    started: int
+    mems: str
+    threads: tuple[Thread, ...]
+
+
+class RamRange(NamedTuple):
+    """One mapping of guest memory.
+
+    :param start: first address
+    :param end: address behind the last
+    :param bound: nodes that the memory policy binds it to, ascending; empty for the default policy
+    :param page_kb: page size of the mapping, KiB (more than the base page: hugetlb)
+    :param thp_kb: part backed by transparent huge pages, KiB; -1 when not asked for
+    :param resident_kb: (node, KiB) pairs, ascending by node
+    """
+
+    start: int
+    end: int
+    bound: tuple[int, ...]
+    page_kb: int
+    thp_kb: int
+    resident_kb: tuple[tuple[int, int], ...]
+
+
+class Target(NamedTuple):
+    """Where a range of guest memory shall be: (node, share) pairs whose shares sum to 1."""
+
+    start: int
+    end: int
+    shares: tuple[tuple[int, float], ...]
+
+
+class MoveLimits(NamedTuple):
+    """How much one call may do.
+
+    :param max_kb: KiB to move at most
+    :param rate_mbps: MB/s at most, 0 for no limit
+    :param seconds: time after which the call returns
+    """
+
+    max_kb: int
+    rate_mbps: int
+    seconds: float
+
+
+class MoveReport(NamedTuple):
+    """What one call did.
+
+    :param moved_kb: KiB that arrived
+    :param remaining_kb: KiB that are still not where they shall be
+    :param failed: pages (or huge pages) that the kernel refused to move after retries
+    :param calls: move_pages calls that moved
+    :param seconds: time taken
+    :param problem: the sentence about what stopped it, "" when nothing did
+    """
+
+    moved_kb: int
+    remaining_kb: int
+    failed: int
+    calls: int
+    seconds: float
+    problem: str
+
+
+class PinFailure(NamedTuple):
+    """A thread whose affinity could not be set, and the kernel's reason."""
+
+    tid: int
+    problem: str
+
+
+class Pin(NamedTuple):
+    """A thread and the CPUs it may run on, as a list text."""
+
+    tid: int
+    cpus: str
+
+
+class PartitionWish(NamedTuple):
+    """What one server wants of resource control; pairs instead of mappings, for the wire.
+
+    :param uuid: of the server
+    :param tier: ``LC`` or ``BE``
+    :param domains: L3 domains of its CPUs
+    :param ways: LC: (L3 domain, exclusive ways)
+    :param mba_percent: BE: (L3 domain, memory bandwidth level)
+    :param running: false: the group is kept for it, but no thread is moved
+    """
+
+    uuid: str
+    tier: str
+    domains: tuple[int, ...]
+    ways: tuple[tuple[int, int], ...]
+    mba_percent: tuple[tuple[int, int], ...]
+    running: bool
+
+
+class PartitionPlace(NamedTuple):
+    """Where a server is in resource control.
+
+    :param uuid: of the server
+    :param group: control group, "" is root's
+    :param monitor: monitoring group in it, "" when the control group counts for it
+    :param exclusive: its ways are nobody else's
+    :param reasons: why, one sentence or term each
+    :param moved: threads moved into the group by this call
+    :param problem: why it is not (completely) in its group, "" when it is
+    """
+
+    uuid: str
+    group: str
+    monitor: str
+    exclusive: bool
+    reasons: tuple[str, ...]
+    moved: int
+    problem: str
+
+
+class PartitionReport(NamedTuple):
+    """What one call did or would do.
+
+    :param writes: commands on the resctrl tree, in order
+    :param places: one entry per wish
+    :param problem: what stopped it, "" when nothing did
+    """
+
+    writes: tuple[str, ...]
+    places: tuple[PartitionPlace, ...]
+    problem: str

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the host: domains, threads, where guest memory is, how much is free.
+
+Cheap looks (threads, sampled pages) happen every round; dear ones (domain XML, walking page tables, the topology) at
+events, at resyncs and after moves. A server that cannot be read is reported with its problem and does not keep the
+others from being seen.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from host_agent.assignment import Guest, Observation
+from host_agent.events import DomainSource, ListedDomain
+from host_agent.privileged.seam import Privileged
+from host_agent.privileged.shapes import Process, RamRange
+from host_agent.workloads import Activity, Unmanaged, Workload, parse
+from placement_traits.errors import NumaExtError
+from placement_traits.topology import HostTopology
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Guest memory as the last full pass saw it, and the process it belongs to."""
+
+    pid: int
+    started: int
+    ram: tuple[RamRange, ...]
+    at: float
+
+
+class Observer:
+    """Makes observations and remembers what is dear to read.
+
+    :param source: domains
+    :param privileged: processes and memory
+    :param discover: reads the topology
+    :param node_root: ``/sys/devices/system/node``
+    :param manage_untagged: see :func:`host_agent.workloads.parse`
+    :param sample_pages: pages looked up per memory range in a cheap look
+    """
+
+    def __init__(
+        self,
+        source: DomainSource,
+        privileged: Privileged,
+        discover: Callable[[], HostTopology],
+        node_root: Path,
+        *,
+        manage_untagged: bool = False,
+        sample_pages: int = 512,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._privileged = privileged
+        self._discover = discover
+        self._node_root = node_root
+        self._manage_untagged = manage_untagged
+        self._sample_pages = sample_pages
+        self._clock = clock
+        self._topology: HostTopology | None = None
+        self._workloads: dict[str, Workload] = {}
+        self._seen: dict[str, ListedDomain] = {}
+        self._memory: dict[str, _Memory] = {}
+        self._warned: dict[str, str] = {}
+
+    def observe(self, *, full: bool, relist: bool) -> Observation:
+        """Look at the host.
+
+        :param full: read the topology and walk the page tables of every managed server
+        :param relist: ask libvirt for its domains; else those of the last time are taken
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        if full or relist:
+            self._list()
+        if full or self._topology is None:
+            self._topology = self._discover()
+        guests = tuple(self._guest(workload, full=full) for workload in self._workloads.values())
+        free = {node: self._free_mb(node) for node in self._topology.node_ids}
+        return Observation(self._topology, guests, free)
+
+    @property
+    def has_looked(self) -> bool:
+        """The host was seen at least once."""
+        return self._topology is not None
+
+    def forget_memory(self, uuid: str) -> None:
+        """Walk the page tables of a server again at the next look: its pages were moved."""
+        self._memory.pop(uuid, None)
+
+    def _list(self) -> None:
+        listed = {domain.uuid: domain for domain in self._source.domains()}
+        workloads = {}
+        for uuid, domain in listed.items():
+            if domain.activity is Activity.OFF:
+                continue
+            if self._seen.get(uuid) == domain:
+                workloads[uuid] = self._workloads[uuid]
+                continue
+            try:
+                workload = parse(domain.xml, domain.activity, manage_untagged=self._manage_untagged)
+            except NumaExtError as error:
+                self._warn(uuid, f"domain {uuid} is skipped: {error}")
+                continue
+            workloads[uuid] = workload
+            if workload.unmanaged is Unmanaged.MALFORMED:
+                self._warn(uuid, f"server {uuid} is left alone: {workload.problem}")
+        self._seen = {uuid: domain for uuid, domain in listed.items() if uuid in workloads}
+        self._workloads = workloads
+        self._memory = {uuid: seen for uuid, seen in self._memory.items() if uuid in listed}
+        self._warned = {uuid: said for uuid, said in self._warned.items() if uuid in listed}
+
+    def _warn(self, uuid: str, sentence: str) -> None:
+        """Say it once, and again only when it changes."""
+        if self._warned.get(uuid) != sentence:
+            self._warned[uuid] = sentence
+            LOG.warning("%s", sentence)
+
+    def _guest(self, workload: Workload, *, full: bool) -> Guest:
+        if workload.request is None:
+            return Guest(workload)
+        uuid = workload.uuid
+        try:
+            process = self._privileged.process(uuid)
+            if workload.activity is not Activity.RUNNING:
+                return Guest(workload, process, problem="")
+            memory, fresh = self._ram(uuid, process, full=full)
+            sampled = {} if fresh else self._sample(uuid, memory)
+        except (NumaExtError, OSError) as error:
+            return Guest(workload, problem=str(error))
+        age = self._clock() - memory.at
+        return Guest(workload, process, memory.ram, age, sampled)
+
+    def _ram(self, uuid: str, process: Process, *, full: bool) -> tuple[_Memory, bool]:
+        known = self._memory.get(uuid)
+        same = known and (known.pid, known.started) == (process.pid, process.started)
+        if known and same and not full:
+            return known, False
+        ram = self._privileged.guest_ram(uuid)
+        memory = _Memory(process.pid, process.started, ram, self._clock())
+        self._memory[uuid] = memory
+        return memory, True
+
+    def _sample(self, uuid: str, memory: _Memory) -> Mapping[int, float]:
+        ranges = [(found.start, found.end) for found in memory.ram]
+        found = dict(self._privileged.sample(uuid, ranges, self._sample_pages))
+        total = sum(found.values())
+        return {node: count / total for node, count in found.items()} if total else {}
+
+    def _free_mb(self, node: int) -> int:
+        """Free memory of a node, with the page cache that the kernel gives up easily."""
+        try:
+            text = (self._node_root / f"node{node}" / "meminfo").read_text()
+        except OSError as error:
+            LOG.debug("node %s: %s", node, error)
+            return 0
+        kib = {}
+        for line in text.splitlines():
+            words = line.split()
+            if len(words) >= 4:
+                kib[words[2].rstrip(":")] = int(words[3])
+        return (kib.get("MemFree", 0) + kib.get("Inactive(file)", 0)) // 1024
