@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The running lab as the integration tests see it: servers, compute hosts, and what is read back on them.
+
+Nothing here uses the host agent's code: what a test asserts about a host comes from ``devstack/lab/readback.py``, from
+the kernel's files or from ``numa-host-agent-ctl`` as an operator would call it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
+
+from numa_lab.emulated import EmulatedHost  # noqa: E402
+from numa_lab.lab import Lab  # noqa: E402
+from numa_lab.settings import Settings  # noqa: E402
+from numa_lab.show import cpu_set, run_on  # noqa: E402
+from numa_lab.terminal import Progress  # noqa: E402
+
+__all__ = ["Cloud", "Domain", "Host", "Server", "cpu_set", "eventually"]
+
+Facts = dict[str, Any]
+T = TypeVar("T")
+
+
+def eventually(
+    what: str, probe: Callable[[], T | None], timeout_s: float = 240.0, pause_s: float = 1.0
+) -> T:
+    """Wait until ``probe`` returns something true and return it.
+
+    :raises AssertionError: naming ``what`` and the last answer, when it did not happen in time
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last answer: {answer!r}")
+        time.sleep(pause_s)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What kernel and libvirt of a host say about one running server (``readback.py``)."""
+
+    facts: Facts
+    host: Facts
+
+    @property
+    def cpus(self) -> set[int]:
+        """CPUs on which the vCPU threads may run."""
+        return set().union(*(cpu_set(vcpu["cpus"]) for vcpu in self.facts["vcpus"]))
+
+    @property
+    def nodes(self) -> set[str]:
+        """NUMA nodes of these CPUs."""
+        return {node for node, cpus in self.host["node_cpus"].items() if cpu_set(cpus) & self.cpus}
+
+    @property
+    def l3(self) -> set[str]:
+        """L3 domains of these CPUs."""
+        return {
+            domain for domain, cpus in self.host["l3_cpus"].items() if cpu_set(cpus) & self.cpus
+        }
+
+    @property
+    def memory_share(self) -> dict[str, float]:
+        """Part of the resident guest RAM per NUMA node; they sum to 1."""
+        total = sum(self.facts["pages_kb"].values())
+        return {node: kb / total for node, kb in self.facts["pages_kb"].items()} if total else {}
+
+    @property
+    def group(self) -> str:
+        """The one control group that holds all vCPU threads."""
+        assert len(self.facts["groups"]) == 1, (
+            f"vCPU threads are in several groups: {self.facts['groups']}"
+        )
+        return str(self.facts["groups"][0])
+
+    def mask(self, domain: str) -> int:
+        """L3 mask of its group in an L3 domain."""
+        return int(self.host["resctrl"][self.group]["schemata"]["L3"][domain], 16)
+
+    def enforced(self) -> bool:
+        """Memory is resident and all vCPU threads are in one group of their own tier."""
+        grouped = len(self.facts["groups"]) == 1 and self.facts["groups"] != [""]
+        resident = sum(self.facts["pages_kb"].values()) >= 0.95 * self.facts["ram_kb"]
+        return grouped and resident
+
+
+class Host:
+    """One emulated compute host."""
+
+    def __init__(self, lab: Lab, emulated: EmulatedHost) -> None:
+        self._lab = lab
+        self.emulated = emulated
+        self.name = emulated.name
+        self.agent = emulated.service("numa-host-agent")
+
+    def run(self, command: str, timeout_s: float = 120.0) -> str:
+        """Run a shell command inside and return its output; fails the test when the command fails."""
+        return run_on(self._lab, self.name, command, timeout_s)
+
+    def read_back(self) -> Facts:
+        """All facts of ``readback.py``."""
+        return json.loads(self.run(f"/usr/bin/python3 {CHECKOUT}/devstack/lab/readback.py"))
+
+    def domain(self, server_id: str) -> Domain | None:
+        """The running domain of a server, None when there is none."""
+        facts = self.read_back()
+        found = [domain for domain in facts["domains"] if domain["uuid"] == server_id]
+        return Domain(found[0], facts) if found else None
+
+    def enforced(self, server_id: str) -> Domain:
+        """Wait until the server is pinned, resident and in its group, and return what is read back."""
+
+        def probe() -> Domain | None:
+            domain = self.domain(server_id)
+            return domain if domain is not None and domain.enforced() else None
+
+        return eventually(f"{server_id} is enforced on {self.name}", probe, 300)
+
+    def ctl(self, *words: str) -> Any:
+        """``numa-host-agent-ctl WORDS -f json`` as an operator would call it."""
+        command = f"{sys.prefix}/bin/numa-host-agent-ctl --config-file {self.emulated.agent_conf}"
+        return json.loads(self.run(f"{sys.executable} {command} {' '.join(words)} -f json", 240))
+
+
+@dataclass
+class Server:
+    """A server made by a test."""
+
+    id: str
+    name: str
+    flavor: str
+    status: str = ""
+    host: str = ""
+    fault: str = ""
+
+
+@dataclass
+class Cloud:
+    """The lab: its hosts, its API, and the servers of one test."""
+
+    settings: Settings
+    lab: Lab
+    hosts: dict[str, Host]
+    _made: list[str] = field(default_factory=list)
+    _flavors: list[str] = field(default_factory=list)
+
+    @classmethod
+    def connect(cls) -> "Cloud":
+        """Find the lab of this checkout.
+
+        :raises AssertionError: it does not run
+        """
+        settings = Settings.from_environment(CHECKOUT, os.environ)
+        lab = Lab(settings, Progress())
+        emulated = [host for host in lab.emulated_hosts() if host.answers()]
+        assert emulated, (
+            f"the lab with emulated hosts does not run: {settings.command} up starts it"
+        )
+        return cls(settings, lab, {host.name: Host(lab, host) for host in emulated})
+
+    def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command of the virtual environment with the administrator's credentials."""
+        script = '. "$0"; exec "$@"'
+        program = [f"{sys.prefix}/bin/{words[0]}", *words[1:]]
+        done = subprocess.run(
+            ["sh", "-c", script, str(self.settings.lab / "openrc"), *program],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        if check:
+            assert done.returncode == 0, f"{' '.join(words)}: {done.stderr or done.stdout}"
+        return done
+
+    def openstack(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run ``openstack WORDS``."""
+        return self.command("openstack", *words, check=check)
+
+    def flavor(self, extra_specs: dict[str, str], *, check: bool = True, **sizes: int) -> str:
+        """Make a flavor that ends with the test and return its name."""
+        name = f"it-{uuid.uuid4().hex[:8]}"
+        sized = {"vcpus": 1, "ram": 128, "disk": 1, **sizes}
+        options = [word for key, value in sized.items() for word in (f"--{key}", str(value))]
+        properties = [
+            word for key, value in extra_specs.items() for word in ("--property", f"{key}={value}")
+        ]
+        self._flavors.append(name)
+        self.openstack("flavor", "create", *options, *properties, name, check=check)
+        return name
+
+    def create(self, flavor: str, *options: str, image: str = "toucher") -> Server:
+        """Create a server by the command line, without waiting."""
+        name = f"it-{uuid.uuid4().hex[:8]}"
+        words = (
+            "server",
+            "create",
+            "--flavor",
+            flavor,
+            "--image",
+            image,
+            "--nic",
+            "none",
+            *options,
+            name,
+        )
+        made = json.loads(self.openstack(*words, "-f", "json").stdout)
+        self._made.append(made["id"])
+        return Server(made["id"], name, flavor)
+
+    def settled(self, server: Server, timeout_s: float = 420.0) -> Server:
+        """Wait until a server is ACTIVE or in ERROR."""
+
+        def probe() -> Server | None:
+            shown = json.loads(self.openstack("server", "show", server.id, "-f", "json").stdout)
+            server.status = shown["status"]
+            server.host = shown.get("OS-EXT-SRV-ATTR:host") or ""
+            server.fault = (shown.get("fault") or {}).get("message", "")
+            busy = shown.get("OS-EXT-STS:task_state")
+            return server if server.status in ("ACTIVE", "ERROR") and not busy else None
+
+        return eventually(f"{server.name} settles", probe, timeout_s, 2.0)
+
+    def boot(self, flavor: str, *options: str, image: str = "toucher") -> Server:
+        """Create a server and wait until it is ACTIVE."""
+        server = self.settled(self.create(flavor, *options, image=image))
+        assert server.status == "ACTIVE", f"{flavor}: {server.fault}"
+        return server
+
+    def delete(self, servers: Sequence[str]) -> None:
+        """Delete servers and wait until nova has forgotten them."""
+        if servers:
+            self.openstack("server", "delete", "--wait", *servers)
+        self._made = [made for made in self._made if made not in servers]
+
+    def end(self) -> None:
+        """Remove all that the test made."""
+        self.delete(list(self._made))
+        if self._flavors:
+            self.openstack("flavor", "delete", *self._flavors, check=False)
+        self._flavors.clear()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures over the running lab; ``make test-integration`` brings it up first."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.cloud import Cloud, Host
+
+
+@pytest.fixture(scope="session")
+def running_cloud() -> Cloud:
+    """The lab of this checkout."""
+    return Cloud.connect()
+
+
+@pytest.fixture
+def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
+    """The lab; servers and flavors that the test makes end with it."""
+    yield running_cloud
+    running_cloud.end()
+
+
+@pytest.fixture
+def h1(running_cloud: Cloud) -> Host:
+    """The first emulated host."""
+    return running_cloud.hosts["h1"]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services that our agent depends on go away and come back."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.cloud import Cloud, Host, eventually
+
+
+@pytest.fixture
+def placement_stopped(cloud: Cloud) -> Iterator[int]:
+    """Placement does not answer for the length of the test: its processes are frozen, so that no data is lost."""
+    (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
+    children = [int(child) for child in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    for process in (pid, *children):
+        os.kill(process, signal.SIGSTOP)
+    yield pid
+    for process in (pid, *children):
+        os.kill(process, signal.SIGCONT)
+
+
+def l3_traits(cloud: Cloud, host: str, domain: str) -> set[str]:
+    """Traits of the provider of an L3 domain."""
+    words = ("resource", "provider", "list", "--name", f"{host}:l3_{domain}", "-f", "json")
+    (provider,) = json.loads(cloud.openstack(*words).stdout)
+    shown = json.loads(
+        cloud.openstack(
+            "resource", "provider", "trait", "list", provider["uuid"], "-f", "json"
+        ).stdout
+    )
+    return {row["name"] for row in shown}
+
+
+def test_the_agent_publishes_the_neighbourhood_and_takes_it_back(cloud: Cloud) -> None:
+    server = cloud.boot("lc.small")
+    host = cloud.hosts[server.host]
+    (domain,) = host.enforced(server.id).l3
+    eventually(
+        "HAS_LC", lambda: "CUSTOM_NUMA_EXT_HAS_LC" in l3_traits(cloud, server.host, domain), 120, 3
+    )
+    others = [row for row in host.read_back()["domains"] if row["uuid"] != server.id]
+    cloud.delete([server.id])
+    still = any((row["flavor"] or "").startswith("lc.") for row in others)
+    if not still:
+        eventually(
+            "no LC",
+            lambda: "CUSTOM_NUMA_EXT_HAS_LC" not in l3_traits(cloud, server.host, domain),
+            120,
+            3,
+        )
+
+
+def test_with_placement_down_the_agent_keeps_controlling(
+    cloud: Cloud, h1: Host, request: pytest.FixtureRequest
+) -> None:
+    server = cloud.boot("lc.small", "--host", "h1")
+    before = h1.enforced(server.id)
+    request.getfixturevalue("placement_stopped")
+    h1.run(f"rmdir /sys/fs/resctrl/{before.group}")
+    after = h1.enforced(server.id)
+    assert after.group == before.group

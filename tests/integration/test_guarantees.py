@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An LC server gets its node, its cache ways and its group, and keeps them; a BE server gets the rest.
+
+All that is asserted is read back from the kernel and libvirt of the emulated host.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.integration.cloud import Cloud, Domain, Host, Server, eventually
+
+
+@dataclass
+class Pair:
+    """An LC and a BE server on one host."""
+
+    lc: Server
+    be: Server
+    host: Host
+
+    def domains(self) -> tuple[Domain, Domain]:
+        """Both, once they are enforced."""
+        return self.host.enforced(self.lc.id), self.host.enforced(self.be.id)
+
+
+@pytest.fixture(scope="module")
+def pair(running_cloud: Cloud) -> Iterator[Pair]:
+    """One LC and one BE server on the same emulated host."""
+    lc = running_cloud.boot("lc.small")
+    be = running_cloud.boot("be.small", "--host", lc.host)
+    yield Pair(lc, be, running_cloud.hosts[lc.host])
+    running_cloud.delete([lc.id, be.id])
+
+
+def assert_partitioned(lc: Domain, host_name: str) -> None:
+    """In the LC's L3 domains its ways belong to no other group, the root and the shareable ways counted in."""
+    groups = lc.host["resctrl"]
+    shareable = int(lc.host["shareable"], 16)
+    for domain in lc.l3:
+        mask = lc.mask(domain)
+        assert mask.bit_count() >= 4, (
+            f"{host_name}: the flavor asks for 4 ways, the mask is {mask:#x}"
+        )
+        assert mask & shareable == 0, (
+            f"{host_name}: the mask {mask:#x} holds ways that devices share"
+        )
+        for name, facts in groups.items():
+            if name != lc.group:
+                other = int(facts["schemata"]["L3"][domain], 16)
+                assert mask & other == 0, (
+                    f"{host_name}: {name or 'the root group'} overlaps in L3 domain {domain}"
+                )
+
+
+def assert_lc(lc: Domain, host_name: str) -> None:
+    """The whole promise of lc.small."""
+    assert len(lc.nodes) == 1, f"vCPUs are on nodes {lc.nodes}"
+    (node,) = lc.nodes
+    assert lc.memory_share.get(node, 0.0) >= 0.99, f"memory is spread: {lc.memory_share}"
+    assert lc.group.startswith("numa_ext-lc")
+    assert_partitioned(lc, host_name)
+
+
+def test_the_lc_server_has_its_node_its_ways_and_its_group(pair: Pair) -> None:
+    lc, be = pair.domains()
+    assert_lc(lc, pair.host.name)
+    assert be.group.startswith("numa_ext-be")
+    assert not lc.cpus & be.cpus, "LC and BE share a CPU"
+    assert lc.facts["monitors"], "no monitoring data of the LC server's own"
+    assert be.facts["monitors"], "no monitoring data of the BE server's own"
+
+
+def test_placement_counts_what_the_lc_server_took(cloud: Cloud, pair: Pair) -> None:
+    shown = json.loads(cloud.openstack("numa", "server", "show", pair.lc.id, "-f", "json").stdout)
+    assert shown["host"] == pair.lc.host
+    assert shown["tier"] == "LC"
+    lc, _ = pair.domains()
+    allocations = json.loads(
+        cloud.openstack(
+            "resource", "provider", "allocation", "show", pair.lc.id, "-f", "json"
+        ).stdout
+    )
+    resources: dict[str, int] = {}
+    for allocation in allocations:
+        for name, amount in allocation["resources"].items():
+            resources[name] = resources.get(name, 0) + amount
+    assert resources["CUSTOM_RDT_CLOS"] == 1
+    assert resources["CUSTOM_LLC_WAY"] == 4
+    assert resources["CUSTOM_MEMORY_BANDWIDTH_MBPS"] == 2000
+    providers = {
+        provider["uuid"]: provider["name"]
+        for provider in json.loads(
+            cloud.openstack("resource", "provider", "list", "-f", "json").stdout
+        )
+    }
+    (l3_name,) = [
+        providers[allocation["resource_provider"]]
+        for allocation in allocations
+        if "CUSTOM_LLC_WAY" in allocation["resources"]
+    ]
+    assert {l3_name.rpartition("l3_")[2]} == lc.l3, (
+        "the claimed L3 domain is not the one the server runs in"
+    )
+
+
+def test_the_agent_explains_what_it_did(pair: Pair) -> None:
+    lc, _ = pair.domains()
+    (told,) = [row for row in pair.host.ctl("status") if row["uuid"] == pair.lc.id]
+    assert told["group"] == lc.group
+    assert {str(node) for node in told["nodes"]} == lc.nodes
+    reasons = json.dumps(pair.host.ctl("explain", pair.lc.id))
+    assert pair.lc.id in reasons
+
+
+def test_the_scheduler_explains_its_choice(cloud: Cloud, pair: Pair) -> None:
+    told = cloud.command(
+        "numa-ext-explain",
+        "--config-file",
+        str(cloud.settings.etc / "nova" / "nova.conf"),
+        pair.lc.id,
+    )
+    assert pair.lc.host in told.stdout
+
+
+def test_a_hard_reboot_ends_in_the_same_state(cloud: Cloud, pair: Pair) -> None:
+    before, _ = pair.domains()
+    cloud.openstack("server", "reboot", "--hard", pair.lc.id)
+    cloud.settled(pair.lc)
+
+    def rebooted() -> Domain | None:
+        domain = pair.host.domain(pair.lc.id)
+        return (
+            domain
+            if domain and domain.facts["pid"] != before.facts["pid"] and domain.enforced()
+            else None
+        )
+
+    after = eventually("the rebooted server is enforced", rebooted, 300)
+    assert_lc(after, pair.host.name)
+    assert after.nodes == before.nodes
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.4, 1.5])
+def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment_s: float) -> None:
+    """Groups are taken away, the agent begins to put them back and is killed at some moment of that."""
+    before, _ = pair.domains()
+    pair.host.agent.stop()
+    pair.host.run(f"rmdir /sys/fs/resctrl/{before.group}")
+    pair.host.agent.start()
+    # The moment only varies where the kill hits; whatever it hits, the end state must be the same.
+    pair.host.run(f"sleep {moment_s}")
+    pair.host.agent.kill(signal.SIGKILL)
+    middle = pair.host.domain(pair.lc.id)
+    assert middle is not None, "the server ended with the agent"
+    assert middle.facts["pid"] == before.facts["pid"]
+    pair.host.agent.start()
+    after, be = pair.domains()
+    assert after.facts["pid"] == before.facts["pid"]
+    assert_lc(after, pair.host.name)
+    assert be.group.startswith("numa_ext-be")
+
+
+def test_a_dry_run_writes_nothing(pair: Pair) -> None:
+    """With everything taken away by hand, the dry run says what it would do, and the host stays as it is."""
+    pair.domains()
+    pair.host.agent.stop()
+    conf = pair.host.emulated.agent_conf
+    venv = pair.host.agent.description.argv[0].removesuffix("/python")
+    pair.host.run(f"{venv}/python {venv}/numa-host-agent-ctl --config-file {conf} reset", 240)
+    before = pair.host.read_back()
+    assert [name for name in before["resctrl"] if name.startswith("numa_ext-")] == [], (
+        "reset left groups"
+    )
+    told = pair.host.run(
+        f"{venv}/python {venv}/numa-host-agent --config-file {conf} --dry-run --once", 240
+    )
+    after = pair.host.read_back()
+    ignored = {"uptime_s"}
+    assert {k: v for k, v in after.items() if k not in ignored} == {
+        k: v for k, v in before.items() if k not in ignored
+    }
+    assert pair.lc.id[:8] in told, "the dry run does not say what it would do"
+    pair.host.agent.start()
+    assert_lc(pair.domains()[0], pair.host.name)
+
+
+def test_deletion_takes_groups_and_monitors_away(cloud: Cloud) -> None:
+    server = cloud.boot("lc.small")
+    host = cloud.hosts[server.host]
+    group = host.enforced(server.id).group
+    cloud.delete([server.id])
+
+    def gone() -> bool:
+        return group not in host.read_back()["resctrl"]
+
+    eventually(f"group {group} is gone", gone)
