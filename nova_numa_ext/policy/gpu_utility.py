@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good a set of GPUs of a host is for a job: a utility in [0, 1].
+
+The source (Amaral 2019, section 4.1) minimises ``a_cc t/t_w + a_b I/I_w + a_d w/w_w`` (Eq. 1): communication,
+interference and fragmentation, each divided by its worst case. Its utility (Eq. 2, the sum of reciprocals) cannot
+be used as printed: Eq. 4 falls when interference rises, so its reciprocal rewards interference; one GPU (t = 0) and
+a full host (w = 0) divide by zero; and every placement of its own example scores above its thresholds of 0.3 and
+0.5. We use the complement of Eq. 1 instead::
+
+    U = 1 - (a_cc T + a_b B + a_d F)
+
+T
+    mean distance of communicating tasks, weighted by their edges (Eq. 3), over the farthest pair of the host; 0 for
+    one GPU
+B
+    mean over the job and all jobs that run on the host of (slowdown - 1) / (worst slowdown - 1): what the job
+    suffers *and* causes (Eq. 4 with collocation / solo time). A job is slowed down by those it shares a socket's
+    buses with, by the strongest of them
+F
+    mean share of free GPUs of the sockets that the placement touches, before the placement (Eq. 5): taking the last
+    GPUs of a broken socket is good, breaking a whole one is not
+
+The weights are options; the source's experiments use one third each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nova_numa_ext.policy.gpu_graph import GpuGraph, members
+from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, ProfileStore
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.errors import InvalidValueError
+
+# Utilities are compared at this many decimals, so that the order of additions never breaks a tie.
+DECIMALS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityOptions:
+    """Weights of the three terms; they are >= 0 and sum to 1.
+
+    :param worst_slowdown: run time in the worst surrounding over run time alone (figure 13: 1.30)
+    """
+
+    communication: float = 1 / 3
+    interference: float = 1 / 3
+    fragmentation: float = 1 / 3
+    worst_slowdown: float = 1.30
+
+    def __post_init__(self) -> None:
+        weights = (self.communication, self.interference, self.fragmentation)
+        if min(weights) < 0 or abs(sum(weights) - 1.0) > 1e-6:
+            raise InvalidValueError("utility weights", weights, "three numbers >= 0 with sum 1")
+        if not self.worst_slowdown > 1:
+            raise InvalidValueError("worst_slowdown", self.worst_slowdown, "a number > 1")
+
+
+THIRDS: Final = UtilityOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A job that runs on the host.
+
+    :param profile: name in the profile store
+    :param gpus: mask of its GPUs
+    """
+
+    profile: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostGpus:
+    """The GPUs of a host now.
+
+    :param graph: all its GPUs
+    :param free: mask of the free ones
+    :param neighbours: jobs on the others
+    :param bandwidth_mbps: memory bandwidth that is free, MB/s; None when it is not counted
+    """
+
+    graph: GpuGraph
+    free: int
+    neighbours: tuple[Neighbour, ...] = ()
+    bandwidth_mbps: int | None = None
+
+    def fits(self, job: GpuJob, part: JobGraph) -> bool:
+        """Tell whether a part of a job passes the constraints: free GPUs and free memory bandwidth."""
+        enough = self.bandwidth_mbps is None or job.bandwidth_mbps <= self.bandwidth_mbps
+        return part.tasks <= self.free.bit_count() and enough
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The three costs of a placement, each in [0, 1], and the utility they make."""
+
+    communication: float
+    interference: float
+    fragmentation: float
+    utility: float
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The terms as reasons, held against their best case."""
+        return (
+            Reason("gpu_utility", self.utility, 1.0),
+            Reason("gpu_communication", self.communication, 0.0),
+            Reason("gpu_interference", self.interference, 0.0),
+            Reason("gpu_fragmentation", self.fragmentation, 0.0),
+        )
+
+
+def communication(graph: GpuGraph, part: JobGraph, gpus: Sequence[int]) -> float:
+    """Return T in [0, 1] for the GPU of each task."""
+    if not part.edges:
+        return 0.0
+    cost = sum(weight * graph.distances[gpus[a]][gpus[b]] for a, b, weight in part.edges)
+    return cost / (part.total * graph.farthest)
+
+
+def slowdowns(graph: GpuGraph, jobs: Sequence[Neighbour], store: ProfileStore) -> list[float]:
+    """Return the slowdown of each job by the strongest of the others that it shares a socket with, >= 1."""
+    touched = [graph.touched(job.gpus) for job in jobs]
+    return [
+        max(
+            (
+                store.slowdown(victim.profile, other.profile)
+                for j, other in enumerate(jobs)
+                if j != i and touched[i] & touched[j]
+            ),
+            default=1.0,
+        )
+        for i, victim in enumerate(jobs)
+    ]
+
+
+class Scene:
+    """One part of a job looking at one host: costs of GPU sets, as cheap as possible.
+
+    Interference and fragmentation depend only on the sockets that a set touches, so they are remembered per set of
+    sockets.
+    """
+
+    def __init__(
+        self,
+        part: JobGraph,
+        profile: str,
+        host: HostGpus,
+        store: ProfileStore,
+        options: UtilityOptions,
+    ) -> None:
+        self.part = part
+        self.host = host
+        self.graph = host.graph
+        self.options = options
+        self._profile = profile
+        self._store = store
+        self._before = slowdowns(host.graph, host.neighbours, store)
+        self._sockets = [host.graph.touched(neighbour.gpus) for neighbour in host.neighbours]
+        self._by_sockets: dict[int, tuple[float, float, float]] = {}
+
+    def around(self, sockets: int) -> tuple[float, float, float]:
+        """Return (B, F, their weighted sum) of a placement that touches exactly ``sockets``."""
+        found = self._by_sockets.get(sockets)
+        if found is None:
+            interference, fragmentation = self._interference(sockets), self._fragmentation(sockets)
+            cost = (
+                self.options.interference * interference
+                + self.options.fragmentation * fragmentation
+            )
+            found = self._by_sockets[sockets] = (interference, fragmentation, cost)
+        return found
+
+    def utility(self, distance: float, sockets: int) -> float:
+        """Return U from T and the sockets touched."""
+        utility = 1.0 - self.options.communication * distance - self.around(sockets)[2]
+        return round(utility, DECIMALS)
+
+    def distance(self, gpus: Sequence[int]) -> float:
+        """Return T of an assignment (GPU of each task)."""
+        return communication(self.graph, self.part, gpus)
+
+    def terms(self, gpus: Sequence[int]) -> Terms:
+        """Return all terms of an assignment (GPU of each task)."""
+        sockets = 0
+        for gpu in gpus:
+            sockets |= 1 << self.graph.sockets[gpu]
+        distance = self.distance(gpus)
+        interference, fragmentation, _ = self.around(sockets)
+        return Terms(distance, interference, fragmentation, self.utility(distance, sockets))
+
+    def _interference(self, sockets: int) -> float:
+        suffered = 1.0
+        total = 0.0
+        for neighbour, touched, before in zip(
+            self.host.neighbours, self._sockets, self._before, strict=True
+        ):
+            after = before
+            if touched & sockets:
+                suffered = max(suffered, self._store.slowdown(self._profile, neighbour.profile))
+                after = max(before, self._store.slowdown(neighbour.profile, self._profile))
+            total += self._share(after)
+        return (total + self._share(suffered)) / (len(self.host.neighbours) + 1)
+
+    def _share(self, slowdown: float) -> float:
+        return min(1.0, (slowdown - 1.0) / (self.options.worst_slowdown - 1.0))
+
+    def _fragmentation(self, sockets: int) -> float:
+        shares = [
+            (self.graph.socket_masks[s] & self.host.free).bit_count()
+            / self.graph.socket_masks[s].bit_count()
+            for s in members(sockets)
+        ]
+        return sum(shares) / len(shares)

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a simulated cluster, and who would place what where.
+
+A :class:`Strategy` answers for one job at a time. ``fcfs`` and ``bf`` (best fit) are the greedy baselines of the
+source, blind to topology; ``pack``, ``spread``, ``topo`` and ``topo_p`` are the policies of
+:mod:`nova_numa_ext.policy.gpu_placement`, the code that nova-scheduler runs. On top of it :class:`Ranking`
+remembers the offers of all machines, so that a decision looks only at machines that changed since the last one.
+"""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from nova_numa_ext.policy.gpu_graph import GpuGraph, join, members
+from nova_numa_ext.policy.gpu_job import GpuJob, ProfileStore
+from nova_numa_ext.policy.gpu_placement import Choice, Placement, choose, place_parts, preference
+from nova_numa_ext.policy.gpu_utility import HostGpus, Neighbour, Scene, UtilityOptions
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import GpuPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """GPUs of one machine for the tasks of one part of a job.
+
+    :param machine: number of the machine
+    :param part: number of the part; a part that spans machines has several places
+    :param gpus: GPUs on the machine
+    """
+
+    machine: int
+    part: int
+    gpus: tuple[int, ...]
+
+    @property
+    def mask(self) -> int:
+        """The GPUs as a mask."""
+        return sum(1 << gpu for gpu in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a strategy would do with a job.
+
+    :param places: where it would run
+    :param utility: U of the placement, of its worst part when there are several
+    """
+
+    places: tuple[Place, ...]
+    utility: float
+
+
+class Cluster:
+    """Machines with their free GPUs and running jobs."""
+
+    def __init__(self, graphs: Sequence[GpuGraph]) -> None:
+        self.hosts = [HostGpus(graph, graph.all) for graph in graphs]
+        self.total = np.array([len(graph.gpus) for graph in graphs])
+        self.free = self.total.copy()
+        self.versions = [0] * len(graphs)
+        self.changes: list[int] = list(range(len(graphs)))
+
+    def take(self, profile: str, places: Sequence[Place]) -> None:
+        """Put a job on its GPUs."""
+        for place in places:
+            host = self.hosts[place.machine]
+            neighbours = (*host.neighbours, Neighbour(profile, place.mask))
+            self._set(place.machine, host.free & ~place.mask, neighbours)
+
+    def give(self, profile: str, places: Sequence[Place]) -> None:
+        """Take a job off its GPUs."""
+        for place in places:
+            host = self.hosts[place.machine]
+            gone = Neighbour(profile, place.mask)
+            neighbours = tuple(other for other in host.neighbours if other != gone)
+            self._set(place.machine, host.free | place.mask, neighbours)
+
+    def _set(self, machine: int, free: int, neighbours: tuple[Neighbour, ...]) -> None:
+        ordered = tuple(sorted(neighbours, key=lambda neighbour: neighbour.gpus))
+        self.hosts[machine] = HostGpus(self.hosts[machine].graph, free, ordered)
+        self.free[machine] = free.bit_count()
+        self.versions[machine] += 1
+        self.changes.append(machine)
+
+
+class Strategy(ABC):
+    """A way to place jobs.
+
+    :cvar skips: a job that finds no place does not stop the jobs behind it
+    :cvar postpones: a job below its minimum utility waits
+    """
+
+    skips = False
+    postpones = False
+
+    def __init__(self, cluster: Cluster, store: ProfileStore, options: UtilityOptions) -> None:
+        self.cluster = cluster
+        self.store = store
+        self.options = options
+
+    @abstractmethod
+    def offer(self, job: GpuJob) -> Offer | None:
+        """Return where the job would run, None when it does not fit."""
+
+    def utility(self, job: GpuJob, places: Sequence[Place]) -> float:
+        """U of places that were chosen without looking at it, for reports: that of the worst part."""
+        utilities = []
+        for place in places:
+            scene = Scene(
+                job.parts[place.part],
+                job.profile,
+                self.cluster.hosts[place.machine],
+                self.store,
+                self.options,
+            )
+            utilities.append(scene.terms(place.gpus).utility)
+        return min(utilities)
+
+
+class Greedy(Strategy):
+    """A machine by number of free GPUs, then GPUs by number."""
+
+    def offer(self, job: GpuJob) -> Offer | None:
+        """Return the first machine that fits, for every part another one."""
+        free = self.cluster.free.copy()
+        places = []
+        for number, part in enumerate(job.parts):
+            machine = self.machine(free, part.tasks)
+            if machine is None:
+                return None
+            places.append(Place(machine, number, self.gpus(machine, part.tasks)))
+            free[machine] = 0
+        return Offer(tuple(places), self.utility(job, places))
+
+    @abstractmethod
+    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+        """Return the machine for a part."""
+
+    @abstractmethod
+    def gpus(self, machine: int, tasks: int) -> tuple[int, ...]:
+        """Return its GPUs for a part."""
+
+
+class FirstCome(Greedy):
+    """FCFS: the first machine that fits, its first free GPUs."""
+
+    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+        """Return the first machine with enough free GPUs."""
+        fits = free >= tasks
+        first = int(fits.argmax())
+        return first if fits[first] else None
+
+    def gpus(self, machine: int, tasks: int) -> tuple[int, ...]:
+        """Return the free GPUs with the lowest numbers."""
+        return tuple(members(self.cluster.hosts[machine].free))[:tasks]
+
+
+class BestFit(Greedy):
+    """BF: bin packing; the most used machine that fits, and in it the most used socket that fits.
+
+    Where no socket holds the whole job, GPUs of the most used sockets go first. (The source says only that highly
+    used domains come first; taking a broken socket's last GPU for a job of two would make a weaker baseline.)
+    """
+
+    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+        """Return the machine with the smallest free share that fits."""
+        share = np.where(free >= tasks, free / self.cluster.total, np.inf)
+        best = int(share.argmin())
+        return best if share[best] < np.inf else None
+
+    def gpus(self, machine: int, tasks: int) -> tuple[int, ...]:
+        """Return free GPUs of the tightest sockets."""
+        host = self.cluster.hosts[machine]
+
+        def tightness(mask: int) -> tuple[bool, float, int]:
+            room = (mask & host.free).bit_count()
+            return (room < tasks, room / mask.bit_count(), mask)
+
+        sockets = sorted(host.graph.socket_masks, key=tightness)
+        return tuple(gpu for mask in sockets for gpu in members(mask & host.free))[:tasks]
+
+
+class FirstComeSkipping(FirstCome):
+    """FCFS that lets later jobs pass one that does not fit; separates the gain of order from the gain of
+    topology."""
+
+    skips = True
+
+
+class BestFitSkipping(BestFit):
+    """BF that lets later jobs pass one that does not fit."""
+
+    skips = True
+
+
+class ByPolicy(Strategy):
+    """The machine whose best placement the policy prefers, ties to the lowest number."""
+
+    policy = GpuPolicy.TOPO
+
+    def __init__(self, cluster: Cluster, store: ProfileStore, options: UtilityOptions) -> None:
+        super().__init__(cluster, store, options)
+        self._rankings: dict[int, Ranking] = {}
+
+    def offer(self, job: GpuJob) -> Offer | None:
+        """Return the best machine for a job of one part, else all parts or nothing."""
+        if len(job.parts) > 1:
+            return self._parts(job)
+        ranking = self._rankings.get(id(job))
+        if ranking is None:
+            ranking = self._rankings[id(job)] = Ranking(self, job)
+        found = ranking.best()
+        if found is not None:
+            machine, placement = found
+            return Offer((Place(machine, 0, placement.gpus),), placement.utility)
+        return None if job.single_node else self._span(job)
+
+    def choose(self, job: GpuJob, machine: int) -> Choice:
+        """Return the policy's choice on one machine."""
+        return choose(
+            job,
+            self.cluster.hosts[machine],
+            self.policy,
+            store=self.store,
+            options=self.options,
+        )
+
+    def _parts(self, job: GpuJob) -> Offer | None:
+        hosts = {str(number): host for number, host in enumerate(self.cluster.hosts)}
+        found = place_parts(job, hosts, self.policy, store=self.store, options=self.options)
+        if found is None:
+            return None
+        places = tuple(Place(int(host), part, p.gpus) for part, (host, p) in sorted(found.items()))
+        return Offer(places, min(placement.utility for _, placement in found.values()))
+
+    def _span(self, job: GpuJob) -> Offer | None:
+        """Join the machines with most free GPUs until the job fits: as many tasks as possible on one machine."""
+        used: list[int] = []
+        room = 0
+        for machine in np.argsort(-self.cluster.free, kind="stable"):
+            used.append(int(machine))
+            room += int(self.cluster.free[machine])
+            if room >= job.gpus:
+                break
+        if room < job.gpus:
+            return None
+        hosts = [self.cluster.hosts[machine] for machine in used]
+        graph = join({str(machine): host.graph for machine, host in zip(used, hosts, strict=True)})
+        starts = np.cumsum([0, *(len(host.graph.gpus) for host in hosts)])
+        free = sum(host.free << int(start) for host, start in zip(hosts, starts, strict=False))
+        neighbours = tuple(
+            Neighbour(neighbour.profile, neighbour.gpus << int(start))
+            for host, start in zip(hosts, starts, strict=False)
+            for neighbour in host.neighbours
+        )
+        joined = HostGpus(graph, free, neighbours)
+        best = choose(job, joined, self.policy, store=self.store, options=self.options).ranked[0]
+        places = []
+        for machine, start, end in zip(used, starts, starts[1:], strict=False):
+            gpus = tuple(int(gpu - start) for gpu in best.gpus if start <= gpu < end)
+            if gpus:
+                places.append(Place(machine, 0, gpus))
+        return Offer(tuple(places), best.utility)
+
+
+class Pack(ByPolicy):
+    """Near GPUs first."""
+
+    policy = GpuPolicy.PACK
+
+
+class Spread(ByPolicy):
+    """Different sockets first."""
+
+    policy = GpuPolicy.SPREAD
+
+
+class Topo(ByPolicy):
+    """TOPO-AWARE: best utility, at once and in order."""
+
+
+class TopoPostpone(ByPolicy):
+    """TOPO-AWARE-P: best utility, or wait while others pass."""
+
+    policy = GpuPolicy.TOPO_P
+    skips = True
+    postpones = True
+
+
+STRATEGIES: Final[dict[str, type[Strategy]]] = {
+    "fcfs": FirstCome,
+    "bf": BestFit,
+    "fcfs_skip": FirstComeSkipping,
+    "bf_skip": BestFitSkipping,
+    "pack": Pack,
+    "spread": Spread,
+    "topo": Topo,
+    "topo_p": TopoPostpone,
+}
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return a strategy by name; raises InvalidValueError for a name that is not in :data:`STRATEGIES`."""
+    if name not in STRATEGIES:
+        raise InvalidValueError("strategy", name, ", ".join(STRATEGIES))
+    return STRATEGIES[name]
+
+
+_Entry: TypeAlias = tuple[tuple[float, ...], int, int]
+
+
+class Ranking:
+    """All machines in order of preference for one kind of job.
+
+    A heap of (preference, machine, version); an entry whose machine has changed since is dropped when it comes up,
+    and the machines that changed since the last question are entered anew.
+    """
+
+    def __init__(self, strategy: ByPolicy, job: GpuJob) -> None:
+        self._strategy = strategy
+        self._job = job
+        self._heap: list[_Entry] = []
+        self._seen = 0
+
+    def best(self) -> tuple[int, Placement] | None:
+        """Return the preferred machine and its placement, None when the job fits nowhere."""
+        cluster, strategy = self._strategy.cluster, self._strategy
+        for machine in set(cluster.changes[self._seen :]):
+            placement = strategy.choose(self._job, machine).best
+            if placement is not None:
+                key = preference(placement, cluster.hosts[machine].graph, strategy.policy)
+                heapq.heappush(self._heap, (key, machine, cluster.versions[machine]))
+        self._seen = len(cluster.changes)
+        while self._heap:
+            _, machine, version = self._heap[0]
+            if version == cluster.versions[machine]:
+                placement = strategy.choose(self._job, machine).best
+                assert placement is not None
+                return machine, placement
+            heapq.heappop(self._heap)
+        return None
