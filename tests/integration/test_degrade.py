@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.integration.cloud import Cloud, Host, eventually
 def placement_stopped(cloud: Cloud) -> Iterator[int]:
     """Placement does not answer for the length of the test: its processes are frozen, so that no data is lost."""
     (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
-    children = [int(child) for child in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     for process in (pid, *children):
         os.kill(process, signal.SIGSTOP)
     yield pid
