@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute host on this machine: a real libvirtd with real QEMU processes, and resctrl by FUSE.
+
+libvirtd has its own /run/libvirt, /var/lib/libvirt … in a private mount namespace, which a small process holds; what is
+needed from outside is reached through ``/proc/HOLDER/root``. The agent runs as it does on a host, as a process of its own
+with a configuration file. Domains have no disk and idle in the firmware: 64 MiB, a fraction of a second to start.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import uuid as uuids
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HOLD = """
+import os, subprocess, sys, time
+root = sys.argv[1]
+for place in ("/run", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt"):
+    os.makedirs(place, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "numa-ext-test", place], check=True)
+os.makedirs("/run/resctrl")
+for name in ("qemu.conf", "libvirtd.conf"):
+    subprocess.run(["mount", "--bind", f"{root}/{name}", f"/etc/libvirt/{name}"], check=True)
+open(f"{root}/ready", "w").close()
+while os.getppid() == int(sys.argv[2]):
+    time.sleep(0.5)
+"""
+
+_FLAVOR = """
+  <metadata>
+    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <nova:package version="34.0.0"/>
+      <nova:name>{title}</nova:name>
+      <nova:flavor name="{flavor}" id="c35ad548-90c0-49bc-bc8e-57ea6cb03137">
+        <nova:memory>{memory}</nova:memory>
+        <nova:vcpus>{vcpus}</nova:vcpus>
+        <nova:extraSpecs>{specs}</nova:extraSpecs>
+      </nova:flavor>
+    </nova:instance>
+  </metadata>"""
+
+LC_SPECS = {
+    "hw:cpu_policy": "dedicated",
+    "hw:numa_nodes": "1",
+    "numa_ext:tier": "LC",
+    "resources:CUSTOM_RDT_CLOS": "1",
+    "resources_NODE:CUSTOM_LLC_WAY": "4",
+}
+BE_SPECS = {"numa_ext:tier": "BE"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as nova would define it; ``cpus``: the pin of each vCPU of a dedicated one, () for a floating one."""
+
+    title: str
+    specs: dict[str, str]
+    cpus: tuple[int, ...] = ()
+    vcpus: int = 1
+    memory_mb: int = 64
+    uuid: str = field(default_factory=lambda: str(uuids.uuid4()))
+    metadata: str | None = None
+    shared: str = "0-1"
+
+    @property
+    def xml(self) -> str:
+        """The domain as nova writes it, less what QEMU does not need to idle."""
+        specs = "".join(
+            f'<nova:extraSpec name="{key}">{value}</nova:extraSpec>'
+            for key, value in self.specs.items()
+        )
+        metadata = self.metadata
+        if metadata is None:
+            metadata = _FLAVOR.format(
+                title=self.title,
+                flavor=f"{self.title}.flavor",
+                memory=self.memory_mb,
+                vcpus=self.vcpus,
+                specs=specs,
+            )
+        vcpu = f"<vcpu placement='static'>{self.vcpus}</vcpu>"
+        topology = ""
+        if self.cpus:
+            pins = "".join(
+                f"<vcpupin vcpu='{vcpu_id}' cpuset='{cpu}'/>" for vcpu_id, cpu in enumerate(self.cpus)
+            )
+            every = ",".join(map(str, self.cpus))
+            topology = f"""
+  <cputune>{pins}<emulatorpin cpuset='{every}'/></cputune>
+  <numatune><memory mode='strict' nodeset='0'/><memnode cellid='0' mode='strict' nodeset='0'/></numatune>
+  <cpu><numa><cell id='0' cpus='0-{self.vcpus - 1}' memory='{self.memory_mb * 1024}' unit='KiB'/></numa></cpu>"""
+        else:
+            vcpu = f"<vcpu placement='static' cpuset='{self.shared}'>{self.vcpus}</vcpu>"
+        return f"""<domain type='qemu'>
+  <name>instance-{self.uuid[:8]}</name>
+  <uuid>{self.uuid}</uuid>{metadata}
+  <memory unit='KiB'>{self.memory_mb * 1024}</memory>
+  {vcpu}{topology}
+  <memoryBacking><allocation mode='immediate'/></memoryBacking>
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <features><acpi/><apic/></features>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <controller type='usb' model='none'/>
+    <memballoon model='virtio' autodeflate='on' freePageReporting='on'/>
+  </devices>
+</domain>"""
+
+
+class ComputeHost:
+    """libvirtd, resctrl and the agent's files; ``root`` is the holder's view of the file system."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connection: Any = None
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "qemu.conf").write_text(
+            'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\nnamespaces = []\n'
+            'stdio_handler = "file"\n'
+        )
+        (folder / "libvirtd.conf").write_text(
+            f'auth_unix_rw = "none"\nauth_unix_ro = "none"\nunix_sock_dir = "{folder}/sock"\n'
+            f'host_uuid = "{uuids.uuid4()}"\nlog_outputs = "2:file:{folder}/libvirtd.log"\n'
+        )
+        (folder / "sock").mkdir()
+        hold = ["unshare", "--mount", sys.executable, "-c", _HOLD, str(folder), str(os.getpid())]
+        self.holder = self._start(hold)
+        wait_for((folder / "ready").exists, "the mount namespace")
+        self.start_libvirtd()
+        self.start_resctrl()
+
+    @property
+    def root(self) -> Path:
+        """The file system as libvirtd sees it."""
+        return Path(f"/proc/{self.holder.pid}/root")
+
+    @property
+    def resctrl(self) -> Path:
+        """The FUSE tree."""
+        return self.root / "run/resctrl"
+
+    @property
+    def uri(self) -> str:
+        """Connection URI, from outside the namespace."""
+        return f"qemu:///system?socket={self.folder}/sock/libvirt-sock"
+
+    @property
+    def state(self) -> Path:
+        """The agent's state folder."""
+        return self.folder / "state"
+
+    def _start(self, command: list[str], log: str = "output.log") -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def _inside(self, *command: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", "--", *command]
+
+    def start_libvirtd(self) -> None:
+        """Start libvirtd and wait until it answers."""
+        self.libvirtd = self._start(
+            self._inside("/usr/sbin/libvirtd", "--config=/etc/libvirt/libvirtd.conf")
+        )
+        wait_for(self._answers, "libvirtd")
+
+    def _answers(self) -> bool:
+        import libvirt
+
+        try:
+            self._connection = libvirt.open(self.uri)
+        except libvirt.libvirtError:
+            return False
+        return True
+
+    def stop_libvirtd(self) -> None:
+        """Stop libvirtd; domains run on."""
+        self._connection = None
+        self.libvirtd.terminate()
+        self.libvirtd.wait(10)
+
+    def start_resctrl(self) -> None:
+        """Serve the resctrl model for this machine's L3 domains and CPUs."""
+        domains = ",".join(sorted(_l3_ids()))
+        self._start(
+            self._inside(
+                sys.executable, "-m", "host_agent.hostmodel.resctrl_fuse", "/run/resctrl", f"--domains={domains}"
+            )
+        )
+        wait_for((self.resctrl / "info").is_dir, "the resctrl tree")
+
+    def boot(self, server: Server, *, paused: bool = False) -> int:
+        """Start a server; return the pid of its QEMU."""
+        import libvirt
+
+        flags = libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
+        self._connection.createXML(server.xml, flags)
+        return self.pid(server)
+
+    def domain(self, server: Server) -> Any:
+        """libvirt's object."""
+        return self._connection.lookupByUUIDString(server.uuid)
+
+    def pid(self, server: Server) -> int:
+        """Pid of the server's QEMU."""
+        return int((self.root / f"run/libvirt/qemu/instance-{server.uuid[:8]}.pid").read_text())
+
+    def destroy(self, server: Server) -> None:
+        """Delete a server."""
+        self.domain(server).destroy()
+
+    def destroy_all(self) -> None:
+        """Delete all servers."""
+        for domain in self._connection.listAllDomains():
+            domain.destroy()
+
+    def tasks(self, group: str) -> set[int]:
+        """Threads in a control group, by its path below the tree."""
+        return set(map(int, (self.resctrl / group / "tasks").read_text().split()))
+
+    def schemata(self, group: str = "") -> dict[str, dict[int, str]]:
+        """Schemata of a group."""
+        found: dict[str, dict[int, str]] = {}
+        for line in (self.resctrl / group / "schemata").read_text().splitlines():
+            name, _, values = line.strip().partition(":")
+            found[name] = {
+                int(domain): value.strip()
+                for domain, _, value in (pair.partition("=") for pair in values.split(";"))
+            }
+        return found
+
+    def groups(self) -> set[str]:
+        """Names of all control groups."""
+        fixed = {"info", "mon_groups", "mon_data"}
+        return {entry.name for entry in self.resctrl.iterdir() if entry.is_dir()} - fixed
+
+    def group_of(self, tid: int) -> str:
+        """The control group that holds a thread, "" for root's."""
+        return next((group for group in sorted(self.groups()) if tid in self.tasks(group)), "")
+
+    def config(self, **options: object) -> Path:
+        """Write the agent's configuration; options are spelt ``group__name``."""
+        values: dict[str, dict[str, object]] = {
+            "agent": {"state_dir": self.state, "interval_s": 0.1, "metrics_port": 0},
+            "libvirt_host": {"uri": self.uri, "pid_dir": self.root / "run/libvirt/qemu"},
+            "host": {"resctrl": self.resctrl},
+            "rdt": {"verify_s": 0.2},
+            "placement": {"enabled": False},
+        }
+        for key, value in options.items():
+            group, _, name = key.partition("__")
+            values.setdefault(group, {})[name] = value
+        path = self.folder / "agent.conf"
+        path.write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+                for group, entries in values.items()
+            )
+        )
+        return path
+
+    def agent(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        """Start the agent."""
+        command = [sys.executable, "-m", "host_agent.cmd.agent"]
+        return self._start([*command, f"--config-file={self.config(**options)}", *arguments], "agent.log")
+
+    def run_once(self, *arguments: str, **options: object) -> str:
+        """Run one round of the agent to its end; return its standard output."""
+        command = [sys.executable, "-m", "host_agent.cmd.agent", "--once"]
+        command += [f"--config-file={self.config(**options)}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def ctl(self, *arguments: str) -> str:
+        """Run numa-host-agent-ctl; return its standard output."""
+        command = [sys.executable, "-m", "host_agent.cmd.ctl", f"--config-file={self.config()}"]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        """End all processes; the mounts end with their namespace."""
+        with suppress(Exception):
+            self.destroy_all()
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait(10)
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come in {seconds} s"
+        time.sleep(0.05)
+
+
+def _l3_ids() -> set[str]:
+    caches = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index3/id")
+    return {path.read_text().strip() for path in caches}
+
+
+@pytest.fixture(scope="session")
+def compute_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeHost]:
+    """The host, once for all stories."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: mount namespaces, cpusets, FUSE")
+    for needed in ("/usr/sbin/libvirtd", "/usr/bin/qemu-system-x86_64", "/dev/fuse"):
+        if not Path(needed).exists():
+            pytest.skip(f"needs {needed}: apt-get install libvirt-daemon-system qemu-system-x86 fuse3")
+    pytest.importorskip("libvirt")
+    host = ComputeHost(tmp_path_factory.mktemp("host"))
+    yield host
+    host.stop()
+
+
+@pytest.fixture
+def host(compute_host: ComputeHost) -> Iterator[ComputeHost]:
+    """The host without servers, groups or state of ours, and cleaned up afterwards."""
+    yield compute_host
+    compute_host.destroy_all()
+    compute_host.run_once()
+    for leftover in compute_host.state.glob("*"):
+        leftover.unlink()
