@@ -7,8 +7,11 @@ from keystoneauth1 import adapter
 from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
+from placement_traits import view
+from placement_traits.client import PlacementClient
+from placement_traits.view import FleetSnapshot
+
 SECTION = "placement"
-PLACEMENT_VERSION = "1.39"
 COMPUTE_VERSION = "2.96"
 
 
@@ -26,17 +29,25 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
                 continue  # nova's own, with its own default
 
 
-def placement(conf: cfg.ConfigOpts) -> adapter.Adapter:
-    """Return the Placement endpoint that ``[placement]`` names."""
+def placement(conf: cfg.ConfigOpts) -> PlacementClient:
+    """Return the Placement that ``[placement]`` names."""
     auth, session = _session(conf)
-    return keystone.load_adapter_from_conf_options(
+    endpoint = keystone.load_adapter_from_conf_options(
         conf,
         SECTION,
         session=session,
         auth=auth,
         service_type=conf[SECTION].service_type or "placement",
-        default_microversion=PLACEMENT_VERSION,
     )
+    return PlacementClient(endpoint)
+
+
+def one_reading(client: PlacementClient) -> FleetSnapshot:
+    """Return the whole fleet, read once, for a command that ends soon.
+
+    :raises ServiceUnavailableError: Placement does not answer
+    """
+    return view.FleetView(client).read()
 
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-ext-explain``: why did this server go there, or nowhere?"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from keystoneauth1 import exceptions as keystone_errors
+from oslo_config import cfg
+
+from nova_numa_ext import clients, explain, journal
+from nova_numa_ext.conf import GROUP, register_opts
+from nova_numa_ext.policy import whatif
+from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, parse
+from placement_traits.client import PlacementClient
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
+
+_UUID: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_HOSTS_ASKED_FOR_OWN_RESOURCES: Final = 50
+
+
+class UnknownError(NumaExtError):
+    """Neither the journal nor nova knows what was asked for."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print explanations; returns 0, or 1 when there is nothing to explain."""
+    arguments = _parser().parse_args(argv)
+    try:
+        conf = _configuration(arguments.config_file)
+        output = _Explainer(conf, arguments.journal).explain(arguments)
+    except (NumaExtError, cfg.Error, keystone_errors.ClientException) as error:
+        print(f"numa-ext-explain: {error}", file=sys.stderr)
+        return 1
+    print(output)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="numa-ext-explain",
+        description="Say why nova-scheduler put a server where it is, or found no valid host. Reads the decision "
+        "journal ([numa_ext]journal_path); asks Nova and Placement, with the credentials of [placement], only for a "
+        "server name, for a server without a decision, and with --flavor.",
+    )
+    parser.add_argument(
+        "key",
+        nargs="?",
+        metavar="SERVER|REQUEST",
+        help="server uuid or name, or request id (req-…)",
+    )
+    parser.add_argument(
+        "--flavor", help="what if: ask every host whether this flavor could go there now"
+    )
+    parser.add_argument(
+        "-f", "--format", choices=("table", "json"), default="table", help="default: table"
+    )
+    parser.add_argument("--last", action="store_true", help="only the newest decision")
+    parser.add_argument("--journal", type=Path, help="another journal than the configured one")
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        metavar="PATH",
+        help="nova-scheduler's configuration; default: oslo.config's usual places for nova",
+    )
+    return parser
+
+
+def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    clients.register_opts(conf)
+    conf([], project="nova", default_config_files=files)
+    return conf
+
+
+class _Explainer:
+    """Joins the journal with what Nova and Placement say now."""
+
+    def __init__(self, conf: cfg.ConfigOpts, path: Path | None) -> None:
+        self._conf = conf
+        self._path = path or Path(conf[GROUP].journal_path)
+        self._absent = f"There is no decision in {self._path}: Placement offered no host, or the journal has moved on."
+
+    def explain(self, arguments: argparse.Namespace) -> str:
+        as_json = arguments.format == "json"
+        if arguments.flavor:
+            return self._what_if(self._flavor(arguments.flavor), as_json)
+        if not arguments.key:
+            raise UnknownError("say which server or request, or --flavor for a what-if")
+        found = explain.find(journal.read(self._path), arguments.key)
+        server = None
+        if not found and not arguments.key.startswith("req-"):
+            server = self._server(arguments.key)
+            found = explain.find(journal.read(self._path), server["id"])
+        if found:
+            chosen = found[-1:] if arguments.last else found
+            if as_json:
+                return json.dumps([one.to_dict() for one in chosen], indent=2)
+            return "\n\n".join(explain.text(one) for one in chosen)
+        if server is None:
+            raise UnknownError(f"{arguments.key}: {self._absent}")
+        note = f"{self._absent} Every host asked now:"
+        answer = self._what_if(server["flavor"], as_json)
+        return answer if as_json else f"server   {server['id']}\n{note}\n{answer}"
+
+    def _what_if(self, flavor: dict[str, Any], as_json: bool) -> str:
+        try:
+            request = parse(flavor["extra_specs"], vcpus=flavor["vcpus"], memory_mb=flavor["ram"])
+        except InvalidRequestError as error:
+            problems = {"problems": list(error.problems)}
+            return (
+                json.dumps(problems, indent=2)
+                if as_json
+                else "REFUSED  " + "\nREFUSED  ".join(error.problems)
+            )
+        answers = self._ask(request)
+        if as_json:
+            return json.dumps(explain.answers_list(answers), indent=2)
+        return explain.answers_text(answers)
+
+    def _ask(self, request: WorkloadRequest) -> tuple[whatif.Answer, ...]:
+        client = clients.placement(self._conf)
+        fleet = clients.one_reading(client)
+        asked = list(fleet.hosts)[:_HOSTS_ASKED_FOR_OWN_RESOURCES]
+        return whatif.ask(request, fleet, {root: _free(client, root) for root in asked})
+
+    def _server(self, key: str) -> dict[str, Any]:
+        compute = clients.compute(self._conf)
+        if _UUID.match(key):
+            body = _body(compute.get(f"/servers/{key}", raise_exc=False))
+            servers = [body["server"]] if body else []
+        else:
+            query = {"name": f"^{re.escape(key)}$", "all_tenants": "1"}
+            body = _body(compute.get("/servers/detail", params=query, raise_exc=False))
+            servers = body["servers"] if body else []
+        if len(servers) != 1:
+            raise UnknownError(
+                f"{key}: no decision in {self._path}, and nova knows {len(servers)} such servers"
+            )
+        server: dict[str, Any] = servers[0]
+        return server
+
+    def _flavor(self, name: str) -> dict[str, Any]:
+        compute = clients.compute(self._conf)
+        body = _body(compute.get("/flavors/detail", params={"is_public": "None"}, raise_exc=False))
+        for flavor in body["flavors"] if body else []:
+            if name in (flavor["name"], flavor["id"]):
+                found: dict[str, Any] = flavor
+                return found
+        raise UnknownError(f"{name}: nova knows no such flavor")
+
+
+def _free(client: PlacementClient, root: str) -> dict[str, int]:
+    inventories = client.get(f"/resource_providers/{root}/inventories")["inventories"]
+    usages = client.get(f"/resource_providers/{root}/usages")["usages"]
+    return {
+        name: int((i["total"] - i["reserved"]) * i["allocation_ratio"]) - usages.get(name, 0)
+        for name, i in inventories.items()
+    }
+
+
+def _body(response: Any) -> dict[str, Any] | None:
+    """Return the decoded body, None for 404."""
+    if response.status_code == 404:
+        return None
+    if response.status_code != 200:
+        raise ServiceUnavailableError(
+            f"Nova answered {response.status_code}: {response.text[:200]}"
+        )
+    body: dict[str, Any] = response.json()
+    return body

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Journal entries joined into explanations, and explanations as text. Pure: no clock, no network."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nova_numa_ext.policy.terms import sentence
+from nova_numa_ext.policy.whatif import Answer
+
+
+@dataclass(slots=True)
+class Explanation:
+    """One decision: what the filter noted, what the weigher noted after it, what went wrong.
+
+    :param filter: entry of kind ``filter``, None when only the weigher ran
+    :param weigh: entry of kind ``weigh``, None when nova did not weigh (one host left, or none)
+    :param faults: entries of kind ``fault``
+    """
+
+    filter: dict[str, Any] | None = None
+    weigh: dict[str, Any] | None = None
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return asdict(self)
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The entry that tells who asked what."""
+        return self.filter or self.weigh or self.faults[0]
+
+
+def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
+    """Return the decisions about a server uuid or a request id, oldest first."""
+    chosen = [entry for entry in entries if key in (entry.get("server"), entry.get("request"))]
+    found: list[Explanation] = []
+    open_by_server: dict[tuple[Any, Any], Explanation] = {}
+    for entry in chosen:
+        who = (entry.get("request"), entry.get("server"))
+        current = open_by_server.get(who)
+        if current is None or entry["kind"] == "filter" or current.weigh is not None:
+            current = open_by_server[who] = Explanation()
+            found.append(current)
+        if entry["kind"] == "filter":
+            current.filter = entry
+        elif entry["kind"] == "weigh":
+            current.weigh = entry
+        else:
+            current.faults.append(entry)
+    return found
+
+
+def text(explanation: Explanation) -> str:
+    """Return an explanation for people."""
+    return "\n".join(_lines(explanation))
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    head = explanation.head
+    yield f"server   {head['server']}    request {head['request'] or '-'}"
+    asked = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
+    yield f"flavor   {head['flavor']}: {asked or 'says nothing to numa_ext'}"
+    for fault in explanation.faults:
+        yield f"FAULT    {fault['where']}: {fault['error']}"
+    if explanation.filter is not None:
+        yield from _filter_lines(explanation.filter)
+    if explanation.weigh is not None:
+        yield from _weigh_lines(explanation.weigh)
+    elif explanation.filter is not None and explanation.filter.get("passed") == 1:
+        yield "weigher  not asked: one host was left"
+
+
+def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
+    if not entry["opinion"]:
+        yield f"filter   no opinion; {entry['hosts']} hosts passed untouched"
+        return
+    view = entry["view"]
+    age = "never read" if view["age_s"] is None else f"{view['age_s']} s old"
+    yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
+    for problem in entry["problems"]:
+        yield f"REFUSED  {problem}"
+    yield f"filter   {entry['passed']} of {entry['hosts']} hosts passed"
+    if not entry["problems"]:
+        for group in entry["refused"]:
+            names = ", ".join(group["hosts"])
+            more = "" if group["count"] <= len(group["hosts"]) else ", …"
+            yield f"  {group['count']:>5} refused: {group['reason']} ({names}{more})"
+    for host in entry["details"]:
+        if not host["reasons"]:
+            yield from _host_lines(host)
+
+
+def _host_lines(host: dict[str, Any]) -> Iterator[str]:
+    nodes = "floating" if host["nodes"] is None else f"NUMA node {_numbers(host['nodes'])} expected"
+    yield f"  {host['node']}: {nodes}, {host['candidates_kept']} candidates"
+    for number, candidate in enumerate(host["candidates"], start=1):
+        where = f"L3 {_numbers(candidate['l3'])}" if candidate["l3"] else "no L3 domain"
+        lost = (
+            f"loses on {candidate['loses']}"
+            if candidate["loses"]
+            else "first"
+            if number == 1
+            else "equal"
+        )
+        yield f"    {number}. {where}: {lost}"
+    for removed in host["candidates_removed"]:
+        yield f"    removed: {removed['reason']}"
+
+
+def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
+    hosts = entry["hosts"]
+    yield f"weigher  {hosts} hosts, best first (score: weighted mean of the terms; -: unknown, taken as the mean)"
+    terms = list(entry["scores"][0]["terms"]) if entry["scores"] else []
+    rows = [["host", "score", *terms, "others"]]
+    for score in entry["scores"]:
+        values = [score["terms"][term] for term in terms]
+        rows.append(
+            [
+                score["node"],
+                f"{score['score']:.3f}",
+                *("-" if value is None else f"{value:.2f}" for value in values),
+                f"{score['before']:.2f}",
+            ]
+        )
+    yield from table(rows)
+
+
+def answers_text(answers: Sequence[Answer]) -> str:
+    """Return a what-if over the fleet for people."""
+    return "\n".join(_answer_lines(answers))
+
+
+def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Return a what-if as plain JSON types."""
+    return [
+        {
+            "host": answer.host.name,
+            "uuid": answer.host.root_uuid,
+            "possible": not answer.reasons,
+            "lacks": [
+                {
+                    "term": str(reason.term),
+                    "value": reason.value,
+                    "against": reason.against,
+                    "text": sentence(reason),
+                }
+                for reason in answer.reasons
+            ],
+        }
+        for answer in answers
+    ]
+
+
+def _answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    possible = sum(not answer.reasons for answer in answers)
+    yield f"{possible} of {len(answers)} hosts could take it now"
+    width = max((len(answer.host.name) for answer in answers), default=0)
+    for answer in answers:
+        said = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"
+        yield f"  {answer.host.name:<{width}}  {said}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as aligned columns, the first left and the others right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  " + "  ".join(cells).rstrip()
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return "+".join(str(number) for number in numbers)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands read from Placement and Nova."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from nova_numa_ext.clients import COMPUTE_VERSION, one_reading
+from placement_traits.client import PlacementClient
+from placement_traits.errors import InvalidValueError
+from placement_traits.view import FleetSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One inventory of a provider with what is used of it.
+
+    :param total: as the provider declares it
+    :param reserved: kept back
+    :param ratio: allocation ratio
+    :param used: allocated
+    """
+
+    total: int
+    reserved: int
+    ratio: float
+    used: int
+
+    @property
+    def capacity(self) -> int:
+        """What may be allocated in all."""
+        return int((self.total - self.reserved) * self.ratio)
+
+    @property
+    def free(self) -> int:
+        """What is left."""
+        return self.capacity - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One resource provider.
+
+    :param uuid: its uuid
+    :param name: its name
+    :param parent: uuid of its parent, None for a root
+    :param stocks: by resource class
+    :param traits: its traits
+    """
+
+    uuid: str
+    name: str
+    parent: str | None
+    stocks: Mapping[str, Stock]
+    traits: frozenset[str]
+
+
+class Cloud:
+    """Placement and Nova, as the user of the command line may see them.
+
+    :param connection: an :class:`openstack.connection.Connection`
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._placement = PlacementClient(connection.placement)
+
+    def fleet(self) -> FleetSnapshot:
+        """Return one reading of the whole fleet."""
+        return one_reading(self._placement)
+
+    def tree(self, host: str) -> tuple[Provider, ...]:
+        """Return a host's providers, root first, by the host's name or uuid.
+
+        :raises InvalidValueError: when Placement knows no such host
+        """
+        found = self._get("/resource_providers", name=host)["resource_providers"]
+        found = found or self._get("/resource_providers", uuid=host)["resource_providers"]
+        if not found:
+            raise InvalidValueError("host", host, "the name or uuid of a compute node in Placement")
+        root = found[0]["root_provider_uuid"]
+        members = self._get("/resource_providers", in_tree=root)["resource_providers"]
+        members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
+        return tuple(self._provider(member) for member in members)
+
+    def allocations(self, server_uuid: str) -> dict[str, dict[str, int]]:
+        """Return what a server has allocated: amounts by resource class by provider."""
+        body = self._get(f"/allocations/{server_uuid}")
+        return {uuid: entry["resources"] for uuid, entry in body["allocations"].items()}
+
+    def provider(self, uuid: str) -> Provider:
+        """Return one provider."""
+        return self._provider(self._get(f"/resource_providers/{uuid}"))
+
+    def flavor(self, name: str) -> Any:
+        """Return a flavor with its extra specs, by name or id; raises openstacksdk's error when there is none."""
+        return self._connection.compute.find_flavor(
+            name, ignore_missing=False, get_extra_specs=True
+        )
+
+    def server(self, name: str, all_projects: bool) -> Any:
+        """Return a server, by name or id; raises openstacksdk's error when there is none."""
+        compute = self._connection.compute
+        compute.default_microversion = COMPUTE_VERSION
+        found = compute.find_server(name, ignore_missing=False, all_projects=all_projects)
+        return compute.get_server(found.id)
+
+    def _provider(self, member: Mapping[str, Any]) -> Provider:
+        uuid = member["uuid"]
+        inventories = self._get(f"/resource_providers/{uuid}/inventories")["inventories"]
+        usages = self._get(f"/resource_providers/{uuid}/usages")["usages"]
+        traits = self._get(f"/resource_providers/{uuid}/traits")["traits"]
+        stocks = {
+            name: Stock(
+                inventory["total"],
+                inventory["reserved"],
+                inventory["allocation_ratio"],
+                usages.get(name, 0),
+            )
+            for name, inventory in sorted(inventories.items())
+        }
+        return Provider(
+            uuid, member["name"], member["parent_provider_uuid"], stocks, frozenset(traits)
+        )
+
+    def _get(self, path: str, **query: str) -> Any:
+        return self._placement.get(f"{path}?{urlencode(query)}" if query else path)

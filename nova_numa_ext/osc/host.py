@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa host list`` and ``openstack numa host show``."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_numa_ext.osc import words
+from nova_numa_ext.osc.cloud import Provider
+from placement_traits.names import NeighbourTrait, TierTrait
+from placement_traits.view import Amount, HostView
+
+
+class ListHost(command.Lister):  # type: ignore[misc]
+    """List hosts that an agent publishes: tiers, classes of service, L3 ways and bandwidth (used/capacity)."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        fleet = self.app.client_manager.numa.fleet()
+        columns = (
+            "Host",
+            "Tiers",
+            "CLOS",
+            "L3 domains",
+            "Ways",
+            "Bandwidth MB/s",
+            "Neighbours",
+            "GPUs",
+        )
+        hosts = sorted(fleet.hosts.values(), key=lambda host: host.name)
+        return columns, [_row(host) for host in hosts]
+
+
+class ShowHost(command.Lister):  # type: ignore[misc]
+    """Show the providers of one host as a tree: inventories (used/capacity) and our traits in words."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the host."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", help="Compute node, by name or uuid")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        providers = self.app.client_manager.numa.tree(parsed_args.host)
+        root = next(provider for provider in providers if provider.parent is None)
+        return ("Provider", "Resources", "Traits", "UUID"), list(_tree(root, providers, ""))
+
+
+def _row(host: HostView) -> tuple[str, ...]:
+    tiers = [tier.name for tier in TierTrait if tier in host.traits]
+    neighbours = {trait for domain in host.l3 for trait in domain.neighbours}
+    return (
+        host.name,
+        " ".join(tiers) or "-",
+        words.amount(host.rdt.clos if host.rdt else None),
+        str(len(host.l3)),
+        words.amount(_sum([domain.ways for domain in host.l3])),
+        words.amount(_sum([domain.bandwidth_mbps for domain in host.l3])),
+        " ".join(trait.name for trait in NeighbourTrait if trait in neighbours) or "-",
+        str(len(host.gpus)),
+    )
+
+
+def _sum(amounts: list[Amount | None]) -> Amount | None:
+    known = [amount for amount in amounts if amount is not None]
+    if not known:
+        return None
+    return Amount(sum(amount.capacity for amount in known), sum(amount.used for amount in known))
+
+
+def _tree(
+    provider: Provider, providers: tuple[Provider, ...], indent: str
+) -> Iterator[tuple[str, ...]]:
+    resources = ", ".join(words.stock(name, stock) for name, stock in provider.stocks.items())
+    yield (
+        f"{indent}{provider.name}",
+        resources or "-",
+        words.traits(provider.traits) or "-",
+        provider.uuid,
+    )
+    for child in providers:
+        if child.parent == provider.uuid:
+            yield from _tree(child, providers, indent + "  ")

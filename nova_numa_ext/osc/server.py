@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa server show``."""
+
+import argparse
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_numa_ext.osc import words
+from nova_numa_ext.osc.cloud import Cloud, Provider
+from nova_numa_ext.request import InvalidRequestError, parse
+from placement_traits import names
+
+
+class ShowServer(command.ShowOne):  # type: ignore[misc]
+    """Show what a server asked of the NUMA extension and what Placement holds for it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the server."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", help="Server, by name or uuid")
+        parser.add_argument(
+            "--all-projects", action="store_true", help="Look for the name in all projects (admin)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return names and values."""
+        cloud: Cloud = self.app.client_manager.numa
+        server = cloud.server(parsed_args.server, parsed_args.all_projects)
+        allocations = cloud.allocations(server.id)
+        held = [(cloud.provider(uuid), resources) for uuid, resources in allocations.items()]
+        held.sort(key=lambda pair: pair[0].name)
+        rows = {**_asked(server), **_held(held)}
+        return tuple(rows), tuple(rows.values())
+
+
+def _asked(server: Any) -> dict[str, Any]:
+    flavor = server.flavor
+    rows = {
+        "server": server.name,
+        "id": server.id,
+        "status": server.status,
+        "host": server.hypervisor_hostname or server.compute_host or "-",
+        "flavor": flavor.name,
+    }
+    try:
+        request = parse(flavor.extra_specs or {}, vcpus=flavor.vcpus, memory_mb=flavor.ram)
+    except InvalidRequestError as error:
+        return {**rows, "problems": " ".join(error.problems)}
+    return {
+        **rows,
+        "tier": str(request.tier or "-"),
+        "interference_class": str(request.interference_class),
+        "memory_policy": str(request.memory_policy)
+        + ("" if request.memory_policy_applies else " (not applicable: NUMA guest)"),
+        "slo_p99_us": request.slo_p99_us or "-",
+        "managed": request.managed,
+    }
+
+
+def _held(held: list[tuple[Provider, dict[str, int]]]) -> dict[str, Any]:
+    def total(resource: str) -> int:
+        return sum(resources.get(resource, 0) for _, resources in held)
+
+    domains = [provider for provider, _ in held if _numbers(provider, "L3")]
+    others = [
+        f"{provider.name}: " + ", ".join(f"{name} {n}" for name, n in sorted(resources.items()))
+        for provider, resources in held
+        if not set(resources) & set(names.RESOURCE_CLASSES)
+    ]
+    return {
+        "classes_of_service": total(names.RDT_CLOS),
+        "l3_domains": ", ".join(provider.name for provider in domains) or "-",
+        "l3_ways": total(names.LLC_WAY),
+        "memory_bandwidth_mbps": total(names.MEMORY_BANDWIDTH_MBPS),
+        "numa_nodes": ", ".join(
+            str(node) for node in sorted({n for d in domains for n in _numbers(d, "NODE")})
+        )
+        or "-",
+        "domain_traits": "; ".join(words.traits(provider.traits) for provider in domains) or "-",
+        "other_allocations": "\n".join(others) or "-",
+    }
+
+
+def _numbers(provider: Provider, kind: str) -> list[int]:
+    parsed = (names.parse_numbered(trait) for trait in provider.traits)
+    return [pair[1] for pair in parsed if pair is not None and pair[0] == kind]
