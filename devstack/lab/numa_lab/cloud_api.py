@@ -5,6 +5,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,9 +40,31 @@ class CloudApi:
         answer = self._get(self._settings.ports.nova, "/v2.1/os-hypervisors/detail")
         return list(answer["hypervisors"])
 
+    def has_hypervisor(self, name: str) -> bool:
+        """Whether nova knows the hypervisor (its host has been discovered); False if nova is silent."""
+        try:
+            return name in {known["hypervisor_hostname"] for known in self.hypervisors()}
+        except OSError:
+            return False
+
     def services(self) -> list[dict[str, Any]]:
         """Nova's daemons: ``binary``, ``host``, ``state``, ``updated_at`` (ISO, UTC)."""
         return list(self._get(self._settings.ports.nova, "/v2.1/os-services")["services"])
+
+    def has_reported(self, binary: str, host: str, since: float) -> bool:
+        """Whether a daemon of nova has reported after ``since`` (seconds of the epoch).
+
+        Nova itself calls a daemon up for a while after it has ended. False if nova is silent.
+        """
+        try:
+            services = self.services()
+        except OSError:
+            return False
+        for service in services:
+            if (service["binary"], service["host"]) == (binary, host) and service["updated_at"]:
+                reported = datetime.fromisoformat(service["updated_at"]).replace(tzinfo=UTC)
+                return service["state"] == "up" and reported.timestamp() >= since - 1
+        return False
 
     def servers(self) -> list[dict[str, Any]]:
         """All servers of all projects: ``name``, ``status``, ``OS-EXT-SRV-ATTR:host`` …"""

@@ -120,6 +120,11 @@ def write_libvirt(settings: Settings) -> None:
         write_if_changed(folder / name, render(settings.source / "templates" / name, values))
 
 
+def instance_prefix(settings: Settings) -> str:
+    """How libvirt's names of this lab's guests begin."""
+    return f"instance-{settings.ports.base}-"
+
+
 def openrc(settings: Settings) -> str:
     """Shell lines that export the administrator's credentials and the virtual environment."""
     return render(settings.source / "templates" / "openrc", _common_values(settings))
@@ -143,6 +148,7 @@ def _common_values(settings: Settings) -> dict[str, object]:
         "admin_password": passwords.admin,
         "service_password": passwords.service,
         "rabbitmq_password": passwords.rabbitmq,
+        "instance_prefix": instance_prefix(settings),
         "pci_alias": json.dumps(PCI_ALIAS),
     }
 

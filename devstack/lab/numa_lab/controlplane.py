@@ -10,7 +10,6 @@ import hashlib
 import json
 import socket
 import subprocess
-from datetime import UTC, datetime
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -293,9 +292,8 @@ class ControlPlane:
         api = cloud_api.CloudApi(self._settings)
 
         def up() -> bool:
-            reported = {row["binary"]: row["updated_at"] for row in api.services()}
             return all(
-                _timestamp(reported.get(process.name)) >= process.pid_file.stat().st_mtime - 1
+                api.has_reported(process.name, "controller", process.pid_file.stat().st_mtime)
                 for process in daemons
             )
 
@@ -305,7 +303,7 @@ class ControlPlane:
         with self._progress.step("waiting for conductor and scheduler", log):
             wait_for("nova's conductor and scheduler report", up, 60, *daemons, log=log)
 
-    def _catalog(self, command: str, what: str, wanted: dict[str, object]) -> None:
+    def _catalog(self, command: str, what: str, wanted: Mapping[str, object]) -> None:
         text = json.dumps(wanted, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
         stamp = self._settings.state / "done" / command
@@ -371,11 +369,6 @@ def ports_in_use(settings: Settings) -> list[int]:
 def _image(name: str, path: Path, kind: str, kernel: str = "") -> dict[str, str]:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return {"name": name, "path": str(path), "kind": kind, "kernel": kernel, "sha256": digest}
-
-
-def _timestamp(text: str | None) -> float:
-    """Seconds since the epoch of one of nova's times (UTC without saying so); 0 if there is none."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() if text else 0.0
 
 
 def _accepts(port: int) -> bool:

@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from . import configuration, controlplane, emulated, kernel, packages, pyenv, qemu_build
@@ -49,6 +51,7 @@ class Lab:
         self._settings.make_folders()
         with self._locked():
             self._require_ports()
+            self._settings.passwords()  # made once, before steps side by side ask for them
             hosts = [EmulatedHost(self._settings, index) for index in range(emulated_count)]
             run(self._tasks(hosts))
             for service in self._controller.services() + self._local.services():
@@ -137,7 +140,9 @@ class Lab:
             "configuration": Task(lambda: configuration.write_controller(settings), ("venv",)),
             "local libvirt": Task(lambda: self._local.start_libvirt(progress), ("packages",)),
             "local nova": Task(lambda: self._local.start_nova(progress), ("local libvirt", *cloud)),
-            "local up": Task(lambda: self._hypervisor_up(LOCAL_NAME), ("local nova",)),
+            "local up": Task(
+                lambda: self._hypervisor_up(LOCAL_NAME, self._local.nova), ("local nova",)
+            ),
         }
         for name, task in self._controller.tasks().items():
             tasks[name] = Task(task.action, task.after or ("configuration",))
@@ -152,7 +157,9 @@ class Lab:
         return {
             started: Task(lambda: host.start(part), ("machine parts", "venv")),
             serving: Task(lambda: host.start_services(part), (started, *cloud)),
-            f"{host.name} up": Task(lambda: self._hypervisor_up(host.name), (serving,)),
+            f"{host.name} up": Task(
+                lambda: self._hypervisor_up(host.name, host.process), (serving,)
+            ),
         }
 
     def _machine_parts(self) -> None:
@@ -160,27 +167,29 @@ class Lab:
         kernel.provide(self._settings, self._progress)
         qemu_build.provide(self._settings, self._progress)
 
-    def _hypervisor_up(self, name: str) -> None:
+    def _hypervisor_up(self, name: str, process: Process) -> None:
+        """Nova may schedule to the host, whose nova-compute has run since ``process`` was started."""
         api = CloudApi(self._settings)
+        since = process.pid_file.stat().st_mtime
 
         def up() -> bool:
-            states = {h["hypervisor_hostname"]: h["state"] for h in api.hypervisors()}
-            return states.get(name) == "up"
+            return api.has_reported("nova-compute", name, since) and api.has_hypervisor(name)
 
         if up():
             return
         timeout_s = _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
-        log = self._settings.log / "nova-compute.log" if name == LOCAL_NAME else None
+        log = self._compute_log(name)
         with self._progress.step(f"waiting for nova to see hypervisor {name}", log):
-            wait_for(f"hypervisor {name} is up", up, timeout_s, *self._watched(name), log=log)
+            wait_for(f"hypervisor {name} is up", up, timeout_s, process, *self._watched(), log=log)
 
-    def _watched(self, name: str) -> list[Process]:
-        """Processes without which waiting for a hypervisor is in vain."""
-        services = self._controller.services()
-        if name == LOCAL_NAME:
-            services += self._local.services()
-        daemons = ("nova-conductor", "nova-scheduler", "nova-compute")
-        return [service.process for service in services if service.name in daemons]
+    def _compute_log(self, name: str) -> Path:
+        folder = self._settings.log if name == LOCAL_NAME else self._settings.hosts / name / "log"
+        return folder / "nova-compute.log"
+
+    def _watched(self) -> list[Process]:
+        """Processes of the controller without which waiting for a hypervisor is in vain."""
+        daemons = ("nova-conductor", "nova-scheduler")
+        return [s.process for s in self._controller.services() if s.name in daemons]
 
     def _require_possible(self) -> None:
         if os.geteuid() != 0:
@@ -207,23 +216,25 @@ class Lab:
     # -- down
 
     def _stop(self) -> None:
-        """In the order that lets each one end in peace: who is called ends after its callers."""
-        hosts = {
-            host.name: Task(lambda host=host: self._stop_host(host))  # type: ignore[misc]
-            for host in self.emulated_hosts()
-        }
-        run(hosts | {"local": Task(self._stop_local)})
+        """Callers and called in turn: OpenStack, then its servers, then Erlang's name server."""
         processes = {service.name: service.process for service in self._controller.services()}
-        last = [processes.pop("epmd")]
+        epmd = [processes.pop("epmd")]
         servers = [processes.pop("rabbitmq"), processes.pop("mariadb")]
-        for what, group in (
-            ("OpenStack", list(processes.values())),
-            ("RabbitMQ and MariaDB", servers),
-            ("epmd", last),
-        ):
-            if any(process.alive() for process in group):
-                with self._progress.step(f"stopping {what}"):
-                    stop_all(group)
+        openstack = list(processes.values())
+        tasks = {
+            "OpenStack": Task(lambda: self._stop_group("OpenStack", openstack)),
+            "local": Task(self._stop_local),
+        }
+        for host in self.emulated_hosts():
+            tasks[host.name] = Task(partial(self._stop_host, host))
+        run(tasks)
+        self._stop_group("RabbitMQ and MariaDB", servers)
+        self._stop_group("epmd", epmd)
+
+    def _stop_group(self, what: str, processes: list[Process]) -> None:
+        if any(process.alive() for process in processes):
+            with self._progress.step(f"stopping {what}"):
+                stop_all(processes)
 
     def _stop_host(self, host: EmulatedHost) -> None:
         with self._progress.step(f"stopping {host.name}"):

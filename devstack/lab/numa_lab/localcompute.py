@@ -6,7 +6,6 @@ in that mount namespace is ours, so stopping is exact: guests and helpers are fo
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -79,6 +78,11 @@ class LocalCompute:
         """Its services, in the order of their needs; empty when the namespaces are not there."""
         return [self._libvirtd(), self._nova_compute()] if self._holder.alive() else []
 
+    @property
+    def nova(self) -> Process:
+        """Its nova-compute."""
+        return self._nova_compute().process
+
     def alive(self) -> bool:
         """Whether its namespaces exist: everything of it lives in them."""
         return self._holder.alive()
@@ -113,7 +117,6 @@ class LocalCompute:
         with progress.step("namespaces of the local compute", self._holder.log):
             self._holder.stop()
             ready.unlink(missing_ok=True)
-            self._remember_cgroups()
             hosts = self._settings.etc / "local-hosts"
             configuration.write_if_changed(hosts, f"127.0.0.1 localhost\n127.0.1.1 {NAME}\n", 0o644)
             script = Path(__file__).with_name("namespace.py")
@@ -186,25 +189,13 @@ class LocalCompute:
 
         wait_for("guests of the local compute have ended", gone, 10)
 
-    # -- control groups: libvirt makes /machine in each hierarchy and never takes it away
-
-    @property
-    def _cgroups_file(self) -> Path:
-        return self._settings.run / "foreign-cgroups.json"
-
-    def _remember_cgroups(self) -> None:
-        self._cgroups_file.write_text(json.dumps([str(path) for path in _machine_cgroups()]))
-
     def _remove_cgroups(self) -> None:
-        foreign = json.loads(self._cgroups_file.read_text()) if self._cgroups_file.exists() else []
-        for top in _machine_cgroups():
-            if str(top) in foreign:
-                continue
-            for folder in sorted(top.rglob("*/"), reverse=True) + [top]:
-                # Somebody else's guest may live there by now: a group in use stays.
-                with contextlib.suppress(OSError):
+        """libvirt leaves the groups of guests that were killed, and never takes /machine away."""
+        prefix = configuration.instance_prefix(self._settings)
+        for top in (_CGROUPS / "machine", *_CGROUPS.glob("*/machine")):
+            for guest in top.glob(f"qemu-*-{prefix}*"):
+                for folder in [*sorted(guest.rglob("*/"), reverse=True), guest]:
                     folder.rmdir()
-
-
-def _machine_cgroups() -> list[Path]:
-    return [path for path in (_CGROUPS / "machine", *_CGROUPS.glob("*/machine")) if path.is_dir()]
+            # Guests of somebody else keep it.
+            with contextlib.suppress(OSError):
+                top.rmdir()

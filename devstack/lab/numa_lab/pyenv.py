@@ -72,7 +72,7 @@ def _contents(settings: Settings) -> list[str]:
 
 def _pip(settings: Settings, log: Path, *arguments: str) -> None:
     environment = os.environ | {"PIP_CACHE_DIR": f"{settings.cache}/pip"}
-    argv = [settings.python, "-m", "pip", "--disable-pip-version-check", *arguments]
+    argv = [str(settings.python), "-m", "pip", "--disable-pip-version-check", *arguments]
     run_logged("pip", argv, log, environment=environment)
 
 
