@@ -26,8 +26,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, Self, TypeAlias
 
-import jsonschema
-
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 
@@ -412,7 +410,7 @@ class HostTopology:
         :param where: name of the source, the start of the path in an error
         :raises InvalidValueError: naming the path of the first wrong key
         """
-        error = jsonschema.exceptions.best_match(_validator().iter_errors(data))
+        error = _first_error(data)
         if error is not None:
             raise _schema_error(where, error)
         try:
@@ -517,8 +515,17 @@ def _check_square(where: str, matrix: Matrix | None, size: int) -> None:
         raise InvalidValueError(where, shape, f"{size} rows of {size} numbers, one per node")
 
 
+def _first_error(data: Mapping[str, Any]) -> Any:
+    """Return the most telling finding of jsonschema, None when the data fit."""
+    from jsonschema.exceptions import best_match
+
+    return best_match(_validator().iter_errors(data))
+
+
 @cache
-def _validator() -> jsonschema.protocols.Validator:
+def _validator() -> Any:
+    import jsonschema
+
     text = resources.files("placement_traits").joinpath("schemas/host_topology.json").read_text()
     return jsonschema.Draft202012Validator(json.loads(text))
 

@@ -21,6 +21,8 @@ from placement_traits.topology import (
 )
 from placement_traits.tree import L3State, TreeSettings
 
+SETTINGS = TreeSettings(PackingTrait.PACK)
+
 
 def four_nodes(**changes: object) -> HostTopology:
     """The lab's host: 2 sockets, 4 nodes of 2 CPUs and 2 GB, an L3 of 16 ways each, 2 GPUs.

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement over HTTP: one microversion, retries for what passes by itself, counted, with errors in our words."""
+
+import random as random_module
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from keystoneauth1 import exceptions as ksa
+
+from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
+
+MICROVERSION: Final = (
+    "placement 1.39"  # in:-lists of traits in queries; any newer Placement answers it too
+)
+_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+_WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
+
+# `code` of Placement's error body (API reference, "Errors").
+CODE_CONCURRENT: Final = "placement.concurrent_update"
+CODE_DUPLICATE: Final = "placement.duplicate_name"
+
+
+class HttpAdapter(Protocol):
+    """The part of :class:`keystoneauth1.adapter.Adapter` that is used; authentication and endpoint are its business."""
+
+    def request(self, url: str, method: str, **kwargs: Any) -> Any:
+        """Send one request."""
+
+
+class PlacementError(NumaExtError):
+    """Placement refused a request.
+
+    :param status: HTTP status
+    :param code: Placement's own error code, "" when it gave none
+    """
+
+    def __init__(self, what: str, status: int, code: str, detail: str) -> None:
+        super().__init__(f"Placement refused {what} with {status}: {detail}")
+        self.status = status
+        self.code = code
+
+
+class NotFoundError(PlacementError):
+    """What the request names is not there (any more)."""
+
+
+class GenerationConflictError(PlacementError, ConflictError):
+    """Somebody else changed the provider since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """How long passing trouble (no connection, timeout, 429, 5xx) is sat out.
+
+    :param attempts: tries of one request, the first included
+    :param first_s: upper bound of the first pause; it doubles each time, the pause is a random part of it
+    :param longest_s: largest upper bound
+    """
+
+    attempts: int = 5
+    first_s: float = 0.2
+    longest_s: float = 5.0
+
+    def pause_s(self, attempt: int, random: float) -> float:
+        """Seconds to wait after try number ``attempt`` (from 0): full jitter, so that a crowd spreads out.
+
+        :param random: uniform in [0, 1)
+        """
+        return random * min(self.longest_s, self.first_s * 2.0**attempt)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the client did since it was made."""
+
+    requests: int = 0
+    writes: int = 0
+    retries: int = 0
+    bytes_read: int = 0
+
+
+class PlacementClient:
+    """Placement's API, for the reporter, the view and the tools.
+
+    :param adapter: a keystoneauth1 adapter for service type ``placement``; its session renews tokens and times out
+    :param retry: how passing trouble is sat out
+    :param sleep: waits; injected by tests
+    :param random: uniform in [0, 1); injected by tests
+    """
+
+    def __init__(
+        self,
+        adapter: HttpAdapter,
+        retry: RetrySettings | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self._adapter = adapter
+        self._retry = retry or RetrySettings()
+        self._sleep = sleep
+        self._random = random
+        self.counters = Counters()
+
+    def get(self, path: str) -> Any:
+        """Return the decoded body of a GET."""
+        return self.call("GET", path)
+
+    def put(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a PUT and return the decoded body."""
+        return self.call("PUT", path, body)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send a POST and return the decoded body."""
+        return self.call("POST", path, body)
+
+    def delete(self, path: str) -> None:
+        """Send a DELETE."""
+        self.call("DELETE", path)
+
+    def pause(self, attempt: int) -> None:
+        """Wait before another try of something that other writers disturbed."""
+        self._sleep(self._retry.pause_s(attempt, self._random()))
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send one request, again while the trouble is of the passing kind.
+
+        A write may be sent twice after a timeout; it then fails with a conflict, because each write carries the
+        generation of what it changes or the uuid of what it creates.
+
+        :raises ServiceUnavailableError: Placement or Keystone did not answer usefully in the given tries
+        :raises GenerationConflictError: somebody else was faster
+        :raises NotFoundError: the thing is not there
+        :raises PlacementError: any other refusal
+        """
+        trouble = ""
+        for attempt in range(self._retry.attempts):
+            if attempt:
+                self.counters.retries += 1
+                self.pause(attempt - 1)
+            try:
+                response = self._send(method, path, body)
+            except (ksa.ConnectionError, ksa.RetriableConnectionFailure) as error:
+                trouble = str(error)
+                continue
+            except ksa.ClientException as error:  # no catalog, no endpoint, refused by Keystone
+                raise ServiceUnavailableError(
+                    f"Placement cannot be reached for {method} {path}: {error}"
+                ) from error
+            if response.status_code in _PASSING:
+                trouble = f"{response.status_code} {response.text[:200]}"
+                continue
+            return _decoded(method, path, response)
+        raise ServiceUnavailableError(
+            f"Placement did not answer {method} {path} in {self._retry.attempts} tries: {trouble}"
+        )
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        self.counters.requests += 1
+        self.counters.writes += method in _WRITES
+        response = self._adapter.request(
+            path,
+            method,
+            json=body,
+            headers={"OpenStack-API-Version": MICROVERSION, "Accept": "application/json"},
+            raise_exc=False,
+        )
+        self.counters.bytes_read += len(response.content)
+        return response
+
+
+def _decoded(method: str, path: str, response: Any) -> Any:
+    if response.status_code < 400:
+        return response.json() if response.content else None
+    try:
+        error = response.json()["errors"][0]
+    except (ValueError, KeyError, IndexError, TypeError):
+        error = {"detail": response.text[:200]}
+    kind = PlacementError
+    if response.status_code == 404:
+        kind = NotFoundError
+    elif error.get("code") == CODE_CONCURRENT:
+        kind = GenerationConflictError
+    raise kind(
+        f"{method} {path}",
+        response.status_code,
+        error.get("code", ""),
+        " ".join(str(error.get("detail", "")).split()),
+    )

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes Placement equal to a host's wanted tree, writing differences only.
+
+For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
+that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
+resource classes on our children, other providers, and everything but our traits on nova's root.
+
+Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries
+``CUSTOM_NUMA_EXT_OWNER``. So a child that was created just before a crash is known again although it has no trait yet.
+
+What was read is remembered with its generation. Placement raises the generation at any change of traits, inventories or
+allocations, so a pass over an unchanged host is a single GET.
+"""
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from placement_traits import names
+from placement_traits.client import (
+    CODE_DUPLICATE,
+    NotFoundError,
+    PlacementClient,
+    PlacementError,
+)
+from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.tree import Inventory, Provider, ProviderTree
+
+LOG = logging.getLogger(__name__)
+
+_CONFLICT_TRIES: Final = 12
+_TREE_TRIES: Final = 3
+
+
+class RootMissingError(NumaExtError):
+    """Nova has not (yet) made the provider of this compute node; it is never made by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that was written.
+
+    :param provider: name of the provider
+    :param what: ``created``, ``deleted``, ``traits`` or ``inventories``
+    :param detail: the difference, ``+`` added, ``-`` removed, ``~`` changed
+    """
+
+    provider: str
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What one pass did.
+
+    :param root_uuid: nova's root provider
+    :param changes: what was written, in order
+    :param problems: one sentence for each thing that could not be made as wanted; the rest was done
+    :param requests: HTTP requests of this pass
+    :param writes: those of them that write, failed ones included
+    """
+
+    root_uuid: str
+    changes: tuple[Change, ...]
+    problems: tuple[str, ...]
+    requests: int
+    writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Actual:
+    """A provider as it was read."""
+
+    generation: int
+    traits: frozenset[str]
+    inventories: Mapping[str, Inventory]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A provider as the list of its tree shows it."""
+
+    uuid: str
+    name: str
+    generation: int
+    is_root: bool = False
+
+
+def child_uuid(root_uuid: str, name: str) -> str:
+    """Return the uuid of our child ``name`` under a root: the same at every start, another one for another root."""
+    return str(uuid.uuid5(uuid.UUID(root_uuid), name))
+
+
+class Reporter:
+    """Writes one host's part of Placement; one reporter per host.
+
+    :param client: Placement
+    """
+
+    def __init__(self, client: PlacementClient) -> None:
+        self._client = client
+        self._root_uuid: str | None = None
+        self._seen: dict[str, _Actual] = {}
+        self._known_names: set[str] = set()
+
+    def sync(self, tree: ProviderTree) -> SyncReport:
+        """Make Placement equal to ``tree``.
+
+        :raises RootMissingError: nova has no provider of that name
+        :raises ServiceUnavailableError: Placement does not answer; call again later, nothing needs undoing
+        :raises ConflictError: providers vanished again and again while they were written; call again later
+        """
+        for attempt in range(_TREE_TRIES):
+            try:
+                return _Pass(self._client, self, tree).run()
+            except NotFoundError as error:
+                # A provider or its root went away under our hands: look at everything again.
+                LOG.info("Starting over with the providers of %s: %s", tree.root, error)
+                self.forget()
+                self._client.pause(attempt)
+        raise ConflictError(
+            f"The providers of {tree.root} vanished {_TREE_TRIES} times while they were written."
+        )
+
+    def forget(self) -> None:
+        """Drop everything remembered, so that the next pass reads all."""
+        self._root_uuid = None
+        self._seen.clear()
+        self._known_names.clear()
+
+    # What a pass needs ----------------------------------------------------------------------------------------------
+
+    def listed(self, root_name: str) -> list[_Listed]:
+        """Return all providers of the host's tree, the root first."""
+        if self._root_uuid is not None:
+            found = self._tree(self._root_uuid)
+            if found and found[0].name == root_name:
+                return found
+        self.forget()
+        roots = self._client.get(f"/resource_providers?name={quote(root_name)}")
+        if not roots["resource_providers"]:
+            raise RootMissingError(
+                f"Placement has no provider {root_name}; it appears when nova-compute of this host has started."
+            )
+        self._root_uuid = str(roots["resource_providers"][0]["root_provider_uuid"])
+        found = self._tree(self._root_uuid)
+        if not found or found[0].name != root_name:
+            raise RootMissingError(
+                f"Provider {root_name} is not the root of its tree, so it is not a compute node."
+            )
+        return found
+
+    def _tree(self, root_uuid: str) -> list[_Listed]:
+        body = self._client.get(f"/resource_providers?in_tree={root_uuid}")
+        found = [
+            _Listed(
+                provider["uuid"],
+                provider["name"],
+                provider["generation"],
+                provider["uuid"] == root_uuid,
+            )
+            for provider in body["resource_providers"]
+        ]
+        return sorted(found, key=lambda provider: not provider.is_root)
+
+    def actual(self, provider: _Listed, *, fresh: bool = False) -> _Actual:
+        """Return what a provider holds, from memory while its generation is the one remembered.
+
+        :param fresh: read it whatever is remembered
+        """
+        seen = self._seen.get(provider.uuid)
+        if seen is not None and seen.generation == provider.generation and not fresh:
+            return seen
+        path = f"/resource_providers/{provider.uuid}"
+        traits = self._client.get(f"{path}/traits")
+        inventories: dict[str, Any] = {}
+        if not provider.is_root:  # nova's inventories are none of our business
+            body = self._client.get(f"{path}/inventories")
+            if body["resource_provider_generation"] != traits["resource_provider_generation"]:
+                return self.actual(provider, fresh=True)  # two different moments
+            inventories = body["inventories"]
+        actual = _Actual(
+            traits["resource_provider_generation"],
+            frozenset(traits["traits"]),
+            {name: _inventory(body) for name, body in inventories.items()},
+        )
+        self._seen[provider.uuid] = actual
+        return actual
+
+    def remember(self, provider: _Listed, actual: _Actual | None) -> None:
+        """Note what a write left behind; None when the provider is gone."""
+        if actual is None:
+            self._seen.pop(provider.uuid, None)
+        else:
+            self._seen[provider.uuid] = actual
+
+    def ensure_traits(self, traits: frozenset[str]) -> None:
+        """Make traits exist."""
+        unknown = traits - self._known_names
+        if not unknown:
+            return
+        existing = self._client.get(f"/traits?name=in:{','.join(sorted(unknown))}")["traits"]
+        for trait in sorted(unknown.difference(existing)):
+            self._client.put(f"/traits/{trait}")
+        self._known_names |= unknown
+
+    def ensure_resource_classes(self, classes: frozenset[str]) -> None:
+        """Make resource classes exist."""
+        for resource_class in sorted(classes - self._known_names):
+            self._client.put(f"/resource_classes/{resource_class}")
+            self._known_names.add(resource_class)
+
+    def doubt_names(self) -> None:
+        """Look again which traits and classes exist before the next write: a refusal may mean that one was deleted."""
+        self._known_names.clear()
+
+
+class _Pass:
+    """One pass over one tree."""
+
+    def __init__(self, client: PlacementClient, reporter: Reporter, tree: ProviderTree) -> None:
+        self._client = client
+        self._reporter = reporter
+        self._tree = tree
+        self._changes: list[Change] = []
+        self._problems: dict[str, None] = {}  # in order, each once
+        self._requests = client.counters.requests
+        self._writes = client.counters.writes
+
+    def run(self) -> SyncReport:
+        listed = self._reporter.listed(self._tree.root)
+        root, below = listed[0], {provider.name: provider for provider in listed[1:]}
+        # Children first: a root that says LC while its children are missing would attract servers in vain.
+        for wanted in self._tree.children:
+            self._write_child(root, wanted, below.get(wanted.name))
+        for provider in below.values():
+            if self._tree.child(provider.name) is None and self._is_ours(root, provider):
+                self._remove_child(provider)
+        self._update(root, Provider(root.name, self._tree.root_traits))
+        return SyncReport(
+            root.uuid,
+            tuple(self._changes),
+            tuple(self._problems),
+            self._client.counters.requests - self._requests,
+            self._client.counters.writes - self._writes,
+        )
+
+    def _problem(self, sentence: str) -> None:
+        self._problems[sentence] = None
+
+    def _is_ours(self, root: _Listed, provider: _Listed) -> bool:
+        if provider.uuid == child_uuid(root.uuid, provider.name):
+            return True
+        if not provider.name.startswith(f"{root.name}:"):
+            return False
+        return names.OWNER in self._reporter.actual(provider).traits
+
+    def _write_child(self, root: _Listed, wanted: Provider, there: _Listed | None) -> None:
+        provider = there or self._create(root, wanted.name)
+        if provider is None:
+            return
+        if not self._is_ours(root, provider):
+            self._problem(
+                f"Provider {wanted.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
+                "delete or rename it."
+            )
+            return
+        self._update(provider, wanted)
+
+    def _create(self, root: _Listed, name: str) -> _Listed | None:
+        new = child_uuid(root.uuid, name)
+        body = {"name": name, "uuid": new, "parent_provider_uuid": root.uuid}
+        try:
+            self._client.post("/resource_providers", body)
+        except PlacementError as error:
+            if error.code != CODE_DUPLICATE:
+                raise
+            # Ours if the answer to our own request was lost or a second agent made it; else somebody's elsewhere.
+            try:
+                there = self._client.get(f"/resource_providers/{new}")
+            except NotFoundError:
+                self._problem(
+                    f"Provider {name} cannot be created: the name is taken outside this host's tree."
+                )
+                return None
+            return _Listed(new, name, there["generation"])
+        self._changes.append(Change(name, "created"))
+        created = _Listed(new, name, 0)
+        self._reporter.remember(created, _Actual(0, frozenset(), {}))
+        return created
+
+    def _remove_child(self, provider: _Listed) -> None:
+        if any(self._usages(provider).values()):
+            self._problem(
+                f"Provider {provider.name} is not wanted any more, but servers hold allocations of it; it takes no new "
+                "ones and goes when they are gone."
+            )
+            self._update(provider, Provider(provider.name, frozenset({names.OWNER})))
+            return
+        try:
+            self._client.delete(f"/resource_providers/{provider.uuid}")
+        except PlacementError as error:
+            if error.status != 409:
+                raise
+            self._problem(f"Provider {provider.name} cannot be removed now. {error}")
+            return
+        self._reporter.remember(provider, None)
+        self._changes.append(Change(provider.name, "deleted"))
+
+    def _usages(self, provider: _Listed) -> dict[str, int]:
+        body = self._client.get(f"/resource_providers/{provider.uuid}/usages")
+        return dict(body["usages"])
+
+    def _update(self, provider: _Listed, wanted: Provider) -> None:
+        """Make one provider hold what is wanted; whatever stands in the way becomes a problem and the rest goes on."""
+        actual = self._reporter.actual(provider)
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                actual = self._write_traits(provider, actual, wanted.traits)
+                if not provider.is_root:
+                    self._write_inventories(provider, actual, wanted.inventories)
+                return
+            except NotFoundError:
+                raise
+            except PlacementError as error:
+                if error.status != 409:
+                    self._reporter.doubt_names()
+                    self._problem(f"Provider {provider.name} could not be written. {error}")
+                    return
+            # Another writer, or a server that took what was about to be removed.
+            self._client.pause(attempt)
+            actual = self._reporter.actual(provider, fresh=True)
+        self._problem(
+            f"Provider {provider.name} could not be written: others changed it {_CONFLICT_TRIES} times meanwhile."
+        )
+
+    def _write_traits(self, provider: _Listed, actual: _Actual, wanted: frozenset[str]) -> _Actual:
+        ours = frozenset(filter(names.is_ours, actual.traits))
+        if ours == wanted:
+            return actual
+        traits = (actual.traits - ours) | wanted
+        self._reporter.ensure_traits(wanted)
+        body = {
+            "resource_provider_generation": actual.generation,
+            "traits": sorted(traits),
+        }
+        answer = self._client.put(f"/resource_providers/{provider.uuid}/traits", body)
+        written = _Actual(answer["resource_provider_generation"], traits, actual.inventories)
+        self._reporter.remember(provider, written)
+        detail = " ".join(
+            [f"+{trait}" for trait in sorted(wanted - ours)]
+            + [f"-{trait}" for trait in sorted(ours - wanted)]
+        )
+        self._changes.append(Change(provider.name, "traits", detail))
+        return written
+
+    def _write_inventories(
+        self, provider: _Listed, actual: _Actual, wanted: Mapping[str, Inventory]
+    ) -> None:
+        there = actual.inventories
+        inventories = {
+            **{name: there[name] for name in there if name not in names.RESOURCE_CLASSES},
+            **self._still_used(provider, actual, wanted),
+            **wanted,
+        }
+        if inventories == there:
+            return
+        self._reporter.ensure_resource_classes(frozenset(wanted))
+        body = {
+            "resource_provider_generation": actual.generation,
+            "inventories": {
+                name: dataclasses.asdict(inventory)
+                for name, inventory in sorted(inventories.items())
+            },
+        }
+        answer = self._client.put(f"/resource_providers/{provider.uuid}/inventories", body)
+        self._reporter.remember(
+            provider,
+            _Actual(answer["resource_provider_generation"], actual.traits, inventories),
+        )
+        self._changes.append(
+            Change(provider.name, "inventories", _inventory_difference(there, inventories))
+        )
+
+    def _still_used(
+        self, provider: _Listed, actual: _Actual, wanted: Mapping[str, Inventory]
+    ) -> dict[str, Inventory]:
+        """Inventories that should go but cannot, because servers hold some of them; reserved whole, so closed."""
+        gone = actual.inventories.keys() & set(names.RESOURCE_CLASSES) - wanted.keys()
+        if not gone:
+            return {}
+        used = self._usages(provider)
+        kept = {}
+        for name in sorted(gone):
+            if used.get(name):
+                inventory = actual.inventories[name]
+                kept[name] = dataclasses.replace(inventory, reserved=inventory.total)
+                self._problem(
+                    f"Provider {provider.name} should not offer {name} any more, but servers hold {used[name]} of it; "
+                    "it takes no new ones and goes when they are gone."
+                )
+        return kept
+
+
+def _inventory(body: Mapping[str, Any]) -> Inventory:
+    return Inventory(**{f.name: body[f.name] for f in dataclasses.fields(Inventory)})
+
+
+def _inventory_difference(before: Mapping[str, Inventory], after: Mapping[str, Inventory]) -> str:
+    words = [f"-{name}" for name in sorted(before.keys() - after.keys())]
+    for name in sorted(after):
+        old, new = before.get(name), after[name]
+        if old is None:
+            words.append(f"+{name}={new.total} reserved={new.reserved}")
+        elif old != new:
+            words += [
+                f"~{name}.{f.name} {getattr(old, f.name)}->{getattr(new, f.name)}"
+                for f in dataclasses.fields(Inventory)
+                if getattr(old, f.name) != getattr(new, f.name)
+            ]
+    return " ".join(words)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named states of a real Placement; each docstring draws the providers."""
+
+import pytest
+from support.cloud import Cloud
+from support.hosts import SETTINGS, four_nodes
+from support.placement import PlacementInProcess
+
+from placement_traits.reporter import Reporter
+from placement_traits.tree import wanted_tree
+
+
+@pytest.fixture
+def empty_cloud():
+    """A Placement without providers."""
+    with PlacementInProcess() as placement:
+        yield Cloud(placement.adapter)
+
+
+@pytest.fixture
+def one_compute(empty_cloud):
+    """What nova-compute makes at its first start::
+
+    h1    VCPU 8, MEMORY_MB 8192; HW_CPU_X86_AVX2
+    """
+    empty_cloud.root = empty_cloud.compute("h1")
+    return empty_cloud
+
+
+@pytest.fixture
+def reported_compute(one_compute):
+    """The lab's host as our reporter leaves it::
+
+    h1                      VCPU 8, MEMORY_MB 8192; HW_CPU_X86_AVX2, CUSTOM_NUMA_EXT_HOST …
+    ├─ h1:rdt               CUSTOM_RDT_CLOS 6
+    ├─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+    ├─ h1:gpu-0000:05:00.0  NODE_0, NV2 to the other
+    └─ h1:gpu-0000:85:00.0  NODE_2, NV2 to the other
+    """
+    one_compute.tree = wanted_tree("h1", four_nodes(), SETTINGS)
+    one_compute.reporter = Reporter(one_compute.client)
+    one_compute.reporter.sync(one_compute.tree)
+    return one_compute
+
+
+@pytest.fixture
+def shared_compute(reported_compute):
+    """Our host, used by others too::
+
+    h1                      + CUSTOM_SITE_RACK_7
+    ├─ … ours: h1:l3_0      + CUSTOM_SITE_NOTE, CUSTOM_SITE_TOKENS 5
+    ├─ h1_0000:05:00.0      (nova) CUSTOM_PCI_GPU 1; CUSTOM_NOVA_PCI
+    └─ h1:licences          (site) CUSTOM_LICENCE 3; CUSTOM_SITE_LICENCES
+    """
+    cloud = reported_compute
+    cloud.traits(cloud.root, "CUSTOM_SITE_RACK_7")
+    cloud.child(cloud.root, "h1_0000:05:00.0", "CUSTOM_NOVA_PCI", CUSTOM_PCI_GPU=1)
+    cloud.child(cloud.root, "h1:licences", "CUSTOM_SITE_LICENCES", CUSTOM_LICENCE=3)
+    l3 = cloud.uuid("h1:l3_0")
+    cloud.traits(l3, "CUSTOM_SITE_NOTE")
+    cloud.client.put("/resource_classes/CUSTOM_SITE_TOKENS")
+    there = cloud.client.get(f"/resource_providers/{l3}/inventories")
+    there["inventories"]["CUSTOM_SITE_TOKENS"] = {"total": 5}
+    cloud.client.put(f"/resource_providers/{l3}/inventories", there)
+    return cloud

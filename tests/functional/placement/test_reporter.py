@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reporter against the real Placement: from any state to the wanted tree, whatever happens on the way."""
+
+import dataclasses
+import itertools
+import logging
+import random
+import threading
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from keystoneauth1 import adapter, session, token_endpoint
+from support.cloud import Cloud, as_literal
+from support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
+from support.hosts import SETTINGS, four_nodes, hosts
+from support.placement import PlacementInProcess
+
+from placement_traits import names
+from placement_traits.client import PlacementClient, RetrySettings
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import NeighbourTrait, PackingTrait
+from placement_traits.reporter import Reporter, RootMissingError, child_uuid
+from placement_traits.tree import (
+    Inventory,
+    L3State,
+    Provider,
+    ProviderTree,
+    TreeSettings,
+    wanted_tree,
+)
+
+TREE = wanted_tree("h1", four_nodes(), SETTINGS)
+
+
+def test_the_first_run_makes_the_whole_tree(one_compute):
+    report = Reporter(one_compute.client).sync(TREE)
+    assert one_compute.everything() == as_literal(TREE)
+    assert report.problems == ()
+    assert report.root_uuid == one_compute.root
+
+
+def test_the_second_run_writes_nothing_and_asks_once(reported_compute):
+    before = reported_compute.everything()
+    report = reported_compute.reporter.sync(TREE)
+    assert (report.writes, report.changes, report.requests) == (0, (), 1)
+    assert reported_compute.everything() == before
+
+
+def test_a_restarted_agent_reads_but_writes_nothing(reported_compute):
+    report = Reporter(reported_compute.connect()).sync(TREE)
+    assert (report.writes, report.changes) == (0, ())
+
+
+def test_only_what_differs_is_written(reported_compute):
+    state = {2: L3State(frozenset({NeighbourTrait.LC}), 1500)}
+    tree = wanted_tree("h1", four_nodes(), SETTINGS, state)
+    report = reported_compute.reporter.sync(tree)
+    assert [(c.provider, c.what, c.detail) for c in report.changes] == [
+        ("h1:l3_2", "traits", "+CUSTOM_NUMA_EXT_HAS_LC"),
+        ("h1:l3_2", "inventories", "~CUSTOM_MEMORY_BANDWIDTH_MBPS.reserved 0->1500"),
+    ]
+    assert reported_compute.everything() == as_literal(tree)
+
+
+def test_what_is_gone_is_removed(reported_compute):
+    host = four_nodes(gpus=(), gpu_links=(), rdt=None)
+    tree = wanted_tree("h1", host, SETTINGS)
+    report = reported_compute.reporter.sync(tree)
+    assert reported_compute.everything() == as_literal(tree)
+    assert {c.provider for c in report.changes if c.what == "deleted"} == {
+        "h1:rdt",
+        "h1:gpu-0000:05:00.0",
+        "h1:gpu-0000:85:00.0",
+    }
+
+
+def test_what_belongs_to_others_is_left_alone(shared_compute):
+    before = shared_compute.everything()
+    tree = wanted_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
+    assert shared_compute.reporter.sync(tree).problems == ()
+    after = shared_compute.everything()
+    assert after["h1_0000:05:00.0"] == before["h1_0000:05:00.0"]
+    assert after["h1:licences"] == before["h1:licences"]
+    assert after["h1"][1] >= {"CUSTOM_SITE_RACK_7", "HW_CPU_X86_AVX2"}
+    assert after["h1"][2] == before["h1"][2]
+    assert "CUSTOM_SITE_NOTE" in after["h1:l3_0"][1]
+    assert set(after["h1:l3_0"][2]) == {"CUSTOM_SITE_TOKENS", names.MEMORY_BANDWIDTH_MBPS}
+
+
+def test_a_root_that_nova_has_not_made_is_not_made_by_us(empty_cloud):
+    with pytest.raises(RootMissingError, match="no provider h1; it appears when nova-compute"):
+        Reporter(empty_cloud.client).sync(TREE)
+    assert empty_cloud.everything() == {}
+
+
+def test_a_name_that_is_a_child_elsewhere_is_not_a_compute_node(one_compute):
+    one_compute.child(one_compute.root, "h2")
+    with pytest.raises(RootMissingError, match="not the root"):
+        Reporter(one_compute.client).sync(dataclasses.replace(TREE, root="h2"))
+
+
+def test_a_compute_service_deleted_and_made_again_gets_ours_again(reported_compute):
+    cloud = reported_compute
+    for provider in cloud.client.get(f"/resource_providers?in_tree={cloud.root}")[
+        "resource_providers"
+    ]:
+        if provider["uuid"] != cloud.root:
+            cloud.client.delete(f"/resource_providers/{provider['uuid']}")
+    cloud.client.delete(f"/resource_providers/{cloud.root}")
+    with pytest.raises(RootMissingError):
+        cloud.reporter.sync(TREE)
+    new_root = cloud.compute("h1")
+    assert cloud.reporter.sync(TREE).root_uuid == new_root
+    assert cloud.everything() == as_literal(TREE)
+
+
+def test_a_child_that_a_crash_left_without_traits_is_known_as_ours(one_compute):
+    body = {
+        "name": "h1:rdt",
+        "uuid": child_uuid(one_compute.root, "h1:rdt"),
+        "parent_provider_uuid": one_compute.root,
+    }
+    one_compute.client.post("/resource_providers", body)
+    assert Reporter(one_compute.client).sync(TREE).problems == ()
+    assert one_compute.everything() == as_literal(TREE)
+
+
+def test_a_strangers_provider_with_our_name_is_reported_and_the_rest_goes_on(one_compute):
+    one_compute.child(one_compute.root, "h1:rdt", "CUSTOM_SITE_NOTE")
+    report = Reporter(one_compute.client).sync(TREE)
+    assert len(report.problems) == 1
+    assert "h1:rdt" in report.problems[0]
+    assert "is not ours" in report.problems[0]
+    rest = as_literal(TREE)
+    rest["h1:rdt"] = ("h1", frozenset({"CUSTOM_SITE_NOTE"}), {})
+    assert one_compute.everything() == rest
+
+
+def test_a_name_taken_elsewhere_in_the_cloud_is_reported(one_compute):
+    other = one_compute.compute("other")
+    one_compute.child(other, "h1:l3_1")
+    report = Reporter(one_compute.client).sync(TREE)
+    assert report.problems == (
+        "Provider h1:l3_1 cannot be created: the name is taken outside this host's tree.",
+    )
+    assert one_compute.everything()["h1:l3_1"][0] == "other"
+
+
+def test_resources_that_servers_hold_are_closed_then_removed(reported_compute):
+    cloud = reported_compute
+    server = str(uuid.uuid4())
+    cloud.claim(
+        server,
+        allocations={
+            cloud.uuid("h1:l3_0"): {names.LLC_WAY: 4, names.MEMORY_BANDWIDTH_MBPS: 100},
+            cloud.uuid("h1:rdt"): {names.RDT_CLOS: 1},
+        },
+    )
+    tree = wanted_tree("h1", four_nodes(rdt=None), SETTINGS)
+    report = cloud.reporter.sync(tree)
+    assert len(report.problems) == 3  # the ways; the provider of classes, and its inventory
+    shown = cloud.everything()
+    assert shown["h1:l3_0"][2][names.LLC_WAY] == (13, 13, 1, 13)
+    assert shown["h1:rdt"][2][names.RDT_CLOS] == (6, 6, 1, 1)
+    assert names.LLC_WAY not in shown["h1:l3_1"][2]
+    again = cloud.reporter.sync(tree)
+    assert (again.writes, again.problems) == (0, report.problems)
+
+    cloud.client.delete(f"/allocations/{server}")
+    assert cloud.reporter.sync(tree).problems == ()
+    assert cloud.everything() == as_literal(tree)
+
+
+def test_an_inventory_may_shrink_below_what_is_held(reported_compute):
+    cloud = reported_compute
+    cloud.claim(str(uuid.uuid4()), allocations={cloud.uuid("h1:l3_0"): {names.LLC_WAY: 10}})
+    tree = wanted_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, min_be_ways=8))
+    assert cloud.reporter.sync(tree).problems == ()
+    assert cloud.everything() == as_literal(tree)
+
+
+def test_fifty_writers_at_once_lose_nothing(reported_compute):
+    """50 threads add a trait of their own to the root and to h1:l3_0 while our tree changes under them."""
+    cloud = reported_compute
+    targets = [cloud.root, cloud.uuid("h1:l3_0")]
+    start = threading.Barrier(51)
+    failures = []
+
+    def write(number):
+        client = cloud.connect()
+        client.put(f"/traits/CUSTOM_SITE_{number}")
+        start.wait()
+        for target in targets:
+            path = f"/resource_providers/{target}/traits"
+            for _ in range(500):
+                there = client.get(path)
+                there["traits"].append(f"CUSTOM_SITE_{number}")
+                answer = cloud.adapter.request(
+                    path,
+                    "PUT",
+                    json=there,
+                    headers={"OpenStack-API-Version": "placement 1.39"},
+                    raise_exc=False,
+                )
+                if answer.status_code == 200:
+                    break
+            else:
+                failures.append(number)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(50)]
+    for writer in writers:
+        writer.start()
+    start.wait()
+    everything = frozenset(NeighbourTrait)
+    for i in range(6):
+        state = {n: L3State(everything if i % 2 else frozenset(), 100 * i) for n in range(4)}
+        tree = wanted_tree(
+            "h1",
+            four_nodes(),
+            TreeSettings(list(PackingTrait)[i % 2]),
+            state,
+        )
+        cloud.reporter.sync(tree)
+    for writer in writers:
+        writer.join(60)
+    assert not failures
+    assert cloud.reporter.sync(tree).problems == ()
+    site = {f"CUSTOM_SITE_{number}" for number in range(50)}
+    shown = cloud.everything()
+    assert shown["h1"][1] == tree.root_traits | site | {"HW_CPU_X86_AVX2"}
+    assert shown["h1:l3_0"][1] == tree.child("h1:l3_0").traits | site
+
+
+def test_fifty_reporters_of_one_host_agree(one_compute):
+    """More agents than there should ever be: all at once, from nothing."""
+    small = dataclasses.replace(TREE, children=TREE.children[-2:])
+    start = threading.Barrier(50)
+    failures = []
+
+    def report():
+        reporter = Reporter(one_compute.connect())
+        start.wait()
+        try:
+            reporter.sync(small)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    agents = [threading.Thread(target=report) for _ in range(50)]
+    for agent in agents:
+        agent.start()
+    for agent in agents:
+        agent.join(120)
+    assert not failures
+    last = Reporter(one_compute.client).sync(small)
+    assert last.problems == ()
+    assert one_compute.everything() == as_literal(small)
+
+
+@pytest.mark.parametrize(
+    "fault", [refuse(503), refuse(500), refuse(429), lose_request, lose_answer]
+)
+def test_passing_trouble_at_any_request_is_survived(empty_cloud, fault):
+    """Every single request of a first run fails once, in the worst way its kind allows."""
+    root = empty_cloud.compute("h1")
+    faulty = FaultyAdapter(empty_cloud.adapter, every(itertools.cycle([fault, None])))
+    report = Reporter(empty_cloud.connect(faulty)).sync(TREE)
+    assert (report.root_uuid, report.problems) == (root, ())
+    assert empty_cloud.everything() == as_literal(TREE)
+
+
+def test_placement_down_is_said_clearly_and_caught_up_later(one_compute):
+    down = threading.Event()
+    down.set()
+    faulty = FaultyAdapter(
+        one_compute.adapter, lambda _m, _u: lose_request if down.is_set() else None
+    )
+    reporter = Reporter(one_compute.connect(faulty, attempts=3))
+    with pytest.raises(
+        ServiceUnavailableError, match=r"did not answer GET .* in 3 tries: no route"
+    ):
+        reporter.sync(TREE)
+    down.clear()
+    assert reporter.sync(TREE).problems == ()
+    assert one_compute.everything() == as_literal(TREE)
+
+
+@pytest.mark.parametrize("stop_after", [3, 11, 27, 40])
+def test_a_placement_that_restarts_in_the_middle_is_caught_up(one_compute, stop_after):
+    faults = itertools.chain([None] * stop_after, [lose_request] * 3)
+    faulty = FaultyAdapter(one_compute.adapter, every(faults))
+    reporter = Reporter(one_compute.connect(faulty, attempts=3))
+    with pytest.raises(ServiceUnavailableError):
+        reporter.sync(TREE)
+    assert reporter.sync(TREE).problems == ()
+    assert one_compute.everything() == as_literal(TREE)
+
+
+def test_a_token_that_expires_is_renewed_by_the_session(one_compute):
+    class ShortLived(token_endpoint.Token):
+        """A token that Placement does not accept until it is renewed."""
+
+        renewed = 0
+
+        def get_headers(self, session):
+            return super().get_headers(session) if self.renewed else {"X-Expired": "yes"}
+
+        def invalidate(self):
+            self.renewed += 1
+            return True
+
+    auth = ShortLived("http://placement.test", "admin")
+    old = one_compute.adapter.session.session
+    renewing = adapter.Adapter(session.Session(auth, session=old), service_type="placement")
+    assert Reporter(one_compute.connect(renewing)).sync(TREE).problems == ()
+    assert auth.renewed == 1
+    assert one_compute.everything() == as_literal(TREE)
+
+
+def test_a_trait_that_was_deleted_meanwhile_is_made_again(reported_compute):
+    cloud = reported_compute
+    busy = wanted_tree("h1", four_nodes(), SETTINGS, {0: L3State(frozenset({NeighbourTrait.LC}))})
+    cloud.reporter.sync(busy)
+    cloud.reporter.sync(TREE)
+    cloud.client.delete(f"/traits/{NeighbourTrait.LC}")
+    assert "could not be written" in cloud.reporter.sync(busy).problems[0]
+    assert cloud.reporter.sync(busy).problems == ()
+    assert cloud.everything() == as_literal(busy)
+
+
+def _spoil(cloud, root, data):
+    """Change something under the root as nobody should: any start state."""
+    providers = cloud.client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
+    for _ in range(data.draw(st.integers(0, 4), label="changes")):
+        victim = data.draw(st.sampled_from(providers), label="provider")["uuid"]
+        kind = data.draw(st.sampled_from(["delete", "traits", "inventories"]), label="kind")
+        if kind == "delete" and victim != root:
+            cloud.client.delete(f"/resource_providers/{victim}")
+            providers = [provider for provider in providers if provider["uuid"] != victim]
+        elif kind == "traits":
+            chosen = st.sets(st.sampled_from([names.OWNER, *names.NeighbourTrait, names.GPU]))
+            cloud.traits(victim, *data.draw(chosen, label="traits"))
+        elif victim != root:
+            totals = st.dictionaries(st.sampled_from(names.RESOURCE_CLASSES), st.integers(1, 99))
+            cloud.inventories(victim, **data.draw(totals, label="totals"))
+
+
+@pytest.fixture(scope="module")
+def lasting_cloud():
+    """One Placement for all examples; each example takes a compute node of its own."""
+    with PlacementInProcess() as placement:
+        yield Cloud(placement.adapter), itertools.count()
+
+
+@given(before=hosts(), after=hosts(), data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_reporter_converges_from_any_state_to_any_tree(lasting_cloud, before, after, data):
+    cloud, numbers = lasting_cloud
+    name = f"n{next(numbers)}"
+    root = cloud.compute(name)
+    Reporter(cloud.client).sync(wanted_tree(name, *before))
+    _spoil(cloud, root, data)
+    seed = data.draw(st.integers(0, 2**32), label="seed of faults")
+    chance = random.Random(seed)
+    faults = [None, None, refuse(503), lose_request, lose_answer]
+    faulty = FaultyAdapter(cloud.adapter, lambda _m, _u: chance.choice(faults))
+    reporter = Reporter(cloud.connect(faulty, attempts=40))
+    wanted = wanted_tree(name, *after)
+    reporter.sync(wanted)
+    assert reporter.sync(wanted).problems == ()
+    assert _read(cloud, root) == wanted
+    assert Reporter(cloud.client).sync(wanted).writes == 0
+
+
+def _read(cloud, root):
+    """Our part of one host's tree, as Placement holds it."""
+    providers = cloud.client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
+    children, root_traits, name = [], frozenset(), ""
+    for provider in providers:
+        path = f"/resource_providers/{provider['uuid']}"
+        traits = frozenset(filter(names.is_ours, cloud.client.get(f"{path}/traits")["traits"]))
+        if provider["uuid"] == root:
+            root_traits, name = traits, provider["name"]
+            continue
+        inventories = {
+            resource: Inventory(**body)
+            for resource, body in cloud.client.get(f"{path}/inventories")["inventories"].items()
+        }
+        children.append(Provider(provider["name"], traits, inventories))
+    return ProviderTree(name, root_traits, tuple(sorted(children, key=lambda child: child.name)))
+
+
+def test_retries_spread_out_with_jitter():
+    slept = []
+    chances = iter([0.0, 0.5, 0.999, 0.5])
+    client = PlacementClient(
+        FaultyAdapter(None, lambda _m, _u: lose_request),
+        RetrySettings(attempts=5, first_s=1.0, longest_s=3.0),
+        sleep=slept.append,
+        random=lambda: next(chances),
+    )
+    with pytest.raises(ServiceUnavailableError):
+        client.get("/resource_providers")
+    assert slept == [0.0, 1.0, pytest.approx(2.997), 1.5]
+
+
+def test_the_log_says_why_it_starts_over(reported_compute, caplog):
+    caplog.set_level(logging.INFO)
+    gone = child_uuid(reported_compute.root, "h1:l3_3")
+    deleted = []
+
+    def delete_once(_method, url):
+        if gone in url and not deleted:
+            deleted.append(url)
+            reported_compute.client.delete(f"/resource_providers/{gone}")
+
+    faulty = FaultyAdapter(reported_compute.adapter, delete_once)
+    assert Reporter(reported_compute.connect(faulty)).sync(TREE).problems == ()
+    assert reported_compute.everything() == as_literal(TREE)
+    assert [r.message for r in caplog.records if "Starting over" in r.message]

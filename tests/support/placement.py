@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real Placement application in process, on SQLite, reached through a real keystoneauth1 adapter.
+
+Only the socket is missing: a transport of ``requests`` calls the WSGI application. Requests run one at a time (SQLite
+in memory is one connection), so writers in threads interleave between requests, where Placement's generations count.
+"""
+
+import io
+import threading
+from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
+
+import fixtures
+import requests
+from keystoneauth1 import adapter, session, token_endpoint
+from placement import deploy
+from placement.tests.functional.fixtures.placement import PlacementFixture
+from requests.adapters import BaseAdapter
+
+URL = "http://placement.test"
+
+
+class WsgiTransport(BaseAdapter):
+    """Answers HTTP requests by calling a WSGI application in the same thread."""
+
+    def __init__(self, application: Callable) -> None:
+        super().__init__()
+        self._application = application
+        self._one_at_a_time = threading.Lock()
+
+    def send(self, request, **_kwargs):
+        """Call the application and wrap its answer as requests would have read it from a socket."""
+        parts = urlsplit(request.url)
+        body = request.body or b""
+        body = body.encode() if isinstance(body, str) else body
+        environ = {
+            "REQUEST_METHOD": request.method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote(parts.path),
+            "QUERY_STRING": parts.query,
+            "SERVER_NAME": parts.hostname,
+            "SERVER_PORT": "80",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "CONTENT_LENGTH": str(len(body)),
+            "CONTENT_TYPE": request.headers.get("Content-Type", ""),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": io.StringIO(),
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            **{
+                f"HTTP_{name.upper().replace('-', '_')}": value
+                for name, value in request.headers.items()
+                if name not in ("Content-Type", "Content-Length")
+            },
+        }
+        answer = requests.Response()
+
+        def start_response(status, headers, exc_info=None):
+            answer.status_code = int(status.split(" ", 1)[0])
+            answer.headers.update(headers)
+
+        with self._one_at_a_time:
+            chunks = self._application(environ, start_response)
+            answer.raw = io.BytesIO(b"".join(chunks))
+        answer.request, answer.url = request, request.url
+        return answer
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class PlacementInProcess(fixtures.Fixture):
+    """A fresh Placement with an empty database; :attr:`adapter` talks to it as its admin."""
+
+    def setUp(self) -> None:
+        """Make the database and load the application."""
+        super().setUp()
+        server = self.useFixture(PlacementFixture(use_intercept=False))
+        http = requests.Session()
+        http.mount(URL, WsgiTransport(deploy.loadapp(server.conf_fixture.conf)))
+        self.adapter = adapter.Adapter(
+            session.Session(token_endpoint.Token(URL, "admin"), session=http),
+            service_type="placement",
+        )
