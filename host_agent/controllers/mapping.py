@@ -1,0 +1,615 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mapping of servers to the cores and nodes of one host: arrival, reshuffling, and repair at run time.
+
+::
+
+    new server ──► good slot free? ──yes──► map
+                        │ no
+                        └─► reshuffle (fewest moves, then cheapest) ──► map; nothing found ──► best slot there is
+                            no room at all ──► event host_full, nothing changed
+
+    every interval: servers that deviate from their expectation by the threshold, worst first
+                    ──► configuration with the least reshuffling that promises a benefit ──► move
+                    ──► after settling: benefit matrix learns what was gained
+
+* *Performance* of a server is IPC (higher is better) or MPI, misses per instruction (lower is better). Its
+  *expectation* is the median of a quiet window: no disturbing neighbour in its L3 domains, no move there for a while.
+  One that is measured, was never quiet and has a forbidden neighbour counts as just deviating: it moves when it can.
+* What a move is worth is looked up in the benefit matrix (class x kind of domain a server gets for itself); moves that
+  promise less than ``least_benefit`` are not made, so a matrix that has learnt that moving does not pay stops it.
+* A moved server rests for ``cooldown_s``, and nodes that it left are not tried again for ``memory_s`` (no ping-pong).
+* Servers that nova placed (dedicated, or with a NUMA topology) are never moved; a neighbour may be, otherwise a live
+  migration is proposed.
+
+Source: Lakew et al., algorithm 1. The source leaves threshold, interval and update rule open; they are options here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+
+from host_agent.controllers.reshuffle import Limits, SearchLimitError, move_cost_mb, reshuffle
+from host_agent.controllers.slots import Layout, Occupancy, Rank, Server, Slot
+from nova_numa_ext.policy.interference import (
+    BENEFIT_MAX,
+    BENEFIT_MIN,
+    INITIAL_BENEFIT,
+    Benefits,
+    Domain,
+    penalty,
+    updated_benefit,
+)
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import InterferenceClass
+
+Reasons = tuple[Reason, ...]
+
+
+class Metric(StrEnum):
+    """What tells how well a server runs."""
+
+    IPC = "ipc"
+    MPI = "mpi"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The operator's choices.
+
+    :param metric: IPC or MPI (the source's variants SM-IPC and SM-MPI)
+    :param threshold: T, tolerated relative deviation from the expectation
+    :param interval_s: time between two decisions about running servers, seconds
+    :param quiet_samples: samples of a quiet window that make an expectation
+    :param smooth_samples: samples whose median is compared with the expectation
+    :param settle_s: time after a move in which nothing is learnt or judged, seconds
+    :param cooldown_s: time a moved server rests, seconds
+    :param memory_s: time in which a server does not return to nodes it left, seconds
+    :param moves_per_round: most servers that move in one round
+    :param least_benefit: expected benefit, 1 to 10, below which nothing is moved
+    :param benefit_keep: weight of the old value when the benefit matrix learns
+    :param reserve_share: part of a node's memory per core that is kept for each free core beside a server
+    :param limits: bounds of reshuffling
+    """
+
+    metric: Metric = Metric.IPC
+    threshold: float = 0.10
+    interval_s: float = 5.0
+    quiet_samples: int = 6
+    smooth_samples: int = 3
+    settle_s: float = 15.0
+    cooldown_s: float = 60.0
+    memory_s: float = 900.0
+    moves_per_round: int = 2
+    least_benefit: float = 2.0
+    benefit_keep: float = 0.8
+    reserve_share: float = 0.25
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.threshold < 1.0:
+            raise InvalidValueError("threshold", self.threshold, "between 0.0 and 1.0")
+        if not 0.0 <= self.benefit_keep <= 1.0:
+            raise InvalidValueError("benefit_keep", self.benefit_keep, "0.0 to 1.0")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The host at one moment.
+
+    :param now_s: monotonic time, seconds
+    :param servers: all servers on the host, those that may not be moved included
+    :param actual: where servers are; one without a CPU of its own for each vCPU is missing
+    :param measured: IPC or MPI of each server; missing when not known
+    """
+
+    now_s: float
+    servers: Mapping[str, Server]
+    actual: Mapping[str, Slot] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What is known of a server's performance.
+
+    :param value: expected performance; None until learnt
+    :param recent: last samples
+    :param quiet: samples of the quiet window so far
+    """
+
+    value: float | None = None
+    recent: tuple[float, ...] = ()
+    quiet: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A move whose gain is not known yet.
+
+    :param domain: what the server got for itself
+    :param before: deviation before the move
+    :param due_s: when the gain is looked at
+    """
+
+    server: str
+    domain: Domain
+    before: float
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nodes that a server left, which it shall not return to before ``until_s``."""
+
+    server: str
+    nodes: frozenset[int]
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the mapping remembers; the wanted slots, expectations and the benefit matrix are kept over restarts.
+
+    :param slots: wanted slot of every server
+    :param expectations: what is known of each server's performance
+    :param benefit: learnt benefit matrix
+    :param trials: moves whose gain is not known yet
+    :param left: nodes that servers left
+    :param moved_s: time of each server's last move
+    :param decided_s: time of the last round
+    """
+
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    expectations: Mapping[str, Expectation] = field(default_factory=dict)
+    benefit: Benefits = field(default_factory=lambda: INITIAL_BENEFIT)
+    trials: tuple[Trial, ...] = ()
+    left: tuple[Left, ...] = ()
+    moved_s: Mapping[str, float] = field(default_factory=dict)
+    decided_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way to help a server: new slots for a few servers.
+
+    :param benefit: expected benefit for the server in need, 1 to 10
+    :param domain: what it gets for itself
+    :param rank: its rank afterwards
+    """
+
+    slots: Mapping[str, Slot]
+    cost_mb: int
+    benefit: float
+    domain: Domain
+    rank: Rank
+
+
+def decide(
+    observation: Observation, state: State, settings: Settings, layout: Layout
+) -> tuple[State, Mapping[str, Reasons]]:
+    """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
+
+    :param layout: the host's cells, prepared once per topology
+    """
+    reasons: dict[str, Reasons] = {}
+    state = _forget(observation, state, layout)
+    occupancy = Occupancy(layout, observation.servers, state.slots, settings.reserve_share)
+    moved = _arrivals(observation, occupancy, settings, reasons)
+    state = replace(state, slots=dict(occupancy.slots), moved_s={**state.moved_s, **moved})
+    state = _learn(observation, state, settings, occupancy)
+    if observation.now_s - state.decided_s >= settings.interval_s:
+        state = _judge_trials(observation, state, settings, reasons)
+        state = _repair(observation, state, settings, occupancy, reasons)
+        state = replace(state, decided_s=observation.now_s)
+    return state, reasons
+
+
+def deviation(measured: float, expected: float, metric: Metric) -> float:
+    """Return the relative deviation from the expectation; positive is worse, for IPC and MPI alike."""
+    if expected <= 0:
+        return 0.0
+    drop = (expected - measured) / expected
+    return drop if metric is Metric.IPC else -drop
+
+
+def _forget(observation: Observation, state: State, layout: Layout) -> State:
+    """Drop servers that have gone, and slots on CPUs that went offline."""
+    servers, online = observation.servers, layout.cell_of_cpu
+    slots = {
+        name: slot
+        for name, slot in state.slots.items()
+        if name in servers
+        and len(slot.cpus) == servers[name].vcpus
+        and all(cpu in online for cpu in slot.cpus)
+    }
+    return replace(
+        state,
+        slots=slots,
+        expectations={n: e for n, e in state.expectations.items() if n in servers},
+        moved_s={n: s for n, s in state.moved_s.items() if n in servers},
+        trials=tuple(trial for trial in state.trials if trial.server in servers),
+        left=tuple(
+            left
+            for left in state.left
+            if left.server in servers and left.until_s > observation.now_s
+        ),
+    )
+
+
+# -- arrival -----------------------------------------------------------------------------------------------------------
+
+
+def _arrivals(
+    observation: Observation,
+    occupancy: Occupancy,
+    settings: Settings,
+    reasons: dict[str, Reasons],
+) -> dict[str, float]:
+    """Place servers without a slot: those that nova placed, those that already sit well, the others, large first."""
+    moved: dict[str, float] = {}
+    new = [server for name, server in observation.servers.items() if name not in occupancy.slots]
+    for server in sorted(
+        new, key=lambda s: (s.movable, s.name not in observation.actual, -s.vcpus, s.name)
+    ):
+        found = observation.actual.get(server.name)
+        if found is not None and (not server.movable or _adoptable(occupancy, server, found)):
+            occupancy.put(server.name, found)
+            continue
+        if not server.movable:
+            continue
+        before = dict(occupancy.slots)
+        reasons[server.name] = _arrive(occupancy, server, settings)
+        for name, slot in occupancy.slots.items():
+            if before.get(name) != slot:
+                moved[name] = observation.now_s
+                reasons.setdefault(name, (Reason("reshuffled_for", server.name),))
+    return moved
+
+
+def _adoptable(occupancy: Occupancy, server: Server, slot: Slot) -> bool:
+    """A running server is left where it is when each vCPU has a CPU of its own (restart of the agent)."""
+    free = {cpu for cpus in occupancy.free(server).values() for cpu in cpus}
+    return len(set(slot.cpus)) == server.vcpus and set(slot.cpus) <= free
+
+
+def _arrive(occupancy: Occupancy, server: Server, settings: Settings) -> Reasons:
+    free = occupancy.free_count()
+    if free < server.vcpus:
+        return (Reason("host_full", f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
+    candidates = occupancy.slots_for(server)
+    if candidates and occupancy.good(server, candidates[0][0]):
+        rank, slot = candidates[0]
+        occupancy.put(server.name, slot)
+        return (Reason("mapped", _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
+    notes: Reasons = ()
+    try:
+        found = reshuffle(occupancy, server, settings.limits)
+    except SearchLimitError as limit:
+        found, notes = None, (Reason("search_limit", str(limit)),)
+    if found is not None:
+        _apply(occupancy, found.slots)
+        mapped = Reason("mapped", _nodes_text(occupancy, found.slots[server.name]), "reshuffled")
+        return (
+            mapped,
+            Reason("moved_servers", ", ".join(found.moved)),
+            Reason("cost_mb", found.cost_mb),
+        )
+    if not candidates:
+        total = sum(occupancy.free_mb(node) for node in occupancy.layout.memory_mb)
+        return (*notes, Reason("host_full", f"{total} MiB free", f"{server.memory_mb} MiB"))
+    rank, slot = candidates[0]
+    occupancy.put(server.name, slot)
+    return (Reason("mapped", _nodes_text(occupancy, slot), "best of bad"), *notes, *rank.reasons())
+
+
+def _apply(occupancy: Occupancy, slots: Mapping[str, Slot]) -> None:
+    for name in slots:
+        if name in occupancy.slots:
+            occupancy.take(name)
+    for name, slot in slots.items():
+        occupancy.put(name, slot)
+
+
+def _nodes_text(occupancy: Occupancy, slot: Slot) -> str:
+    nodes = sorted(_nodes(occupancy.layout, slot))
+    return "nodes " + ",".join(map(str, nodes))
+
+
+def _nodes(layout: Layout, slot: Slot) -> frozenset[int]:
+    return frozenset(layout.cell_of_cpu[cpu].node for cpu in slot.cpus)
+
+
+# -- what is known of performance --------------------------------------------------------------------------------------
+
+
+def _learn(
+    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
+) -> State:
+    """Take samples; a full quiet window sets the expectation, up or down: there is nobody else to blame."""
+    known = dict(state.expectations)
+    for name, value in observation.measured.items():
+        if name not in state.slots:
+            continue
+        was = known.get(name, Expectation())
+        recent = (*was.recent, value)[-settings.smooth_samples :]
+        quiet: tuple[float, ...] = ()
+        expected = was.value
+        if _quiet(observation, state, settings, occupancy, name):
+            quiet = (*was.quiet, value)[-settings.quiet_samples :]
+        if len(quiet) == settings.quiet_samples:
+            expected = median(quiet)
+        known[name] = Expectation(expected, recent, quiet)
+    return replace(state, expectations=known)
+
+
+def _quiet(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    name: str,
+) -> bool:
+    mine = observation.servers[name].interference_class
+    around = occupancy.neighbours(occupancy.l3_domains(state.slots[name]))
+    for other in around:
+        if observation.now_s - state.moved_s.get(other, float("-inf")) < settings.settle_s:
+            return False
+        theirs = observation.servers[other].interference_class
+        if other != name and (penalty(mine, theirs) or theirs is InterferenceClass.DEVIL):
+            return False
+    return True
+
+
+def _deviations(state: State, settings: Settings) -> dict[str, float]:
+    """Return server -> deviation, for those with an expectation and enough samples."""
+    return {
+        name: deviation(median(known.recent), known.value, settings.metric)
+        for name, known in state.expectations.items()
+        if known.value is not None and len(known.recent) == settings.smooth_samples
+    }
+
+
+def _judge_trials(
+    observation: Observation, state: State, settings: Settings, reasons: dict[str, Reasons]
+) -> State:
+    """Let the benefit matrix learn from moves that have settled."""
+    now = _deviations(state, settings)
+    benefit, waiting = state.benefit, []
+    for trial in state.trials:
+        if trial.due_s > observation.now_s:
+            waiting.append(trial)
+        elif trial.server in now:
+            kind = observation.servers[trial.server].interference_class
+            observed = observed_benefit(trial.before - now[trial.server])
+            new = updated_benefit(benefit, trial.domain, kind, observed, keep=settings.benefit_keep)
+            learnt = Reason(
+                f"benefit_{trial.domain}_{kind}",
+                new[trial.domain][kind],
+                benefit[trial.domain][kind],
+            )
+            reasons[trial.server] = (*reasons.get(trial.server, ()), learnt)
+            benefit = new
+    return replace(state, benefit=benefit, trials=tuple(waiting))
+
+
+def observed_benefit(gain: float) -> float:
+    """Put a gain on the scale of the benefit matrix: nothing is 1, half of the expectation or more is 10."""
+    return min(BENEFIT_MAX, BENEFIT_MIN + (BENEFIT_MAX - BENEFIT_MIN) * max(0.0, gain) / 0.5)
+
+
+# -- repair at run time ------------------------------------------------------------------------------------------------
+
+
+def _repair(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    reasons: dict[str, Reasons],
+) -> State:
+    deviations = _deviations(state, settings)
+    for name in sorted(occupancy.slots):
+        known = state.expectations.get(name, Expectation())
+        never_quiet = known.value is None and len(known.recent) == settings.smooth_samples
+        if never_quiet and occupancy.rank_of(name).violations:
+            deviations[name] = settings.threshold
+    affected = sorted(
+        (name for name, value in deviations.items() if value >= settings.threshold),
+        key=lambda name: (-deviations[name], name),
+    )
+    budget = settings.moves_per_round
+    on_trial = {trial.server for trial in state.trials}
+    for name in affected:
+        if budget <= 0:
+            break
+        if name in on_trial or _resting(observation, state, settings, name):
+            continue
+        seen = Reason("deviation", deviations[name], settings.threshold)
+        chosen = _best_configuration(observation, state, settings, occupancy, name)
+        if chosen is None:
+            if occupancy.rank_of(name).violations and name not in reasons:
+                reasons[name] = (
+                    seen,
+                    Reason("propose_live_migration", name, "no better slot here"),
+                )
+            continue
+        budget -= len(chosen.slots)
+        state = _move(observation, state, settings, occupancy, chosen)
+        trial = Trial(
+            name, chosen.domain, deviations[name], observation.now_s + 2 * settings.settle_s
+        )
+        state = replace(state, trials=(*state.trials, trial))
+        for moved in chosen.slots:
+            where = _nodes_text(occupancy, chosen.slots[moved])
+            reasons[moved] = (
+                *reasons.get(moved, ()),
+                seen,
+                Reason("remapped", where, f"helps {name}"),
+                Reason("expected_benefit", chosen.benefit, settings.least_benefit),
+                Reason("cost_mb", chosen.cost_mb),
+            )
+    return state
+
+
+def _resting(observation: Observation, state: State, settings: Settings, name: str) -> bool:
+    return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
+
+
+def _best_configuration(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    name: str,
+) -> Configuration | None:
+    """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle."""
+    server = observation.servers[name]
+    singles = [
+        configuration
+        for configuration in _single_moves(observation, state, settings, occupancy, server)
+        if configuration.benefit >= settings.least_benefit
+    ]
+    if singles:
+        return min(singles, key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank))
+    if not server.movable or not occupancy.rank_of(name).violations:
+        return None
+    return _by_reshuffle(observation, state, settings, occupancy, server)
+
+
+def _single_moves(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    server: Server,
+) -> Iterator[Configuration]:
+    """Yield configurations that move the server itself or one neighbour."""
+    l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
+    for name in sorted(occupancy.neighbours(l3_domains)):
+        mover = observation.servers[name]
+        if not mover.movable or _resting(observation, state, settings, name):
+            continue
+        before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+        mover_before = occupancy.rank_of(name)
+        old = occupancy.take(name)
+        candidates = occupancy.slots_for(mover)
+        for rank, slot in candidates[: settings.limits.branches]:
+            if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
+                continue
+            if name != server.name and not (
+                occupancy.good(mover, rank) or rank.violations <= mover_before.violations
+            ):
+                continue
+            occupancy.put(name, slot)
+            after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+            occupancy.take(name)
+            found = _gain(state.benefit, server, before, after, gained)
+            if found is not None:
+                cost = move_cost_mb(mover, settings.limits)
+                yield Configuration({name: slot}, cost, found[0], found[1], after)
+        occupancy.put(name, old)
+
+
+def _by_reshuffle(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    server: Server,
+) -> Configuration | None:
+    before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+    old = occupancy.take(server.name)
+    try:
+        found = reshuffle(occupancy, server, settings.limits)
+    except SearchLimitError:
+        found = None
+    occupancy.put(server.name, old)
+    if found is None or any(_resting(observation, state, settings, name) for name in found.moved):
+        return None
+    previous = {name: occupancy.slots[name] for name in found.slots}
+    _apply(occupancy, found.slots)
+    after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+    _apply(occupancy, previous)
+    gain = _gain(state.benefit, server, before, after, gained)
+    if gain is None or gain[0] < settings.least_benefit:
+        return None
+    cost = found.cost_mb + move_cost_mb(server, settings.limits)
+    return Configuration(found.slots, cost, gain[0], gain[1], after)
+
+
+def _owned(occupancy: Occupancy, server: Server) -> set[Domain]:
+    """Return the kinds of domain that the server shares with no rabbit and no devil."""
+    layout = occupancy.layout
+    touched = {layout.cell_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
+    keys = {Domain.SOCKET: "socket", Domain.NODE: "node", Domain.CHASSIS: "chassis"}
+    owned = set()
+    for domain, key in keys.items():
+        mine = {getattr(cell, key) for cell in touched}
+        l3_domains = {cell.l3 for cell in layout.cells if getattr(cell, key) in mine}
+        others = occupancy.neighbours(l3_domains) - {server.name}
+        if all(
+            occupancy.servers[name].interference_class is InterferenceClass.SHEEP for name in others
+        ):
+            owned.add(domain)
+    return owned
+
+
+def _gain(
+    benefit: Benefits, server: Server, before: Rank, after: Rank, gained: set[Domain]
+) -> tuple[float, Domain] | None:
+    """Return the expected benefit of a change and the domain it is booked on; None when the change is no improvement.
+
+    Fewer slices count as the domain that is crossed no more, fewer forbidden neighbours as a node of one's own.
+    """
+    if (after.violations, after.chassis, after.nodes) > (
+        before.violations,
+        before.chassis,
+        before.nodes,
+    ):
+        return None
+    kinds = set(gained)
+    if after.chassis < before.chassis:
+        kinds.add(Domain.CHASSIS)
+    if after.nodes < before.nodes or after.violations < before.violations:
+        kinds.add(Domain.NODE)
+    if not kinds:
+        return None
+    kind = max(kinds, key=lambda domain: (benefit[domain][server.interference_class], domain))
+    return benefit[kind][server.interference_class], kind
+
+
+def _back(state: State, layout: Layout, name: str, slot: Slot) -> bool:
+    nodes = _nodes(layout, slot)
+    return any(left.server == name and left.nodes == nodes for left in state.left)
+
+
+def _move(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    chosen: Configuration,
+) -> State:
+    old = {name: occupancy.slots[name] for name in chosen.slots}
+    _apply(occupancy, chosen.slots)
+    until = observation.now_s + settings.memory_s
+    left = tuple(Left(name, _nodes(occupancy.layout, slot), until) for name, slot in old.items())
+    cleared = {
+        name: replace(state.expectations[name], recent=(), quiet=())
+        for name in chosen.slots
+        if name in state.expectations
+    }
+    return replace(
+        state,
+        slots=dict(occupancy.slots),
+        moved_s={**state.moved_s, **dict.fromkeys(chosen.slots, observation.now_s)},
+        left=(*state.left, *left),
+        expectations={**state.expectations, **cleared},
+    )
+
+
+def worst_first(state: State, settings: Settings) -> Sequence[tuple[str, float]]:
+    """Return (server, deviation) of all servers with an expectation, worst first: what ``status`` shows."""
+    return sorted(_deviations(state, settings).items(), key=lambda item: (-item[1], item[0]))
