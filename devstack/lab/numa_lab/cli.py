@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration
+from . import configuration, show
 from .errors import LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -54,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     up = command("up", _up, "bring the cloud up, or go on where an earlier run stopped")
     up.add_argument("--hosts", type=int, default=_DEFAULT_HOSTS, help="number of emulated hosts")
     up.add_argument("--no-emulated", action="store_true", help="only the local compute")
+    command("prepare", _prepare, "only the virtual environment: for unit tests and documentation")
+    command("show", _show, "boot five servers and show what was decided and enforced")
+    explain = command("explain", _explain, "why a server is where it is: numa-ext-explain")
+    explain.add_argument("words", nargs=argparse.REMAINDER, metavar="SERVER")
     command("down", _down, "stop everything, keep its state")
     status = command("status", _status, "what runs")
     status.add_argument("--json", action="store_true", help="as JSON")
@@ -76,6 +80,25 @@ def _up(options: argparse.Namespace, settings: Settings, progress: Progress) -> 
     progress.close()
     _print_summary(lab.status())
     print(f"\ncredentials: . {settings.lab}/openrc      stop: {settings.command} down")
+
+
+def _prepare(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    Lab(settings, progress).prepare()
+
+
+def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    table = show.Show(settings, progress).run()
+    progress.close()
+    print(f"\n{show.text_table(table)}\n\n{show.REAL_AND_EMULATED}")
+
+
+def _explain(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    program = settings.venv / "bin" / "numa-ext-explain"
+    conf = settings.etc / "nova" / "nova.conf"
+    if not conf.exists():
+        raise LabError(f"there is no cloud at {settings.lab}: {settings.command} up makes it")
+    argv = [program, f"--config-file={conf}", *options.words]
+    return subprocess.run(argv, check=False).returncode
 
 
 def _down(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

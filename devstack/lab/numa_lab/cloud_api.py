@@ -5,8 +5,8 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from .settings import Settings

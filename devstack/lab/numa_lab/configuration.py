@@ -7,7 +7,6 @@ changes, readable by root only, because they hold passwords.
 
 import json
 import os
-import shutil
 import string
 import uuid
 from collections.abc import Mapping
@@ -77,6 +76,18 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
         "privsep": f"{settings.venv}/bin/privsep-helper",
     }
     return _nova_conf(settings, "nova-compute.conf", values)
+
+
+def agent_conf(settings: Settings, host: HostConfig) -> str:
+    """The whole configuration of our agent on one compute."""
+    values = _common_values(settings) | {
+        "name": host.name,
+        "agent_state": host.state / "numa-host-agent",
+        "gpu_products": ",".join(host.gpu_products),
+        "metrics_port": settings.ports.agent_metrics,
+        "auth": _auth(settings, "nova"),
+    }
+    return render(settings.source / "templates" / "numa-host-agent.conf", values)
 
 
 def write_controller(settings: Settings) -> None:

@@ -14,11 +14,10 @@ from . import configuration, controlplane, emulated, kernel, packages, pyenv, qe
 from .cloud_api import CloudApi
 from .controlplane import ControlPlane
 from .emulated import EmulatedHost
-
 from .errors import LabError
 from .graph import Task, run
-from .localcompute import LocalCompute
 from .localcompute import NAME as LOCAL_NAME
+from .localcompute import LocalCompute
 from .memory import proportional_mb
 from .process import Process, stop_all, wait_for
 from .settings import Settings
@@ -56,6 +55,14 @@ class Lab:
             run(self._tasks(hosts))
             for service in self._controller.services() + self._local.services():
                 service.process.require_alive()
+
+    def prepare(self) -> None:
+        """Packages and virtual environment only: enough for unit tests, documentation and types."""
+        self._require_possible()
+        self._settings.make_folders()
+        with self._locked():
+            packages.ensure(self._settings, self._progress, packages.BUILD_PACKAGES)
+            pyenv.ensure(self._settings, self._progress)
 
     def down(self) -> None:
         """Stop everything; the state stays, so that ``up`` goes on with it."""
@@ -144,6 +151,8 @@ class Lab:
                 lambda: self._hypervisor_up(LOCAL_NAME, self._local.nova), ("local nova",)
             ),
         }
+        if settings.plugin:
+            tasks["local agent"] = Task(lambda: self._local.start_agent(progress), ("local up",))
         for name, task in self._controller.tasks().items():
             tasks[name] = Task(task.action, task.after or ("configuration",))
         for host in hosts:
@@ -156,11 +165,17 @@ class Lab:
         serving = f"{host.name} services"
         return {
             started: Task(lambda: host.start(part), ("machine parts", "venv")),
-            serving: Task(lambda: host.start_services(part), (started, *cloud)),
+            serving: Task(lambda: self._serve(host, part), (started, *cloud)),
             f"{host.name} up": Task(
                 lambda: self._hypervisor_up(host.name, host.process), (serving,)
             ),
         }
+
+    def _serve(self, host: EmulatedHost, part: Progress) -> None:
+        if self._settings.plugin:
+            text = configuration.agent_conf(self._settings, host.config)
+            configuration.write_if_changed(host.agent_conf, text)
+        host.start_services(part)
 
     def _machine_parts(self) -> None:
         """Kernel and QEMU of the emulated hosts, while pip is at work."""

@@ -21,6 +21,7 @@ from .terminal import Progress
 
 NAME = "local"
 _CGROUPS = Path("/sys/fs/cgroup")
+_AGENT_CODE = ("placement_traits", "nova_numa_ext", "host_agent")
 _SYSTEM_FOLDERS = {
     "etc/libvirt": "/etc/libvirt",
     "state/libvirt/lib": "/var/lib/libvirt",
@@ -74,9 +75,23 @@ class LocalCompute:
         configuration.write_if_changed(self._nova_conf, text)
         self._nova_compute().ensure(progress)
 
+    def start_agent(self, progress: Progress) -> None:
+        """Our host agent; needs nova-compute's resource provider."""
+        (self.config.state / "numa-host-agent").mkdir(parents=True, exist_ok=True)
+        text = configuration.agent_conf(self._settings, self.config)
+        configuration.write_if_changed(self.agent_conf, text)
+        self._agent().ensure(progress)
+
     def services(self) -> list[Service]:
         """Its services, in the order of their needs; empty when the namespaces are not there."""
-        return [self._libvirtd(), self._nova_compute()] if self._holder.alive() else []
+        if not self._holder.alive():
+            return []
+        return [self._libvirtd(), self._nova_compute(), self._agent()]
+
+    @property
+    def agent_conf(self) -> Path:
+        """Our agent's configuration file."""
+        return self._settings.etc / "nova-local" / "numa-host-agent.conf"
 
     @property
     def nova(self) -> Process:
@@ -158,6 +173,18 @@ class LocalCompute:
             also=str(self._holder.identity()),
         )
 
+    def _agent(self) -> Service:
+        run, log = self._settings.run, self._settings.log
+        program = f"{self._settings.venv}/bin/numa-host-agent"
+        checkout = self._settings.checkout
+        return Service(
+            Process("numa-host-agent", run / "numa-host-agent.pid", log / "numa-host-agent.log"),
+            tuple(self.inside([program, f"--config-file={self.agent_conf}"])),
+            service_environment(self._settings),
+            (self.agent_conf, *(checkout / name for name in _AGENT_CODE)),
+            also=str(self._holder.identity()),
+        )
+
     def _libvirt_answers(self) -> bool:
         if not (self._settings.run / "libvirt" / "libvirt-sock").exists():
             return False
@@ -192,10 +219,19 @@ class LocalCompute:
     def _remove_cgroups(self) -> None:
         """libvirt leaves the groups of guests that were killed, and never takes /machine away."""
         prefix = configuration.instance_prefix(self._settings)
-        for top in (_CGROUPS / "machine", *_CGROUPS.glob("*/machine")):
-            for guest in top.glob(f"qemu-*-{prefix}*"):
+        tops = [_CGROUPS / "machine", *_CGROUPS.glob("*/machine")]
+        guests = [guest for top in tops for guest in top.glob(f"qemu-*-{prefix}*")]
+
+        def gone() -> bool:
+            # A group stays busy until the kernel is done with the process that was killed.
+            for guest in guests:
                 for folder in [*sorted(guest.rglob("*/"), reverse=True), guest]:
-                    folder.rmdir()
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+            return not any(guest.exists() for guest in guests)
+
+        wait_for("control groups of the local compute are gone", gone, 20)
+        for top in tops:
             # Guests of somebody else keep it.
             with contextlib.suppress(OSError):
                 top.rmdir()

@@ -70,6 +70,11 @@ class Ports:
     def epmd(self) -> int:
         return self.base + 8
 
+    @property
+    def agent_metrics(self) -> int:
+        """Of the agent on each compute host, on that host's 127.0.0.1."""
+        return self.base + 9
+
     def needed_by_compute(self) -> tuple[int, ...]:
         """Ports a nova-compute (and our agent) on an emulated host must reach on *its* 127.0.0.1."""
         return (self.keystone, self.placement, self.nova, self.glance, self.network, self.rabbitmq)
@@ -115,6 +120,7 @@ class HostConfig:
     :param cpu_dedicated_set: nova's list of CPUs for pinned guests ("1,3,5-7"); "" leaves nova's default.
     :param cpu_shared_set: nova's list of CPUs for floating guests; "" leaves nova's default.
     :param pci_device_specs: JSON texts for ``[pci] device_spec``, one per device.
+    :param gpu_products: ``vendor:product`` ids that our agent takes as GPUs.
     :param slow: an emulated host: Python runs 20-30 times slower there, so timeouts are generous.
     """
 
@@ -124,6 +130,7 @@ class HostConfig:
     cpu_dedicated_set: str = ""
     cpu_shared_set: str = ""
     pci_device_specs: tuple[str, ...] = ()
+    gpu_products: tuple[str, ...] = ()
     slow: bool = False
 
 
