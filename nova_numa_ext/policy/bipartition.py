@@ -131,16 +131,24 @@ def bipartition_job(
 def _task_by_task(
     scene: Scene, tasks: Sequence[int], sides: Sides, outside: Mapping[int, int]
 ) -> dict[int, int]:
-    talk = dict.fromkeys(tasks, 0.0)
-    for a, b, weight in scene.part.edges:
-        for task in (a, b):
-            if task in talk:
-                talk[task] += weight
+    """Place one task after the other; next is the one that talks most with those placed, then most at all."""
+    weights = {(a, b): weight for a, b, weight in scene.part.edges}
+    weights |= {(b, a): weight for (a, b), weight in weights.items()}
     room = {side: side.bit_count() for side in sides}
     placed = dict(outside)
-    for task in sorted(tasks, key=lambda task: (-talk[task], task)):
-        open_sides = [side for side in sides if room[side]]
-        side = max(open_sides, key=lambda side: _estimate(scene, {**placed, task: side}, (task,)))
+    left = set(tasks)
+    while left:
+
+        def talk(task: int) -> tuple[float, float, int]:
+            said = sum(weights.get((task, other), 0.0) for other in placed)
+            return (said, said + sum(weights.get((task, other), 0.0) for other in left), -task)
+
+        task = max(left, key=talk)
+        left.remove(task)
+        side = max(
+            (side for side in sides if room[side]),
+            key=lambda side: _estimate(scene, {**placed, task: side}, (task,)),
+        )
         placed[task] = side
         room[side] -= 1
     return {task: placed[task] for task in tasks}

@@ -14,9 +14,7 @@ def random_graph(draw: random.Random) -> GpuGraph:
     count = draw.choice([1, 2, 2, 4])
     sockets = [draw.randrange(count) for _ in gpus]
     edges = [("machine", ("socket", socket), 20.0) for socket in set(sockets)]
-    edges += [
-        (gpu, ("socket", socket), 1.0) for gpu, socket in zip(gpus, sockets, strict=True)
-    ]
+    edges += [(gpu, ("socket", socket), 1.0) for gpu, socket in zip(gpus, sockets, strict=True)]
     density = draw.random()
     edges += [
         (a, b, draw.choice([0.25, 0.5, 1.0]))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m nova_numa_ext.simulator``."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from nova_numa_ext.simulator.cli import ProgressBar, main
+
+
+def test_a_run_prints_a_table_and_writes_json_and_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--fleet", "minsky:1,dgx1:1", "--jobs", "12", "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split()[0] == "strategy"
+    assert [line.split()[0] for line in printed[1:]] == ["fcfs", "bf", "topo", "topo_p"]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["label"] == "modelled"
+    assert results["source"]["fleet"] == "minsky:1,dgx1:1"
+    assert set(results["strategies"]) == {"fcfs", "bf", "topo", "topo_p"}
+    rows = list(csv.DictReader((tmp_path / "jobs.csv").open()))
+    assert len(rows) == 4 * 12
+    assert float(rows[0]["slowdown"]) >= 1
+
+
+def test_plots_are_drawn_where_matplotlib_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ["--jobs", "6", "--fleet", "minsky:1", "--strategies", "topo_p"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    for name in ("timeline.png", "slowdowns.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_written_trace_runs_again_with_measured_profiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, profiles = tmp_path / "trace.csv", tmp_path / "profiles.yaml"
+    trace.write_text("arrival_s,type,gpus,comm,solo_s\n0,mine,2,4,\n0,mine,2,4,\n")
+    profiles.write_text("mine:\n  pack_s: [10, 10, 10, 10, 10]\n  spread_s: [20, 20, 20, 20, 20]\n")
+    arguments = ["--trace", str(trace), "--profiles", str(profiles), "--fleet", "minsky:1"]
+    assert main([*arguments, "--strategies", "topo,spread"]) == 0
+    makespans = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert makespans == ["10", "20"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--fleet", "vax:1"], "machine: 'vax' is not allowed; allowed: minsky, dgx1"),
+        (["--strategies", "best"], "strategy: 'best'"),
+        (["--utility-weights", "1,1"], "three numbers with sum 1"),
+        (["--utility-weights", "1,1,1"], "three numbers >= 0 with sum 1"),
+        (["--trace", "/nonexistent.csv"], "No such file"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """A file that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_with_the_time_left() -> None:
+    terminal = Terminal()
+    times = iter([0.0, 10.0, 10.01, 20.0])
+    bar = ProgressBar(terminal, lambda: next(times))
+    bar("topo", 1, 4)
+    bar("topo", 2, 4)
+    bar("topo", 4, 4)
+    drawn = terminal.getvalue()
+    assert drawn.count("\r") == 2  # the second came too soon
+    assert "4/4" in drawn and drawn.endswith("\n")
+
+
+def test_progress_is_silent_in_a_file() -> None:
+    file = io.StringIO()
+    ProgressBar(file)("topo", 1, 1)
+    assert file.getvalue() == ""
