@@ -7,9 +7,8 @@ from keystoneauth1 import adapter
 from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
-from placement_traits import view
-from placement_traits.client import PlacementClient
-from placement_traits.view import FleetSnapshot
+from placement_traits.client import HttpAdapter
+from placement_traits.view import FleetSnapshot, FleetView
 
 SECTION = "placement"
 COMPUTE_VERSION = "2.96"
@@ -29,25 +28,26 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
                 continue  # nova's own, with its own default
 
 
-def placement(conf: cfg.ConfigOpts) -> PlacementClient:
-    """Return the Placement that ``[placement]`` names."""
+def placement(conf: cfg.ConfigOpts) -> adapter.Adapter:
+    """Return the Placement endpoint that ``[placement]`` names."""
     auth, session = _session(conf)
-    endpoint = keystone.load_adapter_from_conf_options(
+    return keystone.load_adapter_from_conf_options(
         conf,
         SECTION,
         session=session,
         auth=auth,
         service_type=conf[SECTION].service_type or "placement",
     )
-    return PlacementClient(endpoint)
 
 
-def one_reading(client: PlacementClient) -> FleetSnapshot:
+def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
     """Return the whole fleet, read once, for a command that ends soon.
 
     :raises ServiceUnavailableError: Placement does not answer
     """
-    return view.FleetView(client).read()
+    view = FleetView(endpoint, background=False)
+    view.refresh()
+    return view.snapshot()
 
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:

@@ -124,8 +124,8 @@ class _Explainer:
         return explain.answers_text(answers)
 
     def _ask(self, request: WorkloadRequest) -> tuple[whatif.Answer, ...]:
-        client = clients.placement(self._conf)
-        fleet = clients.one_reading(client)
+        endpoint = clients.placement(self._conf)
+        fleet, client = clients.one_reading(endpoint), PlacementClient(endpoint)
         asked = list(fleet.hosts)[:_HOSTS_ASKED_FOR_OWN_RESOURCES]
         return whatif.ask(request, fleet, {root: _free(client, root) for root in asked})
 

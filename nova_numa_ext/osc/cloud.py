@@ -68,7 +68,7 @@ class Cloud:
 
     def fleet(self) -> FleetSnapshot:
         """Return one reading of the whole fleet."""
-        return one_reading(self._placement)
+        return one_reading(self._connection.placement)
 
     def tree(self, host: str) -> tuple[Provider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.

@@ -29,7 +29,6 @@ from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler import facts, fleet, records
 from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish, decide, wish
 from nova_numa_ext.scheduler.ledger import Ledger
-from placement_traits.view import ViewState
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +74,6 @@ class Engine:
         self._ledger = Ledger(conf[GROUP].pick_ttl, conf[GROUP].pick_limit)
         self._host_cells = facts.HostCells()
         self._current = threading.local()
-        self._view_state = ViewState.FRESH
         self.faults: Counter[str] = Counter()
 
     # Filter -----------------------------------------------------------------------------------------------------------
@@ -117,7 +115,6 @@ class Engine:
         else:
             picks = ()
             snapshot = self._view.snapshot()
-            self._watch(snapshot.state)
         settled = any(pick.server == wanted.server for pick in picks)
         around = Surroundings(
             snapshot=snapshot,
@@ -213,19 +210,6 @@ class Engine:
     def _note(self, entry: Mapping[str, Any]) -> None:
         if self._journal is not None:
             self._journal.append(entry)
-
-    def _watch(self, state: ViewState) -> None:
-        if state is self._view_state:
-            return
-        if state is ViewState.FRESH:
-            LOG.info("The view of Placement is fresh again.")
-        else:
-            LOG.warning(
-                "The view of Placement is %s; [numa_ext]on_stale=%s applies until it is fresh again.",
-                state,
-                self._conf[GROUP].on_stale,
-            )
-        self._view_state = state
 
     def _fault(self, where: str, spec: Any, error: Exception) -> None:
         self.faults[where] += 1

@@ -7,8 +7,7 @@ from oslo_config import cfg
 
 from nova_numa_ext import clients
 from nova_numa_ext.conf import GROUP
-from placement_traits import view
-from placement_traits.view import FleetSnapshot, ViewSettings
+from placement_traits.view import FleetSnapshot, FleetView, ViewSettings
 
 
 class Fleet(Protocol):
@@ -28,6 +27,6 @@ def settings(conf: cfg.ConfigOpts) -> ViewSettings:
     )
 
 
-def from_nova(conf: cfg.ConfigOpts) -> Fleet:
+def from_nova(conf: cfg.ConfigOpts) -> FleetView:
     """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
-    return view.FleetView(clients.placement(conf), settings(conf))
+    return FleetView(clients.placement(conf), settings(conf))

@@ -31,7 +31,9 @@ def host_cell(draw, number, threads):
     half = {cpu for cpu in cpus if cpu % (2 * threads) < threads}
     dedicated = {"dedicated": cpus, "shared": set(), "legacy": cpus, "split": half}[kind]
     shared = {"dedicated": set(), "shared": cpus, "legacy": cpus, "split": cpus - half}[kind]
-    pinned = set(draw(st.lists(st.sampled_from(sorted(dedicated)), unique=True))) if dedicated else set()
+    pinned = (
+        set(draw(st.lists(st.sampled_from(sorted(dedicated)), unique=True))) if dedicated else set()
+    )
     memory = draw(st.integers(1, 4)) * 1024
     pages = []
     if draw(st.booleans()):
@@ -43,7 +45,10 @@ def host_cell(draw, number, threads):
         if draw(st.booleans()):
             pages.append(
                 objects.NUMAPagesTopology(
-                    size_kb=2048, total=512, used=draw(st.integers(0, 512)), reserved=draw(st.integers(0, 64))
+                    size_kb=2048,
+                    total=512,
+                    used=draw(st.integers(0, 512)),
+                    reserved=draw(st.integers(0, 64)),
                 )
             )
     first = min(cpus)
@@ -56,7 +61,9 @@ def host_cell(draw, number, threads):
         memory_usage=draw(st.sampled_from([0, 512, 1024, memory])),
         cpu_usage=draw(st.integers(0, 6)),
         pinned_cpus=pinned,
-        siblings=[set(range(core, core + threads)) for core in range(first, first + len(cpus), threads)],
+        siblings=[
+            set(range(core, core + threads)) for core in range(first, first + len(cpus), threads)
+        ],
         mempages=pages,
         network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False),
     )
@@ -65,12 +72,18 @@ def host_cell(draw, number, threads):
 @st.composite
 def guest_topology(draw):
     policy = draw(st.sampled_from([None, "shared", "dedicated", "mixed"]))
-    thread_policy = draw(st.sampled_from(THREAD_POLICIES)) if policy in ("dedicated", "mixed") else None
+    thread_policy = (
+        draw(st.sampled_from(THREAD_POLICIES)) if policy in ("dedicated", "mixed") else None
+    )
     page_size = draw(st.sampled_from([None, None, 4, 2048, 1048576, -1, -2, -3]))
     guest, cpu = [], 0
     for number in range(draw(st.integers(1, 3))):
         shared = draw(st.integers(1, 4)) if policy != "dedicated" else 0
-        pinned = draw(st.integers(0 if policy == "mixed" else 1, 4)) if policy in ("dedicated", "mixed") else 0
+        pinned = (
+            draw(st.integers(0 if policy == "mixed" else 1, 4))
+            if policy in ("dedicated", "mixed")
+            else 0
+        )
         guest.append(
             objects.InstanceNUMACell(
                 id=number,
@@ -93,7 +106,9 @@ def situation(draw):
     count = draw(st.integers(1, 4))
     host = objects.NUMATopology(cells=[draw(host_cell(number, threads)) for number in range(count)])
     ratio = st.sampled_from([1.0, 1.5, 4.0])
-    limits = objects.NUMATopologyLimits(cpu_allocation_ratio=draw(ratio), ram_allocation_ratio=draw(ratio))
+    limits = objects.NUMATopologyLimits(
+        cpu_allocation_ratio=draw(ratio), ram_allocation_ratio=draw(ratio)
+    )
     devices = draw(st.lists(st.sampled_from([None, *range(count)]), max_size=3))
     return host, draw(guest_topology()), limits, devices, draw(st.booleans())
 
@@ -102,7 +117,11 @@ def pools(devices):
     return objects.PciDevicePoolList(
         objects=[
             objects.PciDevicePool(
-                vendor_id="8086", product_id=f"{n:04x}", numa_node=node, count=n + 1, tags={"dev_type": "type-PCI"}
+                vendor_id="8086",
+                product_id=f"{n:04x}",
+                numa_node=node,
+                count=n + 1,
+                tags={"dev_type": "type-PCI"},
             )
             for n, node in enumerate(devices)
         ]

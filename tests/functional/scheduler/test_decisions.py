@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stories of one decision each: real Placement, real nova scheduler."""
+
+from types import SimpleNamespace
+
+import pytest
+from nova import exception
+
+from nova_numa_ext import clients, explain
+from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.scheduler import engine
+from placement_traits.names import NeighbourTrait, Tier
+from placement_traits.tree import L3State
+from tests.functional.scheduler.conftest import BE, LC
+
+
+def runs(**domains):
+    """State of L3 domains: ``runs(_0={LC})``."""
+    return {int(name.lstrip("_")): L3State(frozenset(traits)) for name, traits in domains.items()}
+
+
+def reasons(cloud):
+    """Sentences of the last refusal, by host."""
+    return {
+        host["node"]: [reason["text"] for reason in host["reasons"]]
+        for host in cloud.entries("filter")[-1]["details"]
+    }
+
+
+def test_lc_gets_the_l3_domain_of_the_node_that_nova_will_pick(cloud):
+    cloud.host("h1", used={0: (1, 512), 1: (1, 512), 3: (1, 512)})
+    assert cloud.boot(LC) == [("h1", ["l3_2"])]
+
+
+def test_four_lc_servers_of_one_request_get_four_l3_domains(cloud):
+    cloud.host("h1")
+    ten_ways = {**LC, "resources_NODE:CUSTOM_LLC_WAY": "10"}
+    placed = cloud.boot(ten_ways, count=4, vcpus=2)
+    assert [host for host, _ in placed] == ["h1"] * 4
+    assert sorted(domains for _, domains in placed) == [["l3_0"], ["l3_1"], ["l3_2"], ["l3_3"]]
+
+
+def test_lc_on_two_nodes_gets_both_their_domains(cloud):
+    two = {
+        "numa_ext:tier": "LC",
+        "hw:cpu_policy": "dedicated",
+        "hw:numa_nodes": "2",
+        "resources:CUSTOM_RDT_CLOS": "1",
+        "resources_N0:CUSTOM_LLC_WAY": "4",
+        "resources_N1:CUSTOM_LLC_WAY": "4",
+        "group_policy": "isolate",
+    }
+    cloud.host("h1", used={0: (1, 0), 2: (1, 0)})
+    assert cloud.boot(two, vcpus=2, memory_mb=1024) == [("h1", ["l3_1", "l3_3"])]
+
+
+def test_be_prefers_the_host_without_lc(cloud):
+    cloud.host("h1")
+    cloud.publish("h1", state=runs(_0={NeighbourTrait.LC}, _1={NeighbourTrait.LC}))
+    cloud.host("h2")
+    assert cloud.boot(BE) == [("h2", [])]
+
+
+def test_lc_prefers_the_host_without_be(cloud):
+    cloud.host("h1")
+    cloud.publish(
+        "h1",
+        state=runs(
+            _0={NeighbourTrait.BE},
+            _1={NeighbourTrait.BE},
+            _2={NeighbourTrait.BE},
+            _3={NeighbourTrait.BE},
+        ),
+    )
+    cloud.host("h2")
+    [(host, _)] = cloud.boot(LC)
+    assert host == "h2"
+
+
+def test_two_requests_in_a_row_see_each_other_before_any_agent_reports(cloud):
+    cloud.host("h1")
+    cloud.host("h2")
+    [(first, _)] = cloud.boot(LC)
+    [(second, _)] = cloud.boot(BE)
+    assert first != second
+
+
+def test_a_host_whose_agent_takes_no_be_is_refused(cloud):
+    cloud.host("h1", agent=False)
+    cloud.publish("h1", tiers=frozenset({Tier.LC}))
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(BE)
+    assert reasons(cloud) == {
+        "h1": ["its agent does not accept the tier: trait CUSTOM_NUMA_EXT_TIER_BE is absent"]
+    }
+
+
+def test_a_host_without_agent_takes_no_tier(cloud):
+    cloud.host("h1", agent=False)
+    cloud.view.refresh()
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(BE)
+    assert reasons(cloud) == {"h1": ["no host agent has published this host to Placement"]}
+    assert cloud.boot({}) == [("h1", [])]
+
+
+def test_a_bad_combination_gets_no_valid_host_and_the_sentence(cloud):
+    cloud.host("h1")
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot({**BE, "numa_ext:slo_p99_us": "500"})
+    entry = cloud.entries("filter")[-1]
+    assert entry["problems"] == [
+        "numa_ext:slo_p99_us and numa_ext:slo_source are for numa_ext:tier=LC only."
+    ]
+    [shown] = explain.find(cloud.entries("filter"), cloud.last_servers[0])
+    assert entry["problems"][0] in explain.text(shown)
+
+
+def test_a_rabbit_is_not_put_beside_a_devil(cloud):
+    cloud.host("h1")
+    devils = {NeighbourTrait.DEVIL}
+    cloud.publish("h1", state=runs(_0=devils, _1=devils, _3=devils))
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    assert cloud.boot(rabbit) == [("h1", ["l3_2"])]
+    cloud.publish("h1", state=runs(_0=devils, _1=devils, _2=devils, _3=devils))
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(rabbit)
+    assert reasons(cloud) == {
+        "h1": [
+            "every L3 domain it could use has a devil, which must not share a cache with a rabbit"
+        ]
+    }
+
+
+def test_two_rabbits_of_one_request_do_not_share_a_domain(cloud):
+    cloud.host("h1")
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    placed = cloud.boot(rabbit, count=4)
+    assert sorted(domains for _, domains in placed) == [["l3_0"], ["l3_1"], ["l3_2"], ["l3_3"]]
+
+
+def test_an_image_can_ask_for_the_tier(cloud):
+    cloud.host("h1", agent=False)
+    cloud.publish("h1", tiers=frozenset({Tier.LC}))
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot({}, image_traits=["CUSTOM_NUMA_EXT_TIER_BE"])
+
+
+def test_an_unmanaged_flavor_passes_untouched(cloud):
+    cloud.host("h1", agent=False)
+    assert cloud.boot({"hw:cpu_policy": "dedicated"}) == [("h1", [])]
+    assert cloud.entries("filter")[-1]["opinion"] is False
+
+
+def test_rebuild_is_never_refused(cloud):
+    cloud.host("h1", agent=False)
+    spec_hints = {"_nova_check_type": ["rebuild"]}
+    [(host, _)] = cloud.boot(BE, hints=spec_hints)
+    assert host == "h1"
+
+
+def test_dedicated_cpus_come_from_dedicated_inventory(cloud):
+    """Without disable_fallback_pcpu_query nova also offers VCPU candidates for pinned flavors."""
+    cloud.host("h1")
+    cloud.boot(LC)
+    allocations = cloud.placement.get(f"/allocations/{cloud.last_servers[0]}")["allocations"]
+    amounts = [entry["resources"] for entry in allocations.values()]
+    assert any("PCPU" in resources for resources in amounts)
+    assert not any("VCPU" in resources for resources in amounts)
+
+
+@pytest.mark.parametrize(("answer", "passes"), [("pass", True), ("refuse", False)])
+def test_a_fault_of_ours_gives_the_configured_answer(
+    cloud, nova_configuration, monkeypatch, answer, passes
+):
+    cloud.host("h1")
+    nova_configuration.set("on_error", answer, "numa_ext")
+    monkeypatch.setattr(engine, "decide", lambda *_: 1 / 0)
+    if passes:
+        [(host, _)] = cloud.boot(LC)
+        assert host == "h1"
+    else:
+        with pytest.raises(exception.NoValidHost):
+            cloud.boot(LC)
+    [fault] = cloud.entries("fault")[:1]
+    assert fault["error"] == "ZeroDivisionError: division by zero"
+    assert fault["request"] == cloud.context.request_id
+
+
+def test_the_explanation_of_a_server_names_terms_and_hosts(cloud, capsys):
+    cloud.host("h1")
+    cloud.host("h2")
+    cloud.boot(LC)
+    assert explain_command.main([cloud.last_servers[0], "--journal", str(cloud.journal_path)]) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "2 of 2 hosts passed",
+        "h1",
+        "h2",
+        "neighbours",
+        "slices",
+        "loses on off_node",
+        cloud.last_servers[0],
+    ):
+        assert word in text
+
+
+def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(
+    cloud, capsys, monkeypatch
+):
+    """Nova asks no filter then, so there is no decision to read."""
+    cloud.host("h1", rdt=False)
+    cloud.host("h2")
+    everything = {**LC, "resources_NODE:CUSTOM_LLC_WAY": "15"}
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(everything)
+    assert cloud.entries("filter") == []
+    server = cloud.last_servers[0]
+    flavor = {"vcpus": 1, "ram": 512, "extra_specs": everything}
+    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(clients, "compute", lambda _conf: Nova(server, flavor))
+    assert explain_command.main([server, "--journal", str(cloud.journal_path)]) == 0
+    text = capsys.readouterr().out
+    assert "There is no decision" in text
+    assert "h1  its agent does not accept the tier: trait CUSTOM_NUMA_EXT_TIER_LC is absent" in text
+    assert "h2  L3 ways free in the best domain: 13, wanted: 15" in text
+
+
+class Nova:
+    """The compute API that knows one server."""
+
+    def __init__(self, server, flavor):
+        self.server = {"id": server, "flavor": flavor}
+
+    def get(self, url, **_query):
+        assert url == f"/servers/{self.server['id']}"
+        return SimpleNamespace(status_code=200, json=lambda: {"server": self.server})
