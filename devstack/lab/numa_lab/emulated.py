@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import configuration, kernel, packages, qemu_build
+from . import configuration, kernel, packages, qemu_build, venv_image
 from .emulated_machine import GPU_PRODUCT_ID, GPU_VENDOR_ID, Machine, Shape, Share
 from .errors import LabError
 from .guest_shell import GuestShell
@@ -46,6 +46,7 @@ PACKAGES = (
     "openssh-server",
     "qemu-system-x86",
     *kernel.PACKAGES,
+    *venv_image.PACKAGES,
 )
 
 SSH_PORT = 0
@@ -100,6 +101,7 @@ class _Ingredients:
     qemu: qemu_build.Qemu
     kernel: kernel.Kernel
     initramfs: Path
+    image: Path
 
 
 class EmulatedHost:
@@ -370,6 +372,7 @@ class EmulatedHost:
             initramfs=ingredients.initramfs,
             shape=self.shape,
             shares=self._shares(ingredients.kernel),
+            image=ingredients.image,
             ssh_port=self._settings.ports.emulated(self._index, SSH_PORT),
             peer_port=self._settings.ports.emulated(0, PEER_PORT),
             threads=threads,
@@ -387,7 +390,6 @@ class EmulatedHost:
         return [
             Share("root", Path("/")),
             Share("checkout", self._settings.checkout),
-            Share("venv", self._settings.venv),
             Share("modules", booted.folder / "lib" / "modules"),
             Share("share", self.folder, writable=True),
         ]
@@ -497,7 +499,8 @@ def _prepare(settings: Settings, progress: Progress) -> _Ingredients:
         booted = kernel.provide(settings, progress)
         qemu = qemu_build.provide(settings, progress)
         _compile(settings)
-        return _Ingredients(qemu, booted, kernel.initramfs(settings, booted))
+        initramfs = kernel.initramfs(settings, booted)
+        return _Ingredients(qemu, booted, initramfs, venv_image.provide(settings, progress))
 
 
 def _compile(settings: Settings) -> None:

@@ -95,6 +95,7 @@ class Share:
 class Machine:
     """Everything the command line of one emulated host is made from.
 
+    :param image: a read-only disk with the virtual environment.
     :param number: 1 for h1: decides its hardware addresses.
     :param ssh_port: on 127.0.0.1, leads to the host's sshd.
     :param peer_port: UDP port on which the hosts of a lab are one Ethernet, on the loopback device only.
@@ -108,6 +109,7 @@ class Machine:
     initramfs: Path
     shape: Shape
     shares: Sequence[Share]
+    image: Path
     ssh_port: int
     peer_port: int
     threads: str = "multi"
@@ -130,6 +132,7 @@ class Machine:
             *("-device", "virtio-rng-pci,bus=pcie.0"),
             *self._network(),
             *(word for share in self.shares for word in _file_system(share)),
+            *self._disk(),
             *self._gpus(),
         ]
 
@@ -165,6 +168,10 @@ class Machine:
             *("-device", f"virtio-net-pci,bus=pcie.0,netdev=peers,romfile=,mac={address.format('01')}"),
         ]
 
+    def _disk(self) -> list[str]:
+        drive = f"if=none,id=image,format=raw,readonly=on,file={_escaped(self.image)}"
+        return ["-drive", drive, "-device", "virtio-blk-pci,bus=pcie.0,drive=image"]
+
     def _gpus(self) -> list[str]:
         words: list[str] = []
         for node in sorted(set(self.shape.gpu_nodes)):
@@ -177,8 +184,12 @@ class Machine:
 
 
 def _file_system(share: Share) -> list[str]:
-    folder = str(share.folder).replace(",", ",,")  # QEMU's way to write a comma in a value
     access = "" if share.writable else ",readonly=on"
-    options = f"local,id={share.tag},path={folder},security_model=none,multidevs=remap"
+    folder = f"path={_escaped(share.folder)},security_model=none,multidevs=remap"
     device = f"virtio-9p-pci,bus=pcie.0,fsdev={share.tag},mount_tag={share.tag}"
-    return ["-fsdev", options + access, "-device", device]
+    return ["-fsdev", f"local,id={share.tag},{folder}{access}", "-device", device]
+
+
+def _escaped(path: Path) -> str:
+    """QEMU's way to write a comma in a value."""
+    return str(path).replace(",", ",,")

@@ -32,6 +32,8 @@ BOOT_MODULES = (
     "virtio_pci",
     "virtio_net",
     "virtio_rng",
+    "virtio_blk",
+    "erofs",
     "9p",
     "9pnet_virtio",
     "overlay",
