@@ -15,8 +15,9 @@ from host_agent.journal import FileJournal, Journal, PrintedJournal
 from host_agent.loop import Agent, Listener
 from host_agent.metrics import Metrics
 from host_agent.paths import HostPaths
-from host_agent.privileged.partitions import tree
+from host_agent.privileged.partitions import foreign_groups, tree
 from host_agent.privileged.seam import Privileged, open_seam
+from host_agent.report import Publisher, make_reporter, publish_settings
 from host_agent.sensors.observer import Observer
 from placement_traits.topology import HostTopology
 
@@ -31,6 +32,7 @@ class Parts:
     observer: Observer
     journal: Journal
     metrics: Metrics
+    publisher: Publisher | None
     agent: Agent
 
 
@@ -50,8 +52,10 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
     return read
 
 
-def build_observer(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged) -> Observer:
-    """Return the sensors."""
+def build_observer(
+    conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged, *, read_all: bool = False
+) -> Observer:
+    """Return the sensors; ``read_all``: processes and memory of unmanaged servers, too."""
     return Observer(
         source,
         privileged,
@@ -59,6 +63,18 @@ def build_observer(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privi
         agent_conf.paths(conf).sys / "devices/system/node",
         manage_untagged=conf.agent.manage_untagged,
         sample_pages=conf.memory.sample_pages,
+        read_all=read_all,
+    )
+
+
+def build_publisher(conf: cfg.ConfigOpts, source: DomainSource, metrics: Metrics) -> Publisher:
+    """Return what tells Placement, not yet started."""
+    paths = agent_conf.paths(conf)
+    return Publisher(
+        lambda: publish_settings(conf, conf.host.name or source.hostname()),
+        lambda: make_reporter(conf),
+        lambda: foreign_groups(paths),
+        metrics,
     )
 
 
@@ -66,14 +82,12 @@ def build(
     conf: cfg.ConfigOpts,
     *,
     out: Callable[[str], object],
-    listeners: tuple[Listener, ...] = (),
     source: DomainSource | None = None,
 ) -> Parts:
     """Build the agent.
 
     :param conf: loaded configuration
     :param out: takes the journal's lines of a dry run
-    :param listeners: told about each round, beside the metrics
     :param source: libvirt; by default the configured one
     """
     paths = agent_conf.paths(conf)
@@ -99,6 +113,12 @@ def build(
         count=metrics.count,
         dry_run=dry_run,
     )
+    listeners: list[Listener] = [metrics]
+    if conf.placement.enabled and not dry_run:
+        publisher = build_publisher(conf, source, metrics)
+        listeners.append(publisher)
+    else:
+        publisher = None
     agent = Agent(
         source,
         observer,
@@ -106,8 +126,8 @@ def build(
         settings,
         homes_file=None if dry_run else paths.homes,
         paused_mark=paths.paused,
-        listeners=(metrics, *listeners),
+        listeners=tuple(listeners),
         on_failure=metrics.failed_round,
         write=not dry_run,
     )
-    return Parts(paths, source, privileged, observer, journal, metrics, agent)
+    return Parts(paths, source, privileged, observer, journal, metrics, publisher, agent)

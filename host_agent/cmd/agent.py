@@ -50,6 +50,8 @@ def _run(conf: agent_conf.Conf) -> int:
         from host_agent.metrics import serve
 
         serve(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
+    if parts.publisher is not None:
+        parts.publisher.start()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
@@ -61,6 +63,8 @@ def _once(parts: assembly.Parts) -> None:
     done = parts.agent.round(full=True, relist=True)
     while done.unfinished:
         done = parts.agent.round(full=False, relist=False)
+    if parts.publisher is not None:
+        parts.publisher.publish_once()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Every thread of a server's process belongs into its group, emulator, IO and vhos
 for the same server, and a thread left in root would fill the ways that root shares with everybody.
 """
 
+import os
 from collections.abc import Sequence
 
 from host_agent.controllers.rdt_partition import (
@@ -22,6 +23,7 @@ from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import GROUP_PREFIX
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 
@@ -102,6 +104,17 @@ def _move(paths: HostPaths, actuator: RdtActuator, vm: VmPartition) -> tuple[int
     except (ResctrlError, processes.ProcessGoneError) as error:
         return 0, str(error)
     return len(result.moved), ""
+
+
+def foreign_groups(paths: HostPaths) -> int:
+    """Count the control groups of other software; each holds a class of service."""
+    fixed = {"info", "mon_groups", "mon_data"}
+    try:
+        with os.scandir(paths.resctrl) as entries:
+            found = {entry.name for entry in entries if entry.is_dir()}
+    except OSError:
+        return 0  # nothing is mounted
+    return sum(not name.startswith(GROUP_PREFIX) for name in found - fixed)
 
 
 def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:

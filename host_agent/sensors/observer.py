@@ -42,6 +42,7 @@ class Observer:
     :param node_root: ``/sys/devices/system/node``
     :param manage_untagged: see :func:`host_agent.workloads.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
+    :param read_all: read processes and memory of unmanaged servers, too (to show them)
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Observer:
         *,
         manage_untagged: bool = False,
         sample_pages: int = 512,
+        read_all: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -61,6 +63,7 @@ class Observer:
         self._node_root = node_root
         self._manage_untagged = manage_untagged
         self._sample_pages = sample_pages
+        self._read_all = read_all
         self._clock = clock
         self._topology: HostTopology | None = None
         self._workloads: dict[str, Workload] = {}
@@ -121,13 +124,13 @@ class Observer:
             LOG.warning("%s", sentence)
 
     def _guest(self, workload: Workload, *, full: bool) -> Guest:
-        if workload.request is None:
+        if workload.request is None and not self._read_all:
             return Guest(workload)
         uuid = workload.uuid
         try:
             process = self._privileged.process(uuid)
-            if workload.activity is not Activity.RUNNING:
-                return Guest(workload, process, problem="")
+            if workload.activity is not Activity.RUNNING and not self._read_all:
+                return Guest(workload, process)
             memory, fresh = self._ram(uuid, process, full=full)
             sampled = {} if fresh else self._sample(uuid, memory)
         except (NumaExtError, OSError) as error:

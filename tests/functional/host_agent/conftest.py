@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute host on this machine: a real libvirtd with real QEMU processes, and resctrl by FUSE.
 
-libvirtd has its own /run/libvirt, /var/lib/libvirt … in a private mount namespace, which a small process holds; what is
-needed from outside is reached through ``/proc/HOLDER/root``. The agent runs as it does on a host, as a process of its own
-with a configuration file. Domains have no disk and idle in the firmware: 64 MiB, a fraction of a second to start.
+libvirtd has its own /run/libvirt, /var/lib/libvirt … in a private mount namespace, which a small process holds; what
+is needed from outside is reached through ``/proc/HOLDER/root``. The agent runs as it does on a host, as a process of its
+own with a configuration file. Domains have no disk and idle in the firmware: 64 MiB, a fraction of a second to start.
 """
 
 import os
@@ -89,7 +89,8 @@ class Server:
         topology = ""
         if self.cpus:
             pins = "".join(
-                f"<vcpupin vcpu='{vcpu_id}' cpuset='{cpu}'/>" for vcpu_id, cpu in enumerate(self.cpus)
+                f"<vcpupin vcpu='{vcpu_id}' cpuset='{cpu}'/>"
+                for vcpu_id, cpu in enumerate(self.cpus)
             )
             every = ",".join(map(str, self.cpus))
             topology = f"""
@@ -159,7 +160,9 @@ class ComputeHost:
 
     def _start(self, command: list[str], log: str = "output.log") -> subprocess.Popen[bytes]:
         with (self.folder / log).open("ab") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
         self._processes.append(process)
         return process
 
@@ -193,7 +196,11 @@ class ComputeHost:
         domains = ",".join(sorted(_l3_ids()))
         self._start(
             self._inside(
-                sys.executable, "-m", "host_agent.hostmodel.resctrl_fuse", "/run/resctrl", f"--domains={domains}"
+                sys.executable,
+                "-m",
+                "host_agent.hostmodel.resctrl_fuse",
+                "/run/resctrl",
+                f"--domains={domains}",
             )
         )
         wait_for((self.resctrl / "info").is_dir, "the resctrl tree")
@@ -271,7 +278,9 @@ class ComputeHost:
     def agent(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
         """Start the agent."""
         command = [sys.executable, "-m", "host_agent.cmd.agent"]
-        return self._start([*command, f"--config-file={self.config(**options)}", *arguments], "agent.log")
+        return self._start(
+            [*command, f"--config-file={self.config(**options)}", *arguments], "agent.log"
+        )
 
     def run_once(self, *arguments: str, **options: object) -> str:
         """Run one round of the agent to its end; return its standard output."""
@@ -281,12 +290,15 @@ class ComputeHost:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def ctl_command(self, *arguments: str) -> list[str]:
+        """The command line of numa-host-agent-ctl."""
+        program = [sys.executable, "-m", "host_agent.cmd.ctl", f"--config-file={self.config()}"]
+        return [*program, *arguments]
+
     def ctl(self, *arguments: str) -> str:
         """Run numa-host-agent-ctl; return its standard output."""
-        command = [sys.executable, "-m", "host_agent.cmd.ctl", f"--config-file={self.config()}"]
-        done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, check=False, timeout=120
-        )
+        command = self.ctl_command(*arguments)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -319,7 +331,9 @@ def compute_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeHo
         pytest.skip("needs root: mount namespaces, cpusets, FUSE")
     for needed in ("/usr/sbin/libvirtd", "/usr/bin/qemu-system-x86_64", "/dev/fuse"):
         if not Path(needed).exists():
-            pytest.skip(f"needs {needed}: apt-get install libvirt-daemon-system qemu-system-x86 fuse3")
+            pytest.skip(
+                f"needs {needed}: apt-get install libvirt-daemon-system qemu-system-x86 fuse3"
+            )
     pytest.importorskip("libvirt")
     host = ComputeHost(tmp_path_factory.mktemp("host"))
     yield host

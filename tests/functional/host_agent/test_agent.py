@@ -1,19 +1,370 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories of the agent on a real libvirt."""
+"""Stories of the agent on a real libvirt with real QEMU processes: what it does is read back from the kernel."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.functional.host_agent.conftest import BE_SPECS, LC_SPECS, ComputeHost, Server
+from host_agent import cpus
+from tests.functional.host_agent.conftest import (
+    BE_SPECS,
+    LC_SPECS,
+    ComputeHost,
+    Server,
+    wait_for,
+)
 
 pytestmark = pytest.mark.root
 
+BE_GROUP = "numa_ext-be-0"
+BE_LEVEL = "50"
 
-def test_one_round_pins_and_partitions(host: ComputeHost) -> None:
-    lc = Server("lc", LC_SPECS, cpus=(1,))
-    be = Server("be", BE_SPECS)
+
+def threads(pid: int) -> dict[int, tuple[str, str]]:
+    """Thread -> (name, CPUs it may run on)."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        status = dict(
+            line.split(":", 1) for line in (task / "status").read_text().splitlines() if ":" in line
+        )
+        found[int(task.name)] = (status["Name"].strip(), status["Cpus_allowed_list"].strip())
+    return found
+
+
+def vcpu_cpus(pid: int) -> list[str]:
+    """CPUs of the vCPU threads."""
+    return [allowed for name, allowed in threads(pid).values() if name.startswith("CPU ")]
+
+
+def lc_group(server: Server) -> str:
+    """Name of an LC's group."""
+    return f"numa_ext-lc-{server.uuid[:13]}"
+
+
+def journal(host: ComputeHost) -> list[dict[str, Any]]:
+    """All entries."""
+    file = host.state / "journal.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def fingerprint(host: ComputeHost, *pids: int) -> dict[str, Any]:
+    """Everything the agent may write: affinities, RDT groups and members, its own files."""
+    return {
+        "threads": {pid: threads(pid) for pid in pids},
+        "schemata": {group: host.schemata(group) for group in ("", *sorted(host.groups()))},
+        "tasks": {group: host.tasks(group) & _all_threads(pids) for group in sorted(host.groups())},
+        "state": sorted(path.name for path in host.state.glob("*")),
+    }
+
+
+def _all_threads(pids: tuple[int, ...]) -> set[int]:
+    return {tid for pid in pids for tid in threads(pid)}
+
+
+def partitioned(host: ComputeHost, lc: Server, be: Server) -> None:
+    """Assert the end state of one LC on CPU 1 and one floating BE."""
+    lc_pid, be_pid = host.pid(lc), host.pid(be)
+    lc_mask = int(host.schemata(lc_group(lc))["L3"][0], 16)
+    assert lc_mask.bit_count() == 4
+    assert not lc_mask & 0xC00, "the LC has shareable ways"
+    for group in ("", BE_GROUP):
+        assert not int(host.schemata(group)["L3"][0], 16) & lc_mask, f"{group} overlaps the LC"
+    assert host.schemata(BE_GROUP)["MB"][0] == BE_LEVEL
+    assert host.schemata(lc_group(lc))["MB"][0] == "100"
+    assert set(threads(lc_pid)) <= host.tasks(lc_group(lc))
+    assert set(threads(be_pid)) <= host.tasks(BE_GROUP)
+    monitor = f"{BE_GROUP}/mon_groups/numa_ext-vm-{be.uuid[:13]}"
+    assert set(threads(be_pid)) <= host.tasks(monitor)
+    assert vcpu_cpus(lc_pid) == ["1"]
+    assert vcpu_cpus(be_pid) == ["0"], "the BE left the LC's core"
+
+
+@pytest.fixture
+def pair(host: ComputeHost) -> tuple[Server, Server]:
+    """An LC pinned by nova to CPU 1, and a BE that may float over both CPUs."""
+    lc, be = Server("lc", LC_SPECS, cpus=(1,)), Server("be", BE_SPECS)
     host.boot(lc)
     host.boot(be)
-    print(host.run_once("--dry-run"))
+    return lc, be
+
+
+def test_servers_land_as_their_flavors_say(host: ComputeHost, pair: tuple[Server, Server]) -> None:
     host.run_once()
-    print(host.groups(), host.schemata(), (host.state/"journal.jsonl").read_text())
-    assert 0
+    partitioned(host, *pair)
+
+
+def test_a_second_round_changes_nothing(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    before = len(journal(host))
+    host.run_once()
+    actions = [entry for entry in journal(host)[before:] if entry["action"] != "decide"]
+    assert actions == []
+
+
+def test_a_dry_run_writes_nothing(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    pids = [host.pid(server) for server in pair]
+    before = fingerprint(host, *pids)
+    said = [json.loads(line) for line in host.run_once("--dry-run").splitlines()]
+    assert fingerprint(host, *pids) == before
+    assert {entry["action"] for entry in said if entry["result"] == "would"} == {
+        "pin",
+        "partition",
+        "join",
+    }
+
+
+def test_deleting_a_server_releases_what_it_had(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    host.run_once()
+    lc, be = pair
+    host.destroy(lc)
+    host.run_once()
+    assert host.groups() == {BE_GROUP}
+    assert host.schemata(BE_GROUP)["MB"][0] == "100", "no LC is left to be protected"
+    assert host.schemata()["L3"][0] == "fff"
+    host.destroy(be)
+    host.run_once()
+    assert host.groups() == set()
+
+
+def test_the_running_agent_follows_events(host: ComputeHost) -> None:
+    agent = host.agent(agent__interval_s=30, agent__resync_s=300)
+    try:
+        wait_for((host.state / "journal.jsonl").exists, "the agent")
+        lc, be = Server("lc", LC_SPECS, cpus=(1,)), Server("be", BE_SPECS)
+        host.boot(lc)
+        host.boot(be)
+        wait_for(lambda: host.group_of(host.pid(be)) and host.group_of(host.pid(lc)), "groups")
+        wait_for(lambda: vcpu_cpus(host.pid(be)) == ["0"], "pins")
+        partitioned(host, lc, be)
+        old = host.pid(lc)
+        # nova's hard reboot: destroy, then create from fresh XML.
+        host.destroy(lc)
+        assert host.boot(lc) != old
+        wait_for(lambda: host.group_of(host.pid(lc)) == lc_group(lc), "the LC's group")
+        wait_for(lambda: set(threads(host.pid(lc))) <= host.tasks(lc_group(lc)), "its threads")
+        wait_for(lambda: host.schemata(BE_GROUP)["MB"][0] == BE_LEVEL, "the BE's level")
+        partitioned(host, lc, be)
+        host.destroy(lc)
+        wait_for(lambda: lc_group(lc) not in host.groups(), "the release")
+    finally:
+        agent.terminate()
+        assert agent.wait(20) == 0
+
+
+def test_stopping_the_agent_keeps_everything(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    agent = host.agent()
+    wait_for(lambda: BE_GROUP in host.groups() and host.group_of(host.pid(pair[1])), "groups")
+    agent.terminate()
+    assert agent.wait(20) == 0
+    partitioned(host, *pair)
+
+
+@pytest.mark.parametrize("after_ms", [300, 450, 600, 750, 900, 1200])
+def test_killed_at_any_moment_and_restarted_it_converges(
+    host: ComputeHost, pair: tuple[Server, Server], after_ms: int
+) -> None:
+    agent = host.agent()
+    try:
+        agent.wait(after_ms / 1000)
+    except subprocess.TimeoutExpired:
+        agent.send_signal(signal.SIGKILL)
+    assert agent.wait(10) == -signal.SIGKILL
+    host.run_once()
+    partitioned(host, *pair)
+    for server in pair:
+        assert host.domain(server).state()[0] == 1, "the server never stopped"
+
+
+def test_new_threads_are_caught(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    lc, be = pair
+    strayed = min(threads(host.pid(lc)))
+    (host.resctrl / "tasks").write_text(f"{strayed}\n")
+    os.sched_setaffinity(
+        next(t for t, (n, _) in threads(host.pid(be)).items() if n[:3] == "CPU"), {1}
+    )
+    host.run_once()
+    partitioned(host, lc, be)
+
+
+def test_tampered_masks_are_put_right(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    (host.resctrl / "schemata").write_text("L3:0=fff\n")
+    (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=100\n")
+    host.run_once()
+    partitioned(host, *pair)
+
+
+def test_foreign_groups_are_left_alone(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    foreign = host.resctrl / "somebody"
+    foreign.mkdir()
+    try:
+        before = host.schemata("somebody")
+        host.run_once()
+        host.ctl("reset")
+        assert host.groups() == {"somebody"}
+        assert host.schemata("somebody") == before
+    finally:
+        foreign.rmdir()
+
+
+def test_a_paused_server_is_left_alone_until_it_runs(host: ComputeHost) -> None:
+    be = Server("be", BE_SPECS, shared="0")
+    pid = host.boot(be, paused=True)
+    host.run_once()
+    assert not host.tasks(BE_GROUP) & set(threads(pid))
+    host.domain(be).resume()
+    host.run_once()
+    assert set(threads(pid)) <= host.tasks(BE_GROUP)
+
+
+def test_bad_metadata_leaves_one_server_alone_and_serves_the_others(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    bad = [
+        Server("typo", {"numa_ext:tier": "LC", "numa_ext:colour": "blue"}),
+        Server("opted-out", {**BE_SPECS, "numa_ext:managed": "false"}),
+        Server("untagged", {}),
+        Server(
+            "no-flavor",
+            {},
+            metadata="<metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'/></metadata>",
+        ),
+        Server("foreign", {}, metadata=""),
+    ]
+    pids = [host.boot(server) for server in bad]
+    before = [threads(pid) for pid in pids]
+    agent = host.agent()
+    wait_for(lambda: host.group_of(host.pid(pair[0])), "groups")
+    wait_for(lambda: vcpu_cpus(host.pid(pair[1])) == ["0"], "pins")
+    wait_for(lambda: set(threads(host.pid(pair[1]))) <= host.tasks(BE_GROUP), "threads")
+    agent.terminate()
+    agent.wait(20)
+    partitioned(host, *pair)
+    assert [threads(pid) for pid in pids] == before
+    assert {host.group_of(pid) for pid in pids} == {""}
+    rows = {row["server"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
+    assert (
+        "did you mean" in rows["typo"]["problem"] or "not an extra spec" in rows["typo"]["problem"]
+    )
+    assert rows["opted-out"]["why"] == "its flavor says numa_ext:managed=false"
+    assert rows[f"instance-{bad[4].uuid[:8]}"]["why"] == "it has no nova metadata"
+    log = (host.folder / "agent.log").read_text()
+    assert log.count(f"server {bad[0].uuid} is left alone") == 1
+
+
+def test_a_restarted_libvirtd_is_found_again(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    lc, be = pair
+    agent = host.agent()
+    try:
+        wait_for(lambda: host.group_of(host.pid(lc)) and host.group_of(host.pid(be)), "groups")
+        host.stop_libvirtd()
+        # It goes on with what it knows: a tampered mask is put right without libvirt.
+        (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=100\n")
+        wait_for(lambda: host.schemata(BE_GROUP)["MB"][0] == BE_LEVEL, "control without libvirt")
+        host.start_libvirtd()
+        late = Server("late", BE_SPECS)
+        host.boot(late)
+        wait_for(lambda: host.group_of(host.pid(late)), "the server that came after the restart")
+    finally:
+        agent.terminate()
+        assert agent.wait(20) == 0
+
+
+def test_status_reads_the_host_back(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    lc, be = pair
+    rows = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
+    shown = rows[lc.uuid]
+    assert (shown["server"], shown["tier"], shown["nodes"], shown["cpus"]) == (
+        "lc",
+        "LC",
+        [0],
+        {"0": "1"},
+    )
+    assert shown["memory"] == {"0": 1.0}
+    assert shown["rdt_group"] == lc_group(lc)
+    assert shown["l3_mask"] == {"0": host.schemata(lc_group(lc))["L3"][0].lstrip("0")}
+    assert shown["threads"] == {lc_group(lc): len(threads(host.pid(lc)))}
+    assert rows[be.uuid]["mba"] == {"0": int(BE_LEVEL)}
+    assert "an LC lives there" in rows[be.uuid]["why"]
+    # The truth is the kernel's, not the agent's: what somebody changes is shown.
+    (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=70\n")
+    rows = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
+    assert rows[be.uuid]["mba"] == {"0": 70}
+    assert host.ctl("status").splitlines()[0].split()[:4] == ["server", "uuid", "flavor", "tier"]
+
+
+def test_explain_tells_why_and_what(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    story = json.loads(host.ctl("explain", "be", "-f", "json"))
+    assert story["decision"]["what"]["vcpus"] == {"0": "0"}
+    assert [entry["action"] for entry in story["actions"]] == ["pin", "join"]
+    told = host.ctl("explain", pair[0].uuid)
+    assert "because" in told
+    assert "nova's pins" in told
+    assert host.ctl("journal", "-n", "1").count("\n") == 1
+
+
+def test_a_paused_agent_only_looks(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.ctl("pause")
+    before = fingerprint(host, *(host.pid(server) for server in pair))
+    host.run_once()
+    after = fingerprint(host, *(host.pid(server) for server in pair))
+    assert after["threads"] == before["threads"]
+    assert after["tasks"] == before["tasks"] == {}
+    host.ctl("resume")
+    host.run_once()
+    partitioned(host, *pair)
+
+
+def test_reset_takes_everything_back(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    pids = [host.pid(server) for server in pair]
+    before = fingerprint(host, *pids)
+    host.run_once()
+    rows = json.loads(host.ctl("reset", "--dry-run", "-f", "json"))
+    assert {row["result"] for row in rows} == {"would"}
+    partitioned(host, *pair)
+    host.ctl("reset")
+    after = fingerprint(host, *pids)
+    assert (after["threads"], after["schemata"]) == (before["threads"], before["schemata"])
+
+
+def test_the_doctor_says_what_is_there(host: ComputeHost) -> None:
+    command = host.ctl_command("doctor", "-f", "json")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    levels = {row["check"]: row["level"] for row in json.loads(done.stdout)}
+    assert (levels["libvirt"], levels["rdt"], levels["rights"]) == ("good", "good", "good")
+
+
+def test_without_rdt_pins_work_and_the_lack_is_told_once(host: ComputeHost) -> None:
+    be = Server("be", BE_SPECS, shared="0")
+    host.boot(be)
+    agent = host.agent(host__resctrl=host.folder / "nothing", rdt__verify_s=0.1)
+    wait_for(lambda: vcpu_cpus(host.pid(be)) == ["0"], "pins")
+    wait_for(lambda: any(e["action"] == "partition" for e in journal(host)), "the lack")
+    agent.terminate()
+    agent.wait(20)
+    told = [entry for entry in journal(host) if entry["action"] == "partition"]
+    assert len(told) == 1
+    assert "no resctrl file system is mounted" in told[0]["problem"]
+
+
+def test_pins_say_so_when_the_cpuset_forbids_them(host: ComputeHost) -> None:
+    """A server whose XML allows more than its cpuset does: reported, not fought over."""
+    be = Server("be", BE_SPECS, shared="0-1")
+    pid = host.boot(be)
+    assert cpus.parse(vcpu_cpus(pid)[0]) == {0, 1}
+    host.run_once()
+    assert {entry["result"] for entry in journal(host) if entry["action"] == "pin"} <= {"done"}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-ctl``: look at the host and steer its agent. Every command works without the agent.
+
+``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
+``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
+back; ``doctor`` says what is missing.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from host_agent import conf as agent_conf
+from host_agent import console
+from placement_traits.errors import NumaExtError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    options = _parser().parse_args(arguments)
+    files = [f"--config-file={file}" for file in options.config_file]
+    command: Callable[[agent_conf.Conf, argparse.Namespace], int] = options.command
+    try:
+        return command(agent_conf.load(files), options)
+    except NumaExtError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except BrokenPipeError:  # the reader has seen enough (| head)
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="numa-host-agent-ctl",
+        description="Look at this compute host and steer its NUMA agent.",
+    )
+    parser.add_argument(
+        "--config-file", action="append", default=[], help="the agent's configuration file"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, function: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(command=function)
+        command.add_argument("-f", "--format", choices=("table", "json"), default="table")
+        return command
+
+    add("status", _status, "Show where each server is, read from kernel and libvirt.")
+    explain = add(
+        "explain", _explain, "Show why a server is where it is, and what was done for it."
+    )
+    explain.add_argument("server", help="UUID or name")
+    journal = add("journal", _journal, "Show the newest entries of the journal.")
+    journal.add_argument("-n", "--lines", type=int, default=20, help="how many")
+    journal.add_argument("--server", help="of this server only: UUID or name")
+    add("pause", _pause, "Let the agent observe only, until resume.")
+    add("resume", _resume, "Let a paused agent go on.")
+    reset = add(
+        "reset",
+        _reset,
+        "Remove RDT groups, give root all ways and floating servers all their CPUs.",
+    )
+    reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    add("doctor", _doctor, "Check what the agent needs and what disturbs it.")
+    return parser
+
+
+def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
+    if options.format == "json":
+        sys.stdout.write(json.dumps(list(rows), indent=2, default=str) + "\n")
+    else:
+        sys.stdout.write(console.table(rows))
+
+
+def _status(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    _show(options, console.status(conf))
+    return 0
+
+
+def _explain(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    story = console.explain(conf, options.server)
+    if not story["decision"] and not story["actions"]:
+        sys.stderr.write(f"The journal knows no server {options.server}.\n")
+        return 1
+    if options.format == "json":
+        sys.stdout.write(json.dumps(story, indent=2, default=str) + "\n")
+    else:
+        sys.stdout.write(console.told(story))
+    return 0
+
+
+def _journal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    entries = console.entries(conf, options.server)[-options.lines :]
+    if options.format == "json":
+        _show(options, entries)
+    else:
+        sys.stdout.write("".join(console.line(entry) + "\n" for entry in entries))
+    return 0
+
+
+def _pause(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    mark = agent_conf.paths(conf).paused
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    _show(options, [{"agent": "paused", "mark": str(mark)}])
+    return 0
+
+
+def _resume(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    mark = agent_conf.paths(conf).paused
+    mark.unlink(missing_ok=True)
+    _show(options, [{"agent": "resumed", "mark": str(mark)}])
+    return 0
+
+
+def _reset(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    _show(options, console.reset(conf, dry_run=options.dry_run))
+    return 0
+
+
+def _doctor(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    from host_agent import doctor
+
+    findings = doctor.check(conf)
+    _show(options, [finding.row for finding in findings])
+    return 1 if any(finding.level is doctor.Level.BROKEN for finding in findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
