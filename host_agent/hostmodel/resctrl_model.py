@@ -102,14 +102,16 @@ class ResctrlModel:
         self._threshold = shape.l3_bytes // max(shape.rmids, 1)
         self._member: dict[int, tuple[str, str]] = {}  # thread -> (control, monitor), absent: root
         self._moved_at: dict[int, float] = {}
-        self._known = set(self.threads.all())
-        self._charged: dict[tuple[int, int], Traffic] = {}
+        self._known: set[int] = set()  # threads seen at the last look, while any is outside root
+        self._charged: dict[int, tuple[Traffic, ...]] = {}
         root = _Control("", 0, _Monitor(0, set(shape.cpus)))
         for name in shape.caches:
             root.schemata[name] = dict.fromkeys(shape.domains, shape.full)
         if shape.mba:
             root.schemata["MB"] = dict.fromkeys(shape.domains, shape.mba_max)
         self._groups: dict[str, _Control] = {"": root}
+        for tid in self.threads.all():  # counting starts at the mount
+            self._meter(tid)
 
     # -- the seam of the library --
 
@@ -575,6 +577,8 @@ class ResctrlModel:
         if not tid or not self.threads.exists(tid):
             raise self._fail(errno.ESRCH, f"No task {tid}")
         self._settle()
+        if tid not in self._member:
+            self._charge(tid)
         if place.monitor and self._member.get(tid, ("", ""))[0] != place.control.name:
             raise self._fail(errno.EINVAL, "Can't move task to different control group")
         self._assign(tid, place.control.name, place.monitor)
@@ -582,6 +586,8 @@ class ResctrlModel:
     def _assign(self, tid: int, control: str, monitor: str) -> None:
         self._moved_at[tid] = self.threads.now()
         if control or monitor:
+            if not self._member:
+                self._known = set(self.threads.all())
             self._member[tid] = (control, monitor)
         else:
             self._member.pop(tid, None)
@@ -602,6 +608,8 @@ class ResctrlModel:
 
     def _inherit(self) -> None:
         """Give threads born since the last look the place of the thread they were cloned from."""
+        if not self._member:
+            return
         now = set(self.threads.all())
         births = []
         for tid in now - self._known:
@@ -618,6 +626,7 @@ class ResctrlModel:
                 self._moved_at[tid] = born
         for tid in self._member.keys() - now:
             del self._member[tid]
+            self._charged.pop(tid, None)
         self._known = now
 
     def _write_cpus(self, place: _Place, name: str, data: str) -> None:
@@ -662,35 +671,41 @@ class ResctrlModel:
     # -- counters --
 
     def _settle(self) -> None:
-        """Charge what threads have moved since the last look, at the levels that were in force."""
+        """Charge what threads outside root have moved since the last look, at the levels that were in force."""
         self._inherit()
-        if not self.shape.monitoring:
-            return
-        for tid in self.threads.all():
-            name, monitor_name = self._member.get(tid, ("", ""))
-            control = self._groups[name]
-            monitor = control.monitors[monitor_name] if monitor_name else control.own
-            for domain in self.shape.domains:
-                self._charge(control, monitor, tid, domain)
+        for tid in self._member:
+            self._charge(tid)
 
-    def _charge(self, control: _Control, monitor: _Monitor, tid: int, domain: int) -> None:
+    def _meter(self, tid: int) -> tuple[Traffic, ...]:
+        """Return the traffic of a thread since the last look, by domain."""
+        now = tuple(self._demand(tid, domain) for domain in self.shape.domains)
+        before = self._charged.get(tid) or (Traffic(),) * len(now)
+        self._charged[tid] = now
+        return tuple(new.since(old) for new, old in zip(now, before, strict=True))
+
+    def _charge(self, tid: int) -> None:
         shape = self.shape
-        now = self._demand(tid, domain)
-        before = self._charged.get((tid, domain), Traffic())
-        self._charged[tid, domain] = now
-        level = control.schemata["MB"][domain] / shape.mba_max if shape.mba else 1.0
-        total = (now.total_bytes - before.total_bytes) * level
-        local = (now.local_bytes - before.local_bytes) * level
-        monitor.total[domain] = monitor.total.get(domain, 0.0) + total
-        monitor.local[domain] = monitor.local.get(domain, 0.0) + local
-        ways = control.schemata[shape.caches[0]][domain] if shape.caches else shape.full
-        room = shape.l3_bytes * ways.bit_count() / shape.cbm_len
-        filled = monitor.occupancy.get(domain, 0.0) + total
-        monitor.occupancy[domain] = min(filled, room)
+        name, monitor_name = self._member.get(tid, ("", ""))
+        control = self._groups[name]
+        monitor = control.monitors[monitor_name] if monitor_name else control.own
+        for domain, traffic in zip(shape.domains, self._meter(tid), strict=True):
+            level = control.schemata["MB"][domain] / shape.mba_max if shape.mba else 1.0
+            total = traffic.total_bytes * level
+            local = traffic.local_bytes * level
+            monitor.total[domain] = monitor.total.get(domain, 0.0) + total
+            monitor.local[domain] = monitor.local.get(domain, 0.0) + local
+            ways = control.schemata[shape.caches[0]][domain] if shape.caches else shape.full
+            room = shape.l3_bytes * ways.bit_count() / shape.cbm_len
+            filled = monitor.occupancy.get(domain, 0.0) + total
+            monitor.occupancy[domain] = min(filled, room)
 
     def _read_counter(self, place: _Place, domain: int, event: str) -> str:
         self._settle()
         control = place.control
+        if control.name == "":
+            for tid in self.threads.all():
+                if tid not in self._member:
+                    self._charge(tid)
         everybody = [control.own, *control.monitors.values()]
         monitors = [control.monitors[place.monitor]] if place.monitor else everybody
         good = [monitor for monitor in monitors if not monitor.fault]

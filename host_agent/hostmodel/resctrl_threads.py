@@ -99,6 +99,12 @@ class Traffic:
     total_bytes: float = 0.0
     local_bytes: float = 0.0
 
+    def since(self, before: "Traffic") -> "Traffic":
+        """Return the growth; none when the thread has ended, or its id belongs to a new one."""
+        if self.total_bytes < before.total_bytes:
+            return Traffic()
+        return Traffic(self.total_bytes - before.total_bytes, self.local_bytes - before.local_bytes)
+
 
 Demand = Callable[[int, int], Traffic]
 """(thread id, L3 domain) -> traffic so far; only its growth matters."""

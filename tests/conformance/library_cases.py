@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What our library and executor do on a tree, told from the files, not from their own memory."""
+
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+
+from host_agent.controllers.rdt_partition import (
+    PartitionPlan,
+    WantedPartition,
+    Write,
+    lc_group,
+    plan,
+    vm_monitor,
+)
+from host_agent.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
+from host_agent.rdt.executor import DryRun, Executor, from_plain, to_plain
+from host_agent.rdt.files import ResctrlFiles
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import GROUP_PREFIX
+from placement_traits.errors import NumaExtError
+from placement_traits.names import Tier
+from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect
+
+_LC_1 = "11111111-aaaa-4000-8000-000000000001"
+_LC_2 = "22222222-aaaa-4000-8000-000000000002"
+_BE_1 = "33333333-bbbb-4000-8000-000000000003"
+_BE_2 = "44444444-bbbb-4000-8000-000000000004"
+
+
+def _lc(bench: Bench, uuid: str, ways: int, domain: int = 0) -> WantedPartition:
+    number = bench.domains[domain]
+    return WantedPartition(uuid, Tier.LC, frozenset({number}), ways={number: ways})
+
+
+def _be(bench: Bench, uuid: str, percent: int) -> WantedPartition:
+    levels = dict.fromkeys(bench.domains, percent)
+    return WantedPartition(uuid, Tier.BE, frozenset(bench.domains), mba_percent=levels)
+
+
+def _plan(bench: Bench, *wanted: WantedPartition) -> PartitionPlan:
+    return plan(bench.capabilities, bench.resctrl.actual(), wanted)
+
+
+def _apply(bench: Bench, *wanted: WantedPartition) -> tuple[Write, ...]:
+    return bench.executor.apply(_plan(bench, *wanted))
+
+
+def capabilities_come_from_info(bench: Bench) -> None:
+    found = bench.capabilities
+    expect(bool(found.l3), True, "L3 allocation is detected")
+    names = [name for name in bench.files.directories("info") if name.startswith(("L3", "MB"))]
+    seen = [cache.name for cache in found.l3]
+    seen += ["MB"] if found.bandwidth else []
+    seen += ["L3_MON"] if found.monitoring else []
+    expect(sorted(seen), sorted(names), "resources")
+    expect(set(bench.resctrl.actual().root.schemata) >= {c.name for c in found.l3}, True, "lines")
+
+
+def errors_carry_the_kernels_sentence(bench: Bench) -> None:
+    name = GROUP_PREFIX + "a"
+    bench.resctrl.create_group(name)
+    try:
+        bench.resctrl.write_schemata(name, {bench.capabilities.l3[0].name: {bench.domains[0]: 0}})
+    except ResctrlError as error:
+        expect(error.status, "Mask out of range", "the kernel's sentence")
+        expect(error.path, f"{name}/schemata", "the file")
+        expect("Mask out of range" in str(error) and "EINVAL" in str(error), True, str(error))
+    else:
+        raise AssertionError("an empty mask was taken")
+
+
+def only_our_groups_can_be_changed(bench: Bench) -> None:
+    bench.make("stranger")
+    before = bench.dump()
+    for change in (
+        lambda: bench.resctrl.remove_group("stranger"),
+        lambda: bench.resctrl.create_group("other"),
+        lambda: bench.resctrl.create_monitor("stranger", GROUP_PREFIX + "m"),
+        lambda: bench.resctrl.write_schemata("stranger", {"MB": {0: 50}}),
+        lambda: bench.resctrl.move_tasks("stranger", "", lambda: [1]),
+    ):
+        with suppress(ResctrlError):
+            change()
+            raise AssertionError("a stranger's group was changed")
+    expect(bench.dump(), before, "the tree")
+
+
+def running_out_is_told(bench: Bench) -> None:
+    names = [f"{GROUP_PREFIX}{n}" for n in range(bench.capabilities.num_closids - 1)]
+    bench.make(*names)
+    try:
+        bench.resctrl.create_group(GROUP_PREFIX + "more")
+    except ResctrlExhaustedError as error:
+        expect(error.status, "Out of CLOSIDs", "the kernel's sentence")
+    else:
+        raise AssertionError("a group without a CLOSID was made")
+
+
+def all_threads_are_moved_and_stay(bench: Bench) -> None:
+    group, monitor = GROUP_PREFIX + "a", GROUP_PREFIX + "vm"
+    bench.resctrl.create_group(group)
+    bench.resctrl.create_monitor(group, monitor)
+    process = bench.process()
+    process.add_thread()
+    process.add_thread()
+    result = bench.executor.move_process(group, monitor, process.pid)
+    expect(set(result.moved), process.threads(), "threads that were moved")
+    process.add_thread()  # inherits
+    expect(bench.tasks(f"{group}/mon_groups/{monitor}"), process.threads(), "threads in the group")
+    again = bench.executor.move_process(group, monitor, process.pid)
+    expect((again.moved, again.already), ((), 4), "a second move")
+    bench.executor.move_process("", "", process.pid)
+    expect(bench.tasks(group), set(), "threads left after the release to root")
+
+
+def threads_born_while_moving_are_caught(bench: Bench) -> None:
+    group = GROUP_PREFIX + "a"
+    bench.resctrl.create_group(group)
+    process = bench.process()
+    first = process.pid
+    looks = 0
+
+    def threads() -> set[int]:
+        nonlocal looks
+        looks += 1
+        seen = process.threads()
+        if looks == 1:
+            process.add_thread()  # after the look, before its parent is moved
+        return seen
+
+    result = bench.resctrl.move_tasks(group, "", threads)
+    expect(bench.tasks(group), process.threads(), "threads in the group")
+    expect(first in result.moved and len(result.moved) == 2, True, "both were moved")
+
+
+def an_ended_thread_is_passed_over(bench: Bench) -> None:
+    group = GROUP_PREFIX + "a"
+    bench.resctrl.create_group(group)
+    process = bench.process()
+    process.add_thread()
+    ended = process.end_thread()
+    result = bench.resctrl.move_tasks(group, "", lambda: {process.pid, ended})
+    expect((result.moved, result.ended), ((process.pid,), 1), "moved and ended")
+    try:
+        bench.resctrl._write(f"{group}/tasks", f"{ended}\n")
+    except NoSuchTaskError:
+        return
+    raise AssertionError("a thread that has ended was moved")
+
+
+def counters_are_typed(bench: Bench) -> None:
+    if bench.capabilities.monitoring is None:
+        raise NotApplicableError("no monitoring")
+    readings = bench.resctrl.counters("")
+    expect(tuple(reading.domain for reading in readings), bench.domains, "domains")
+    expect(set(readings[0].events), set(bench.capabilities.monitoring.features), "events")
+
+
+def lcs_own_their_ways(bench: Bench) -> None:
+    _apply(
+        bench,
+        _lc(bench, _LC_1, 4),
+        _lc(bench, _LC_2, 2),
+        _be(bench, _BE_1, 40),
+        _be(bench, _BE_2, 70),
+    )
+    cache, domain = bench.capabilities.l3[0], bench.domains[0]
+    masks = {name: bench.values(name, cache.name)[domain] for name in ("", *bench.groups())}
+    ours = {name: masks.pop(name) for name in (lc_group(_LC_1), lc_group(_LC_2))}
+    expect([mask.bit_count() for mask in ours.values()], [4, 2], "ways of the LCs")
+    first, second = ours.values()
+    expect(first & second, 0, "ways that both LCs have")
+    for name, mask in masks.items():
+        expect(mask & (first | second), 0, f"LC ways that {name or 'root'} has too")
+    expect((first | second) & cache.shareable_bits, 0, "shareable ways of an LC")
+    if len(bench.domains) > 1:
+        other = bench.values("", cache.name)[bench.domains[1]]
+        expect(other, cache.cbm_mask, "root's ways in a domain without an LC")
+    if bench.capabilities.bandwidth:
+        levels = sorted(bench.values(name, "MB")[domain] for name in masks if name)
+        expect(levels, [40, 70], "bandwidth of the BE classes")
+
+
+def a_plan_applied_twice_changes_nothing(bench: Bench) -> None:
+    wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 50))
+    expect(bool(_apply(bench, *wanted)), True, "the first time writes")
+    before = bench.dump()
+    expect(_apply(bench, *wanted), (), "the second time")
+    expect(bench.dump(), before, "the tree")
+
+
+def tampering_is_repaired(bench: Bench) -> None:
+    wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 50))
+    _apply(bench, *wanted)
+    good = bench.dump()
+    line, full = bench.capabilities.l3[0].name, bench.capabilities.l3[0].cbm_mask
+    bench.accepted("schemata", f"{line}:{bench.domains[0]}={full:x}\n")
+    bench.accepted(f"{lc_group(_LC_1)}/schemata", f"{line}:{bench.domains[0]}={full:x}\n")
+    writes = _apply(bench, *wanted)
+    expect({write.group for write in writes}, {"", lc_group(_LC_1)}, "groups that were written")
+    expect(bench.dump(), good, "the tree")
+
+
+def departure_gives_the_ways_back(bench: Bench) -> None:
+    cache, domain = bench.capabilities.l3[0], bench.domains[0]
+    _apply(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 40))
+    _apply(bench, _be(bench, _BE_1, 40))
+    expect(bench.values("", cache.name)[domain], cache.cbm_mask, "root's ways")
+    be_group = bench.groups()[0]
+    expect(bench.values(be_group, cache.name)[domain], cache.cbm_mask, "ways of the BE class")
+    expect(len(bench.groups()), 1, "groups left")
+
+
+def strangers_stay_untouched(bench: Bench) -> None:
+    bench.make("stranger", "stranger/mon_groups/m", "mon_groups/theirs")
+    expect(bench.write("stranger/schemata", f"MB:{bench.domains[0]}=30\n"), OK, "their bandwidth")
+    theirs = {
+        path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
+    }
+    found = _plan(bench, _lc(bench, _LC_1, 4))
+    bench.executor.apply(found)
+    placed = found.get(_LC_1)
+    expect(
+        placed is not None and placed.exclusive, False, "exclusive beside a stranger with all ways"
+    )
+    bench.executor.reset()
+    now = {
+        path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
+    }
+    expect(now, theirs, "the strangers' groups")
+
+
+def reset_leaves_the_tree_as_mounted(bench: Bench) -> None:
+    before = bench.dump()
+    process = bench.process()
+    _apply(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 10))
+    bench.executor.move_process(lc_group(_LC_1), "", process.pid)
+    Executor(Resctrl(bench.files)).reset()  # knows nothing of what was done
+    expect(bench.dump(), before, "the tree")
+    expect(process.pid in bench.tasks(""), True, "the thread is in root")
+
+
+def a_dry_run_writes_nothing(bench: Bench) -> None:
+    before = bench.dump()
+    dry = DryRun(Resctrl(_NoWrites(bench.files)), proc=bench.world.proc)
+    found = _plan(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 40))
+    foretold = dry.apply(found)
+    process = bench.process()
+    moves = dry.move_process(lc_group(_LC_1), "", process.pid)
+    expect(moves.moved, (process.pid,), "threads it would move")
+    expect(bench.dump(), before, "the tree")
+    expect(foretold, bench.executor.apply(found), "what was foretold and what was done")
+    expect(bool(dry.reset()), True, "what a reset would do is told")
+
+
+def a_crash_at_any_write_is_made_good(bench: Bench) -> None:
+    """Before: an LC and a BE. After: another LC of other size, two BE. Killed before each single command."""
+    before = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 40))
+    after = (
+        _lc(bench, _LC_1, 2),
+        _lc(bench, _LC_2, 3),
+        _be(bench, _BE_1, 20),
+        _be(bench, _BE_2, 70),
+    )
+    _apply(bench, *before)
+    _apply(bench, *after)
+    good = bench.dump()
+    crashes = 0
+    while True:
+        bench.clean()
+        _apply(bench, *before)
+        failing = _DiesAt(bench.files, crashes)
+        with suppress(_KilledError):
+            found = _plan(bench, *after)
+            Executor(Resctrl(failing), limbo_wait_s=10.0).apply(found)
+            break
+        _apply(bench, *after)
+        expect(bench.dump(), good, f"the tree after a crash before command {crashes + 1}")
+        crashes += 1
+    expect(crashes >= 5, True, "commands that could be the last")
+
+
+def best_effort_lends_its_classes(bench: Bench) -> None:
+    """Strangers leave three classes: two BE have one each, then an LC comes and they share."""
+    strangers = [f"stranger{n}" for n in range(bench.capabilities.num_closids - 4)]
+    bench.make(*strangers)
+    bes = (_be(bench, _BE_1, 40), _be(bench, _BE_2, 60))
+    _apply(bench, *bes)
+    expect(len(bench.groups()) - len(strangers), 2, "classes of two BE")
+    _apply(bench, *bes, _lc(bench, _LC_1, 2))
+    _apply(bench, *bes, _lc(bench, _LC_1, 2), _lc(bench, _LC_2, 2))
+    ours = [name for name in bench.groups() if name.startswith(GROUP_PREFIX)]
+    shared = [name for name in ours if name not in (lc_group(_LC_1), lc_group(_LC_2))]
+    expect(len(shared), 1, "classes of two BE beside two LCs")
+    monitors = bench.files.directories(f"{shared[0]}/mon_groups")
+    expect(monitors, sorted([vm_monitor(_BE_1), vm_monitor(_BE_2)]), "BE VMs in it")
+    if bench.capabilities.bandwidth:
+        expect(bench.values(shared[0], "MB")[bench.domains[0]], 40, "the lower of both levels")
+
+
+def an_illegal_plan_writes_nothing(bench: Bench) -> None:
+    before = bench.dump()
+    found = to_plain(_plan(bench, _lc(bench, _LC_1, 4)))
+    name, text, monitors, exclusive = found.groups[0]
+    line = bench.capabilities.l3[0].name
+    bad = f"{line}:{bench.domains[0]}=0\n"
+    broken = from_plain(type(found)(found.root, [(name, bad, monitors, exclusive)], found.anchors))
+    expect(text != bad, True, "the plan is changed")
+    try:
+        bench.executor.apply(broken)
+    except NumaExtError as error:
+        expect(name in str(error) and f"domain {bench.domains[0]}" in str(error), True, str(error))
+    else:
+        raise AssertionError("an illegal plan was applied")
+    expect(bench.dump(), before, "the tree")
+
+
+class _KilledError(Exception):
+    """The agent died here."""
+
+
+@dataclass(slots=True)
+class _DiesAt:
+    """A tree that kills its user before the n-th command."""
+
+    files: ResctrlFiles
+    left: int
+
+    def _step(self) -> None:
+        if self.left == 0:
+            raise _KilledError
+        self.left -= 1
+
+    def read(self, path: str) -> str:
+        return self.files.read(path)
+
+    def write(self, path: str, data: str) -> None:
+        self._step()
+        self.files.write(path, data)
+
+    def mkdir(self, path: str) -> None:
+        self._step()
+        self.files.mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        self._step()
+        self.files.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self.files.listdir(path)
+
+    def directories(self, path: str) -> list[str]:
+        return self.files.directories(path)
+
+    def lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
+        return self.files.lock(exclusive=exclusive)
+
+    def options(self) -> frozenset[str]:
+        return self.files.options()
+
+
+class _NoWrites(_DiesAt):
+    """A tree that may only be read."""
+
+    def __init__(self, files: ResctrlFiles) -> None:
+        super().__init__(files, 0)
+
+    def _step(self) -> None:
+        raise AssertionError("a dry run gave a command")
+
+
+CASES: tuple[Case, ...] = (
+    capabilities_come_from_info,
+    errors_carry_the_kernels_sentence,
+    only_our_groups_can_be_changed,
+    running_out_is_told,
+    all_threads_are_moved_and_stay,
+    threads_born_while_moving_are_caught,
+    an_ended_thread_is_passed_over,
+    counters_are_typed,
+    lcs_own_their_ways,
+    a_plan_applied_twice_changes_nothing,
+    tampering_is_repaired,
+    departure_gives_the_ways_back,
+    strangers_stay_untouched,
+    reset_leaves_the_tree_as_mounted,
+    a_dry_run_writes_nothing,
+    a_crash_at_any_write_is_made_good,
+    best_effort_lends_its_classes,
+    an_illegal_plan_writes_nothing,
+)

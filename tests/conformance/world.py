@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a conformance run takes place: a resctrl tree and processes to move about in it."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_profiles import KernelProfile
+from host_agent.hostmodel.resctrl_shape import INTEL, Shape
+from host_agent.hostmodel.resctrl_threads import ThreadTable
+from host_agent.rdt.files import OsFiles, ResctrlFiles
+
+
+class Process(Protocol):
+    """A process that does nothing, with threads to count."""
+
+    pid: int
+
+    def threads(self) -> set[int]:
+        """Return all its thread ids."""
+
+    def add_thread(self) -> int:
+        """Let its main thread start another one; return its id."""
+
+    def fork(self) -> int:
+        """Let it fork; return the child's id."""
+
+    def end_thread(self) -> int:
+        """Let the newest thread end; return the id that is no more."""
+
+
+class World(Protocol):
+    """A tree with a kernel's behaviour, and processes."""
+
+    files: ResctrlFiles
+    proc: str
+    profile: KernelProfile
+    own_tid: int | None
+
+    def process(self) -> Process:
+        """Start a process of one thread, in root."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+class TableProcess:
+    """A process that is only told to the model."""
+
+    def __init__(self, table: ThreadTable, proc: Path, pid: int) -> None:
+        self._table = table
+        self._tasks = proc / str(pid) / "task"
+        self._proc = proc
+        self.pid = pid
+        self._tasks.mkdir(parents=True)
+        self._born(table.spawn(pid))
+
+    def _born(self, tid: int) -> int:
+        (self._tasks / str(tid)).touch()
+        return tid
+
+    def threads(self) -> set[int]:
+        return {int(entry.name) for entry in self._tasks.iterdir()}
+
+    def add_thread(self) -> int:
+        return self._born(self._table.spawn(max(self._table.all()) + 1, self.pid))
+
+    def fork(self) -> int:
+        return self._table.spawn(max(self._table.all()) + 1, self.pid)
+
+    def end_thread(self) -> int:
+        tid = max(self.threads())
+        self._table.end(tid)
+        (self._tasks / str(tid)).unlink()
+        return tid
+
+
+class ModelWorld:
+    """The in-process model, with a table of threads and a small /proc."""
+
+    own_tid: int | None = None
+
+    def __init__(self, profile: KernelProfile, shape: Shape = INTEL, limbo_s: float = 0.0) -> None:
+        self._table = ThreadTable([1])
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="numa-ext-proc-"
+        )  # goes with the object
+        self.proc = self._directory.name
+        self.profile = profile
+        self.model = ResctrlModel(shape, profile, threads=self._table, limbo_s=limbo_s)
+        self.files: ResctrlFiles = self.model
+
+    def process(self) -> Process:
+        return TableProcess(self._table, Path(self.proc), max(self._table.all()) + 1)
+
+    def close(self) -> None:
+        for process in Path(self.proc).iterdir():
+            for tid in (process / "task").iterdir():
+                self._table.end(int(tid.name))
+            shutil.rmtree(process)
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """Commands to a forked process, one byte each, answered by a line with a number."""
+
+    commands: int
+    answers: int
+
+    def ask(self, command: bytes) -> int:
+        os.write(self.commands, command)
+        line = b""
+        while not line.endswith(b"\n"):
+            line += os.read(self.answers, 1)
+        return int(line)
+
+
+class ForkedProcess:
+    """A real process: forked from this one, so that it costs no start of an interpreter."""
+
+    def __init__(self) -> None:
+        command_out, command_in = os.pipe()
+        answer_out, answer_in = os.pipe()
+        sys.stdout.flush()  # or the child would write it a second time
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(command_in)
+            os.close(answer_out)
+            try:
+                _obey(command_out, answer_in)
+            finally:
+                os._exit(0)
+        os.close(command_out)
+        os.close(answer_in)
+        self._pipe = _Pipe(command_in, answer_out)
+        self._children: list[int] = []
+
+    def threads(self) -> set[int]:
+        return {int(name) for name in os.listdir(f"/proc/{self.pid}/task")}
+
+    def add_thread(self) -> int:
+        return self._pipe.ask(b"t")
+
+    def fork(self) -> int:
+        self._children.append(self._pipe.ask(b"f"))
+        return self._children[-1]
+
+    def end_thread(self) -> int:
+        return self._pipe.ask(b"e")
+
+    def close(self) -> None:
+        for child in self._children:
+            os.kill(child, signal.SIGKILL)
+        os.write(
+            self._pipe.commands, b"q"
+        )  # closing is not enough: later children hold this end too
+        os.close(self._pipe.commands)
+        os.waitpid(self.pid, 0)
+        os.close(self._pipe.answers)
+
+
+def _obey(commands: int, answers: int) -> None:
+    """Carry out commands until q: t start a thread, e end the newest, f fork."""
+    threads: list[tuple[threading.Thread, threading.Event, int]] = []
+    while (command := os.read(commands, 1)) not in (b"", b"q"):
+        match command:
+            case b"t":
+                threads.append(_start_thread())
+                answer = threads[-1][2]
+            case b"e":
+                thread, stop, answer = threads.pop()
+                stop.set()
+                thread.join()
+            case _:
+                answer = os.fork()
+                if answer == 0:
+                    signal.pause()
+        os.write(answers, b"%d\n" % answer)
+
+
+def _start_thread() -> tuple[threading.Thread, threading.Event, int]:
+    born, stop = threading.Event(), threading.Event()
+    tids: list[int] = []
+
+    def live() -> None:
+        tids.append(threading.get_native_id())
+        born.set()
+        stop.wait()
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    born.wait()
+    return thread, stop, tids[0]
+
+
+class OsWorld:
+    """A mounted tree, a kernel's or one served by FUSE, and real processes."""
+
+    def __init__(self, root: str, profile: KernelProfile) -> None:
+        self.files: ResctrlFiles = OsFiles(root)
+        self.proc = "/proc"
+        self.profile = profile
+        self.own_tid: int | None = threading.get_native_id()
+        self._processes: list[ForkedProcess] = []
+
+    def process(self) -> Process:
+        process = ForkedProcess()
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.close()
+        self._processes.clear()
+
+
+@contextmanager
+def closing_world(world: World) -> Iterator[World]:
+    """Close a world whatever happens."""
+    try:
+        yield world
+    finally:
+        world.close()
