@@ -5,7 +5,7 @@ LAB := devstack/lab/lab
 VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help cloud test test-unit test-integration test-long lint docs config bench clean distclean
+.PHONY: help venv cloud test test-unit test-integration test-long lint docs config bench clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,37 +18,37 @@ cloud:  ## set up the lab cloud, boot five servers, show what was decided and en
 
 test: lint docs test-unit test-integration  ## everything: lint, types, docs, unit, functional, integration on the lab
 
-$(PYTHON): requirements.txt setup.cfg devstack/lab/requirements.txt
-	$(LAB) prepare
+venv:
+	@$(LAB) prepare
 
-lint: | $(PYTHON)  ## ruff, mypy --strict, import contracts
+lint: venv  ## ruff, mypy --strict, import contracts
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(VENV)/bin/lint-imports
 
-docs: | $(PYTHON)  ## build the documentation, warnings are errors
+docs: venv  ## build the documentation, warnings are errors
 	$(PYTHON) -m sphinx -q -W --keep-going -b html doc/source doc/build/html
 
-config: | $(PYTHON)  ## generate the sample configuration under etc/
+config: venv  ## generate the sample configuration under etc/
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
 
-test-unit: | $(PYTHON)  ## unit and functional tests
+test-unit: venv  ## unit and functional tests
 	$(PYTHON) -m pytest -q tests/unit tests/functional tests/conformance
 
-test-integration: | $(PYTHON)  ## integration tests on the lab (brings it up when it is down)
+test-integration: venv  ## integration tests on the lab (brings it up when it is down)
 	$(LAB) up
 	$(PYTHON) -m pytest -v tests/integration
 
-test-long: | $(PYTHON)  ## the full matrices (hours)
+test-long: venv  ## the full matrices (hours)
 	$(LAB) up
 	$(PYTHON) -m pytest -v --long tests
 
-bench-%: | $(PYTHON)  ## run one benchmark, JSON=FILE keeps its result
+bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))
 
-bench: | $(PYTHON)  ## run all benchmarks
+bench: venv  ## run all benchmarks
 	@set -e; for bench in benchmarks/bench_*.py; do name=$$(basename $$bench .py); $(PYTHON) -m benchmarks.$$name; done
 
 clean:  ## end everything the lab started and remove all it made
