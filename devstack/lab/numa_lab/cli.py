@@ -162,10 +162,21 @@ def _print_services(status: dict[str, Any]) -> None:
         print(f"  {row['name']:16} {row['pid'] or '-':>8}  {state}")
 
 
+def _host_words(host: dict[str, Any]) -> str:
+    if host["state"] != "up":
+        return str(host["state"])
+    rdt = "with RDT" if host["rdt"] else "WITHOUT RDT: its QEMU was not to be had, see the log"
+    failed = f", {host['failed_boots']} boots failed" if host["failed_boots"] else ""
+    return (
+        f"{host['cpus']} CPUs, kernel {host['kernel']}, {rdt}; "
+        f"booted in {host['boot_s']:.0f} s{failed}, {host['memory_mb']} MB"
+    )
+
+
 def _print_summary(status: dict[str, Any]) -> None:
     print(f"\nlab in {status['lab']}, {status['memory_mb']} MB of memory")
     for hypervisor in status["hypervisors"] or []:
         name = hypervisor["hypervisor_hostname"]
         print(f"  compute {name:8} {hypervisor['state']:6} {hypervisor['status']}")
     for host in status["hosts"]:
-        print(f"  emulated {host['name']}: {json.dumps(host)}")
+        print(f"  machine {host['name']:8} {_host_words(host)}")

@@ -83,7 +83,7 @@ def agent_conf(settings: Settings, host: HostConfig) -> str:
     values = _common_values(settings) | {
         "name": host.name,
         "agent_state": host.state / "numa-host-agent",
-        "gpu_products": ",".join(host.gpu_products),
+        "gpu_products": ",".join(_products(host)),
         "metrics_port": settings.ports.agent_metrics,
         "auth": _auth(settings, "nova"),
     }
@@ -211,6 +211,12 @@ def _wsgi_ports(settings: Settings) -> dict[str, int]:
 def _host_uuid(settings: Settings) -> uuid.UUID:
     """The same for one lab folder for ever, different from the machine's own libvirt."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"file://{settings.lab}/local")
+
+
+def _products(host: HostConfig) -> list[str]:
+    """``vendor:product`` of the host's PCI devices, which our agent takes as GPUs."""
+    specs = [json.loads(text) for text in host.pci_device_specs]
+    return [f"{spec['vendor_id']}:{spec['product_id']}" for spec in specs]
 
 
 def _lines(**options: str) -> str:

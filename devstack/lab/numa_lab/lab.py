@@ -125,7 +125,8 @@ class Lab:
             "services": rows,
             "hypervisors": self._hypervisors() if pids else None,
             "hosts": hosts,
-            "memory_mb": proportional_mb(pids, self._local.members()),
+            "memory_mb": proportional_mb(pids, self._local.members())
+            + sum(host["memory_mb"] for host in hosts),
         }
 
     # -- up

@@ -86,7 +86,8 @@ class LocalCompute:
         """Its services, in the order of their needs; empty when the namespaces are not there."""
         if not self._holder.alive():
             return []
-        return [self._libvirtd(), self._nova_compute(), self._agent()]
+        services = [self._libvirtd(), self._nova_compute()]
+        return [*services, self._agent()] if self._settings.plugin else services
 
     @property
     def agent_conf(self) -> Path:

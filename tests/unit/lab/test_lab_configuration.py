@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the services are told."""
+
+import configparser
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from numa_lab import configuration
+from numa_lab.errors import LabError
+from numa_lab.settings import HostConfig, Settings
+
+
+def parsed(text: str) -> configparser.ConfigParser:
+    """Nova's files repeat some options; the last one counts here."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.read_string(text)
+    return parser
+
+
+@pytest.fixture
+def h1(settings: Settings) -> HostConfig:
+    return HostConfig(
+        name="h1",
+        state=settings.hosts / "h1" / "state",
+        log=settings.hosts / "h1" / "log",
+        cpu_dedicated_set="1-3",
+        cpu_shared_set="0",
+        pci_device_specs=(
+            '{"vendor_id": "1b36", "product_id": "0005"}',
+            '{"vendor_id": "10de", "product_id": "20b5"}',
+        ),
+        slow=True,
+    )
+
+
+def test_a_template_that_wants_more_than_it_is_given_is_named(tmp_path: Path) -> None:
+    template = tmp_path / "thing.conf"
+    template.write_text("port = $port\ncost = 5 $$\nname = $name\n")
+
+    assert "cost = 5 $\n" in configuration.render(template, {"port": 1, "name": "n"})
+    with pytest.raises(LabError, match=r"thing.conf wants \$name"):
+        configuration.render(template, {"port": 1})
+
+
+def test_a_file_is_written_only_when_its_text_changes(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.conf"
+
+    assert configuration.write_if_changed(path, "one") is True
+    before = path.stat().st_mtime_ns
+    assert configuration.write_if_changed(path, "one") is False
+    assert path.stat().st_mtime_ns == before
+    assert configuration.write_if_changed(path, "two") is True
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_emulated_compute_reaches_the_services_on_its_own_loopback(
+    settings: Settings, h1: HostConfig
+) -> None:
+    conf = parsed(configuration.nova_compute_conf(settings, h1))
+
+    assert conf["DEFAULT"]["host"] == "h1"
+    assert conf["DEFAULT"]["transport_url"].endswith(f"@127.0.0.1:{settings.ports.rabbitmq}/")
+    assert conf["placement"]["auth_url"] == f"http://127.0.0.1:{settings.ports.keystone}/v3"
+    assert conf["compute"]["cpu_dedicated_set"] == "1-3"
+    assert conf["compute"]["cpu_shared_set"] == "0"
+    assert conf["libvirt"]["virt_type"] == "qemu"
+
+
+def test_every_pci_device_and_the_alias_are_told(settings: Settings, h1: HostConfig) -> None:
+    text = configuration.nova_compute_conf(settings, h1)
+
+    specs = [line for line in text.splitlines() if line.startswith("device_spec")]
+    assert [json.loads(line.partition("=")[2])["vendor_id"] for line in specs] == ["1b36", "10de"]
+    alias = json.loads(parsed(text)["pci"]["alias"])
+    assert alias["resource_class"] == configuration.GPU_RESOURCE_CLASS
+    assert parsed(text)["pci"]["report_in_placement"] == "true"
+
+
+def test_a_host_without_cpu_sets_leaves_novas_defaults(settings: Settings) -> None:
+    host = HostConfig("small", settings.state, settings.log)
+    conf = parsed(configuration.nova_compute_conf(settings, host))
+
+    assert "cpu_dedicated_set" not in conf["compute"]
+    assert "cpu_shared_set" not in conf["compute"]
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+def test_the_schedulers_plugins_are_ours_only_when_wanted(settings: Settings, plugin: bool) -> None:
+    environment = {
+        "NUMA_EXT_LAB": str(settings.lab),
+        "NUMA_EXT_PLUGIN": "1" if plugin else "0",
+    }
+    chosen = Settings.from_environment(settings.checkout, environment)
+    host = HostConfig("small", settings.state, settings.log)
+    text = configuration.nova_compute_conf(chosen, host)
+    conf = parsed(text)["filter_scheduler"]
+
+    assert "available_filters = nova.scheduler.filters.all_filters\n" in text
+    filters = conf["enabled_filters"].split(",")
+    assert ("NumaExtFilter" in filters) is plugin
+    assert filters.index("NUMATopologyFilter") < len(filters) - plugin
+    assert ("nova_numa_ext.scheduler.NumaExtWeigher" in conf["weight_classes"]) is plugin
+    assert conf["weight_classes"].startswith("nova.scheduler.weights.all_weighers")
+
+
+def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
+    settings: Settings, h1: HostConfig
+) -> None:
+    conf = parsed(configuration.agent_conf(settings, h1))
+
+    assert conf["host"]["name"] == "h1"
+    assert conf["host"]["gpu_products"] == "1b36:0005,10de:20b5"
+    assert conf["agent"]["state_dir"].startswith(str(h1.state))
+    assert conf["placement"]["username"] == "nova"
+
+
+def test_credentials_are_exported_with_a_microversion_that_checks_extra_specs(
+    settings: Settings,
+) -> None:
+    text = configuration.openrc(settings)
+
+    assert f"export OS_PASSWORD={settings.passwords().admin}\n" in text
+    version = next(line for line in text.splitlines() if "OS_COMPUTE_API_VERSION" in line)
+    assert tuple(map(int, version.partition("=")[2].split("."))) >= (2, 86)
