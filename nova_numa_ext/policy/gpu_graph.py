@@ -24,11 +24,12 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
-from placement_traits.topology import HostTopology
+from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
 
 Vertex: TypeAlias = Hashable
 Edge: TypeAlias = tuple[Vertex, Vertex, float]
@@ -100,6 +101,13 @@ class GpuGraph:
     def all(self) -> int:
         """Mask of all GPUs."""
         return (1 << len(self.gpus)) - 1
+
+    def numbers(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Return the GPUs with the given names, in that order; raises InvalidValueError for a name that is not here."""
+        try:
+            return tuple(self.gpus.index(name) for name in names)
+        except ValueError:
+            raise InvalidValueError("GPU", list(names), f"of {list(self.gpus)}") from None
 
     def touched(self, mask: int) -> int:
         """Mask of the sockets that have a GPU in ``mask``."""
@@ -219,6 +227,22 @@ def from_topology(
     if measured is None:
         return graph
     return GpuGraph(graph.gpus, graph.sockets, measured, graph.uplinks)
+
+
+def shared(topology: HostTopology) -> GpuGraph:
+    """Return one graph object for all hosts whose GPUs look alike, so that they share remembered decisions."""
+    nodes = tuple(NumaNode(node.id, node.socket) for node in topology.nodes)
+    return _by_shape(topology.sockets, nodes, topology.gpus, topology.gpu_links)
+
+
+@lru_cache(maxsize=4096)
+def _by_shape(
+    sockets: tuple[Socket, ...],
+    nodes: tuple[NumaNode, ...],
+    gpus: tuple[Gpu, ...],
+    links: tuple[GpuEdge, ...],
+) -> GpuGraph:
+    return from_topology(HostTopology(sockets, nodes, gpus=gpus, gpu_links=links))
 
 
 def join(graphs: Mapping[str, GpuGraph], weight: float = LEVEL_WEIGHTS.upper) -> GpuGraph:

@@ -13,11 +13,11 @@ Policies, and the order in which they prefer placements:
     the same; a job whose best placement is below its minimum utility waits (TOPO-AWARE-P of Amaral 2019)
 
 All of utility but the distance of the GPUs depends only on *which sockets* are touched. So the exact search keeps,
-for each combination of sockets, the nearest free GPUs; that is geometry, remembered per host shape, free set and
-job graph, and a decision compares three entries on a machine of two sockets. It is used up to :data:`EXACT_LIMIT`
-assignments, which holds all cases of up to eight free GPUs; above, dual recursive bipartitioning
-(:mod:`nova_numa_ext.policy.bipartition`) takes over. The limit is where
-``benchmarks/bench_gpu.py`` measures the two equally fast on a set seen for the first time.
+for each combination of sockets, the nearest free GPUs; that is geometry, remembered per host shape, free set and job
+graph, and a decision compares three entries on a machine of two sockets. It is used up to :data:`EXACT_LIMIT`
+assignments: there ``benchmarks/bench_gpu.py`` measures the first look at a free set at about 3 ms, the goal for a
+decision. That holds every data-parallel job on up to 16 free GPUs. Above, dual recursive bipartitioning
+(:mod:`nova_numa_ext.policy.bipartition`) takes over.
 
 Use from a scheduler filter, per host: :func:`rank` for candidate sets made by somebody else, :func:`choose` for the
 best of all.

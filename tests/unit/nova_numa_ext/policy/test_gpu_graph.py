@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a host as a weighted graph."""
 
+from dataclasses import replace
+
 import pytest
 
 from nova_numa_ext.policy.gpu_graph import (
@@ -11,6 +13,7 @@ from nova_numa_ext.policy.gpu_graph import (
     join,
     mask_of,
     members,
+    shared,
 )
 from nova_numa_ext.simulator.machines import dgx1, graph, minsky
 from placement_traits.errors import InvalidValueError
@@ -111,3 +114,16 @@ def test_masks_and_numbers_are_two_spellings_of_a_set() -> None:
     assert graph("dgx1").touched(0b11) == 0b01
     assert graph("dgx1").touched(0b10001) == 0b11
     assert dgx1().gpu_link("0000:01:00.0", "0001:01:00.0") is GpuLink.NV1
+
+
+def test_hosts_of_one_shape_share_a_graph_whatever_their_memory() -> None:
+    one = minsky()
+    other = replace(one, nodes=tuple(replace(node, memory_mb=4096) for node in one.nodes))
+    assert shared(one) is shared(other)
+    assert shared(one) is not shared(dgx1())
+
+
+def test_gpus_are_found_by_address() -> None:
+    assert graph("minsky").numbers(["0001:01:00.0", "0000:01:00.0"]) == (2, 0)
+    with pytest.raises(InvalidValueError, match="0002:01"):
+        graph("minsky").numbers(["0002:01:00.0"])
