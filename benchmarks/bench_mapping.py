@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mapping of 20 servers on the 288-core machine against vanilla, least-loaded, numad-like and an oracle (modelled)
+
+The machine is the 6 x 6 x 8 preset, the load 12 small, 4 medium, 2 large and 2 huge servers (256 of 288 cores) with the
+programs of the source and their classes. Each draw takes other model parameters (Latin hypercube, +-50 %), another mix
+and another order of arrival; sensors are noisy. A server's score is its progress over its progress alone on an empty
+machine; a host's score is the geometric mean over its servers.
+
+=============  =========================================================================================
+vanilla        every vCPU on the idler of two random cores, drawn again and again; memory where it was first
+least_loaded   servers on the nodes with most free cores, no core twice, memory there; classes unknown
+numad_like     the fewest nodes with the most free cores times memory, near each other; classes unknown
+sm_ipc/sm_mpi  the agent's mapping with its run-time loop
+blind          the agent's mapping with every server declared a devil: all kept apart, nothing known of classes
+shuffled       the agent's mapping with the class labels shuffled: the negative control
+oracle         small hosts only: every assignment of servers to nodes, by the same score
+=============  =========================================================================================
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import mean, median, pstdev
+
+from benchmarks import report
+from host_agent.controllers import mapping
+from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
+from host_agent.hostmodel import parameters, published
+from host_agent.hostmodel.machines import grid, numaconnect
+from host_agent.hostmodel.model import Guest, HostModel
+from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS, Workload
+from placement_traits.names import InterferenceClass
+
+NOISE = 0.03
+VANILLA_MOMENTS = 4
+RUNS = 3
+ROUNDS = 24
+
+
+@dataclass(frozen=True)
+class Load:
+    """Servers in order of arrival and what runs in them."""
+
+    servers: Mapping[str, Server]
+    programs: Mapping[str, Workload]
+
+    def shuffled(self, chance: random.Random) -> "Load":
+        names = list(self.servers)
+        chance.shuffle(names)
+        return Load({name: self.servers[name] for name in names}, self.programs)
+
+    def labelled(self, labels: Mapping[str, InterferenceClass]) -> "Load":
+        relabelled = {
+            name: replace(server, interference_class=labels[name])
+            for name, server in self.servers.items()
+        }
+        return Load(relabelled, self.programs)
+
+
+def draw_load(chance: random.Random) -> Load:
+    """Draw the 20-server mix: Neo4j in the huge ones, every other program at least once, as in the source."""
+    others = [name for name in MAPPING_MIX if name != "neo4j"]
+    names = [
+        f"{kind}{number}" for kind, row in published.VM_TYPES.items() for number in range(row[2])
+    ]
+    free = [name for name in names if not name.startswith("huge")]
+    chance.shuffle(free)
+    programs = dict.fromkeys(
+        (name for name in names if name.startswith("huge")), WORKLOADS["neo4j"]
+    )
+    for position, name in enumerate(free):
+        chosen = others[position] if position < len(others) else chance.choice(others)
+        programs[name] = WORKLOADS[chosen]
+    servers = {}
+    for name in names:
+        cores, memory_gb, _ = published.VM_TYPES[name.rstrip("0123456789")]
+        servers[name] = _server(name, cores, memory_gb * 1024, programs[name])
+    return Load(servers, programs).shuffled(chance)
+
+
+def _server(name: str, vcpus: int, memory_mb: int, program: Workload) -> Server:
+    return Server(name, vcpus, memory_mb, program.interference_class, program.remote_sensitive)
+
+
+class World:
+    """One draw: a model and the progress of every server alone."""
+
+    def __init__(self, layout: Layout, load: Load, model: HostModel) -> None:
+        self.layout, self.load, self.model = layout, load, model
+        self.alone: dict[str, float] = {}
+        known: dict[tuple[str, int], float] = {}
+        for name, server in load.servers.items():
+            key = (load.programs[name].name, server.vcpus)
+            if key not in known:
+                slot = Occupancy(layout, {name: server}, {}).slots_for(server)[0][1]
+                known[key] = self.progress({name: slot})[name]
+            self.alone[name] = known[key]
+
+    def guests(self, slots: Mapping[str, Slot]) -> list[Guest]:
+        return [
+            Guest(name, self.load.programs[name], slot.cpus, slot.shares)
+            for name, slot in slots.items()
+        ]
+
+    def progress(self, slots: Mapping[str, Slot]) -> dict[str, float]:
+        seen = self.model.measure(self.guests(slots))
+        return {name: signals.progress for name, signals in seen.items()}
+
+    def scores(self, slots: Mapping[str, Slot]) -> dict[str, float]:
+        return {name: value / self.alone[name] for name, value in self.progress(slots).items()}
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(mean(math.log(value) for value in values))
+
+
+def overbooked(slots: Mapping[str, Slot]) -> int:
+    """Return how many cores run more than one vCPU."""
+    load = Counter(cpu for slot in slots.values() for cpu in slot.cpus)
+    return sum(count > 1 for count in load.values())
+
+
+# -- rivals ------------------------------------------------------------------------------------------------------------
+
+
+def vanilla(world: World, chance: random.Random) -> tuple[dict[str, float], int]:
+    """Return mean scores over moments of one run, and the most overbooked cores seen."""
+    cpus = list(world.layout.cell_of_cpu)
+    first: dict[str, Counter[int]] = {}
+    totals: Counter[str] = Counter()
+    worst = 0
+    for _ in range(VANILLA_MOMENTS):
+        load: Counter[int] = Counter()
+        slots = {}
+        for name, server in world.load.servers.items():
+            chosen = []
+            for _ in range(server.vcpus):
+                cpu = min(chance.choice(cpus), chance.choice(cpus), key=lambda c: load[c])
+                load[cpu] += 1
+                chosen.append(cpu)
+            nodes = Counter(world.layout.cell_of_cpu[cpu].node for cpu in chosen)
+            slots[name] = Slot(tuple(chosen), dict(first.setdefault(name, nodes)))
+        worst = max(worst, overbooked(slots))
+        totals.update(world.scores(slots))
+    return {name: total / VANILLA_MOMENTS for name, total in totals.items()}, worst
+
+
+def greedy(world: World, nearest: bool) -> dict[str, Slot]:
+    """Place servers by free capacity alone: least-loaded nodes, or numad's fewest nodes near each other."""
+    occupancy = Occupancy(world.layout, world.load.servers, {}, reserve_share=0.0)
+    for name, server in world.load.servers.items():
+        free = occupancy.free(server)
+        order = _by_capacity(occupancy, free, nearest)
+        cpus = [cpu for index in order for cpu in free[index]][: server.vcpus]
+        memory = occupancy.memory_for(server, cpus)
+        if memory is None:
+            raise RuntimeError(f"the load does not fit: {name}")
+        occupancy.put(name, Slot(tuple(cpus), memory))
+    return occupancy.slots
+
+
+def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: bool) -> list[int]:
+    cells, layout = occupancy.layout.cells, occupancy.layout
+
+    def magnitude(index: int) -> float:
+        return len(free[index]) * (occupancy.free_mb(cells[index].node) if nearest else 1)
+
+    order = sorted(free, key=lambda index: (-magnitude(index), index))
+    if nearest:
+        seed = cells[order[0]]
+        order.sort(key=lambda i: (layout.distance(seed, cells[i]), -magnitude(i), i))
+    return order
+
+
+# -- the agent's mapping -----------------------------------------------------------------------------------------------
+
+
+def agent(
+    world: World, load: Load, settings: mapping.Settings, chance: random.Random
+) -> tuple[dict[str, Slot], int]:
+    """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
+
+    :param load: what the agent is told, labels included; the world keeps the truth
+    """
+    state = mapping.State()
+    now = 0.0
+    present: dict[str, Server] = {}
+    for name, server in load.servers.items():
+        now += settings.interval_s
+        present[name] = server
+        state, _ = mapping.decide(
+            mapping.Observation(now, dict(present)), state, settings, world.layout
+        )
+    moves = 0
+    for _ in range(ROUNDS):
+        now += settings.interval_s
+        seen = world.model.measure(world.guests(state.slots), chance, NOISE)
+        measured = {
+            name: signals.ipc if settings.metric is mapping.Metric.IPC else signals.mpi
+            for name, signals in seen.items()
+        }
+        before = state.slots
+        state, _ = mapping.decide(
+            mapping.Observation(now, dict(present), {}, measured), state, settings, world.layout
+        )
+        moves += sum(state.slots[name] != slot for name, slot in before.items())
+    return dict(state.slots), moves
+
+
+# -- gap to the oracle on small hosts ----------------------------------------------------------------------------------
+
+
+def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> float:
+    """Return how much the agent's score falls short of the best of all assignments of 4 servers to 4 nodes."""
+    layout = Layout(grid(2, 2, 4, memory_mb_per_node=16384))
+    programs = {f"v{number}": WORKLOADS[chance.choice(MAPPING_MIX)] for number in range(5)}
+    servers = {
+        name: _server(name, chance.randint(1, 3), 2048, program)
+        for name, program in programs.items()
+    }
+    world = World(layout, Load(servers, programs), HostModel(layout.topology, constants))
+    ours, _ = agent(world, world.load, mapping.Settings(), chance)
+    if len(ours) < len(servers):
+        raise RuntimeError("five servers of at most three vCPUs fit sixteen cores")
+    best = 0.0
+    seen: set[frozenset[tuple[int, tuple[str, ...]]]] = set()
+    for nodes in product(range(4), repeat=len(servers)):
+        members = {
+            node: tuple(n for n, at in zip(servers, nodes, strict=True) if at == node)
+            for node in range(4)
+        }
+        same = frozenset(Counter(members[node] for node in range(4)).items())
+        if same in seen:  # the nodes are alike
+            continue
+        seen.add(same)  # type: ignore[arg-type]
+        slots = _one_node_each(layout, servers, nodes)
+        if slots is not None:
+            best = max(best, geometric_mean(list(world.scores(slots).values())))
+    return max(0.0, 1.0 - geometric_mean(list(world.scores(ours).values())) / best)
+
+
+def _one_node_each(
+    layout: Layout, servers: Mapping[str, Server], nodes: Sequence[int]
+) -> dict[str, Slot] | None:
+    free = {cell.node: [core[0] for core in cell.cores] for cell in layout.cells}
+    slots = {}
+    for (name, server), node in zip(servers.items(), nodes, strict=True):
+        if len(free[node]) < server.vcpus:
+            return None
+        slots[name] = Slot(tuple(free[node][: server.vcpus]), {node: server.memory_mb})
+        del free[node][: server.vcpus]
+    return slots
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Outcome of one draw: geometric means, coefficients of variation between runs, ratios per program."""
+
+    scores: Mapping[str, float]
+    cv: Mapping[str, float]
+    ratios: Mapping[str, Mapping[str, float]]
+    overbooked: int
+    overbooked_vanilla: int
+    moves: int
+
+
+def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
+    """Run every rival and every variant of the agent on one draw."""
+    chance = random.Random(f"{seed}/{number}")
+    layout = Layout(numaconnect())
+    load = draw_load(chance)
+    world = World(layout, load, HostModel(layout.topology, constants))
+    vanilla_runs, overbooked_vanilla = [], 0
+    for _ in range(RUNS):
+        run, worst = vanilla(world, chance)
+        vanilla_runs.append(run)
+        overbooked_vanilla = max(overbooked_vanilla, worst)
+    ipc = mapping.Settings(metric=mapping.Metric.IPC)
+    our_slots, moves = [], 0
+    for _ in range(RUNS):
+        slots, moved = agent(world, load.shuffled(chance), ipc, chance)
+        our_slots.append(slots)
+        moves += moved
+    our_runs = [world.scores(slots) for slots in our_slots]
+    mpi_slots, _ = agent(world, load, mapping.Settings(metric=mapping.Metric.MPI), chance)
+    blind = load.labelled(dict.fromkeys(load.servers, InterferenceClass.DEVIL))
+    labels = [server.interference_class for server in load.servers.values()]
+    chance.shuffle(labels)
+    wrong = load.labelled(dict(zip(load.servers, labels, strict=True)))
+    by_rival = {
+        "vanilla": _mean_scores(vanilla_runs),
+        "least_loaded": world.scores(greedy(world, nearest=False)),
+        "numad_like": world.scores(greedy(world, nearest=True)),
+        "sm_ipc": _mean_scores(our_runs),
+        "sm_mpi": world.scores(mpi_slots),
+        "blind": world.scores(agent(world, blind, ipc, chance)[0]),
+        "shuffled": world.scores(agent(world, wrong, ipc, chance)[0]),
+    }
+    return Draw(
+        scores={name: geometric_mean(list(values.values())) for name, values in by_rival.items()},
+        cv={"vanilla": _cv(vanilla_runs), "sm_ipc": _cv(our_runs)},
+        ratios={
+            name: _by_program(load, by_rival[name], by_rival["vanilla"])
+            for name in ("sm_ipc", "sm_mpi")
+        },
+        overbooked=max(overbooked(slots) for slots in (*our_slots, mpi_slots)),
+        overbooked_vanilla=overbooked_vanilla,
+        moves=moves,
+    )
+
+
+def _mean_scores(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: mean(run[name] for run in runs) for name in runs[0]}
+
+
+def _cv(runs: Sequence[Mapping[str, float]]) -> float:
+    """Return the median over servers of standard deviation over mean between runs."""
+    return median(pstdev([r[n] for r in runs]) / mean(r[n] for r in runs) for n in runs[0])
+
+
+def _by_program(
+    load: Load, ours: Mapping[str, float], theirs: Mapping[str, float]
+) -> dict[str, float]:
+    result = {}
+    for program in MAPPING_MIX:
+        ratios = [ours[n] / theirs[n] for n in ours if load.programs[n].name == program]
+        result[program] = geometric_mean(ratios)
+    return result
+
+
+def summary(draws: Sequence[Draw], gaps: Sequence[float]) -> dict[str, float]:
+    """Return the figures."""
+
+    def won(rival: str, variant: str = "sm_ipc") -> float:
+        return mean(draw.scores[variant] > draw.scores[rival] for draw in draws)
+
+    def gain(variant: str) -> float:
+        return median(draw.scores[variant] / draw.scores["blind"] - 1.0 for draw in draws)
+
+    return {
+        "overbooked_cores": max(draw.overbooked for draw in draws),
+        "overbooked_cores_vanilla_median": median(draw.overbooked_vanilla for draw in draws),
+        "draws_won_vs_vanilla": won("vanilla"),
+        "draws_won_vs_least_loaded": won("least_loaded"),
+        "draws_won_vs_numad_like": won("numad_like"),
+        "draws_won_vs_vanilla_mpi": won("vanilla", "sm_mpi"),
+        "draws_won_vs_least_loaded_mpi": won("least_loaded", "sm_mpi"),
+        "ratio_vs_least_loaded_median": median(
+            d.scores["sm_ipc"] / d.scores["least_loaded"] for d in draws
+        ),
+        "ratio_vs_least_loaded_worst": min(
+            d.scores["sm_ipc"] / d.scores["least_loaded"] for d in draws
+        ),
+        "gap_to_oracle_median": median(gaps),
+        "gap_to_oracle_worst": max(gaps),
+        "cv_median_ours": median(draw.cv["sm_ipc"] for draw in draws),
+        "cv_median_vanilla": median(draw.cv["vanilla"] for draw in draws),
+        "class_gain": gain("sm_ipc"),
+        "negative_control_gain": gain("shuffled"),
+        "run_time_moves_median": median(draw.moves / RUNS for draw in draws),
+    }
+
+
+def main() -> None:
+    """Run all draws and print the result."""
+    options = report.parser(__doc__)
+    options.add_argument("--draws", type=int, default=200, help="draws of the model parameters")
+    options.add_argument("--seed", type=int, default=1, help="seed of the draws")
+    args = options.parse_args()
+    draws, gaps = [], []
+    for number, constants in enumerate(parameters.draws(args.draws, args.seed)):
+        draws.append(one_draw(number, args.seed, constants))
+        gaps.append(gap_to_oracle(constants, random.Random(f"{args.seed}/{number}/small")))
+        if (number + 1) % 20 == 0:
+            report.say(f"{number + 1} of {args.draws} draws")
+    ratios = {
+        program: [median(d.ratios[v][program] for d in draws) for v in ("sm_ipc", "sm_mpi")]
+        for program in MAPPING_MIX
+    }
+    report.say("Performance over vanilla, ours (modelled) beside the source's (hardware)")
+    report.table(
+        ("program", "SM-IPC", "SM-MPI", "source SM-IPC", "source SM-MPI"),
+        [(program, *pair, *published.MAPPING_RATIOS[program]) for program, pair in ratios.items()],
+    )
+    figures = summary(draws, gaps)
+    figures |= {f"ratio_vs_vanilla_{program}": pair[0] for program, pair in ratios.items()}
+    report.table(("figure", "value"), figures.items())
+    source = {
+        "model": parameters.HASH,
+        "seed": args.seed,
+        "draws": args.draws,
+        "spread": 0.5,
+        "sensor_noise": NOISE,
+        "source_ratios": {name: list(pair) for name, pair in published.MAPPING_RATIOS.items()},
+    }
+    report.finish("mapping", "modelled", figures, source, args.json)
+
+
+if __name__ == "__main__":
+    main()
