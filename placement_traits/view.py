@@ -1,11 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet as the scheduler sees it: each host's part of Placement that is ours, kept fresh in the background."""
+"""The fleet as the scheduler sees it: each host's part of Placement that is ours, kept fresh in the background.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Two kinds of reading, both a few requests whatever the number of hosts:
+
+* *complete*: one list of our providers with their generations, one list of all names, and one query of allocation
+  candidates, whose provider summaries hold traits, capacity and use of whole trees;
+* *incremental*: the first list again; a host whose generations differ from the last time is read alone (one or two
+  requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
+
+A query of candidates leaves out a host that is full; such a host is read provider by provider. GPU providers and nova's
+roots are not in the list that is compared (a root changes with every server of any kind): what we say there is
+picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
+from typing import Final
 
+from placement_traits import names
+from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
+from placement_traits.errors import NumaExtError
 from placement_traits.names import GpuLink, NeighbourTrait
+from placement_traits.tree import gpu_edges, gpu_place, l3_place
+
+LOG = logging.getLogger(__name__)
+
+# Any amount of this makes a host's tree appear among the candidates; all hosts of nova have it.
+_PROBE: Final = "MEMORY_MB:1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +164,8 @@ class ViewSettings:
         provider of ours below them changed
     :param max_age_s: older than this the view is stale
     :param wait_s: longest time a caller of :meth:`FleetView.snapshot` waits, and only while nothing was ever read
-    :param full_share: share of changed trees above which one complete read is cheaper than single trees
+    :param full_share: share of changed hosts above which one complete read is cheaper than single ones
+    :param full_least: no complete read for fewer changed hosts than this
     """
 
     interval_s: float = 2.0
@@ -146,3 +173,392 @@ class ViewSettings:
     max_age_s: float = 30.0
     wait_s: float = 5.0
     full_share: float = 0.2
+    full_least: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStats:
+    """What keeping the view has cost since it was made.
+
+    :param requests: HTTP requests
+    :param bytes_read: bytes of their answers
+    :param refreshes: refreshes that succeeded
+    :param full_reads: complete ones among them
+    :param trees_read: hosts that were read alone
+    :param failures: refreshes that failed
+    :param last_duration_s: seconds that the last successful refresh took
+    :param last_error: why the last refresh failed; "" when it succeeded
+    """
+
+    requests: int = 0
+    bytes_read: int = 0
+    refreshes: int = 0
+    full_reads: int = 0
+    trees_read: int = 0
+    failures: int = 0
+    last_duration_s: float = 0.0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """One provider as the API told it."""
+
+    traits: frozenset[str]
+    amounts: Mapping[str, Amount]
+
+
+class FleetView:
+    """Keeps a :class:`FleetSnapshot` of the whole fleet.
+
+    :param adapter: a keystoneauth1 adapter for service type ``placement``
+    :param settings: intervals and bounds
+    :param clock: monotonic seconds; injected by tests
+    :param background: read in a thread that the first :meth:`snapshot` starts (after a fork: in each process); False =
+        only :meth:`refresh` reads
+    """
+
+    def __init__(
+        self,
+        adapter: HttpAdapter,
+        settings: ViewSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        background: bool = True,
+    ) -> None:
+        self._settings = settings or ViewSettings()
+        # A failed refresh is tried again at the next interval anyway.
+        self._client = PlacementClient(adapter, RetrySettings(attempts=2))
+        self._clock = clock
+        self._background = background
+        self._hosts: Mapping[str, HostView] = {}
+        self._fingerprints: dict[str, int] = {}
+        self._as_of = -inf
+        self._full_at = -inf
+        self._version = 0
+        self._stats = ViewStats()
+        self._state = ViewState.EMPTY
+        self._lock = threading.Lock()  # one refresh at a time, and the thread's start
+        self._ready = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # For the scheduler ----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> FleetSnapshot:
+        """Return the fleet as last read.
+
+        Waits, at most ``wait_s``, only while nothing was ever read; never for a refresh.
+        """
+        if self._background:
+            self.start()
+            if not self._ready.is_set():
+                self._ready.wait(self._settings.wait_s)
+        age_s = self.age_s
+        state = self._judge(age_s)
+        return FleetSnapshot(self._hosts, age_s, state, self._version)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the reading that the view comes from began; infinite when nothing was ever read."""
+        return self._clock() - self._as_of
+
+    @property
+    def stats(self) -> ViewStats:
+        """What keeping the view has cost."""
+        counters = self._client.counters
+        return replace(self._stats, requests=counters.requests, bytes_read=counters.bytes_read)
+
+    def _judge(self, age_s: float) -> ViewState:
+        """Return the state, and log one line when it is another one than before."""
+        state = ViewState.FRESH if age_s <= self._settings.max_age_s else ViewState.STALE
+        if not self._ready.is_set():
+            state = ViewState.EMPTY
+        if state is not self._state:
+            self._state = state
+            if state is ViewState.FRESH:
+                LOG.info("The view of Placement is fresh: %d hosts.", len(self._hosts))
+            else:
+                LOG.warning(
+                    "The view of Placement is %s: %.1f s old, allowed are %.1f s. Last error: %s",
+                    state,
+                    age_s,
+                    self._settings.max_age_s,
+                    self._stats.last_error or "none",
+                )
+        return state
+
+    # Keeping it -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start reading in the background; does nothing when that runs already."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._lock:
+            if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._thread = threading.Thread(target=self._run, name="numa-ext-view", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the background reading."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.refresh()
+            except NumaExtError:
+                pass  # noted in the statistics; the log line comes with the change of state
+            except Exception:  # the outermost guard of this thread
+                LOG.exception("Reading the fleet failed in a way that was not foreseen.")
+            if self._stopping.wait(self._settings.interval_s):
+                return
+
+    def refresh(self) -> None:
+        """Compare generations and read what changed; read everything where that is due or cheaper.
+
+        :raises ServiceUnavailableError: Placement does not answer; the view stays as it was and ages
+        :raises PlacementError: Placement refuses what we ask
+        """
+        with self._lock:
+            began = self._clock()
+            try:
+                full = began - self._full_at >= self._settings.full_interval_s
+                changed = self._read_changes() if not full else None
+                if changed is None:
+                    self._read_all()
+            except NumaExtError as error:
+                self._stats = replace(
+                    self._stats, failures=self._stats.failures + 1, last_error=str(error)
+                )
+                raise
+            except Exception as error:
+                self._stats = replace(
+                    self._stats, failures=self._stats.failures + 1, last_error=repr(error)
+                )
+                raise
+            self._as_of = began
+            self._full_at = began if changed is None else self._full_at
+            self._stats = replace(
+                self._stats,
+                refreshes=self._stats.refreshes + 1,
+                full_reads=self._stats.full_reads + (changed is None),
+                trees_read=self._stats.trees_read + (changed or 0),
+                last_duration_s=self._clock() - began,
+                last_error="",
+            )
+            self._ready.set()
+
+    def _read_all(self) -> None:
+        """Read the whole fleet."""
+        # The list of generations first: what changes while the rest is read differs next time.
+        fingerprints = self._list_fingerprints()
+        hosts: dict[str, HostView] = {}
+        if fingerprints:
+            names_of: dict[str, dict[str, str]] = {}
+            for provider in self._client.get("/resource_providers")["resource_providers"]:
+                tree = names_of.setdefault(provider["root_provider_uuid"], {})
+                tree[provider["uuid"]] = provider["name"]
+            trees = (
+                self._summaries(f"root_required={names.HOST}") if self._exists(names.HOST) else {}
+            )
+            for root in fingerprints:
+                facts = trees.get(root)
+                host = (
+                    self._read_tree_slowly(root)
+                    if facts is None
+                    else _host(root, facts, names_of.get(root, {}))
+                )
+                if host is not None:
+                    hosts[root] = host
+        self._replace(hosts, fingerprints)
+
+    def _read_changes(self) -> int | None:
+        """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper."""
+        settings = self._settings
+        fingerprints = self._list_fingerprints()
+        changed = [
+            root for root, print_ in fingerprints.items() if self._fingerprints.get(root) != print_
+        ]
+        if len(changed) > max(settings.full_least, settings.full_share * len(fingerprints)):
+            return None
+        if not changed and fingerprints.keys() == self._fingerprints.keys():
+            return 0
+        hosts = {root: host for root, host in self._hosts.items() if root in fingerprints}
+        for root in changed:
+            host = self._read_tree(root, hosts.get(root))
+            if host is None:
+                hosts.pop(root, None)
+            else:
+                hosts[root] = host
+        self._replace(hosts, fingerprints)
+        return len(changed)
+
+    def _replace(self, hosts: Mapping[str, HostView], fingerprints: dict[str, int]) -> None:
+        self._version += hosts != self._hosts
+        self._hosts, self._fingerprints = hosts, fingerprints
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def _exists(self, trait: str) -> bool:
+        """Tell whether a trait exists at all: Placement refuses queries with one that does not."""
+        return bool(self._client.get(f"/traits?name=in:{trait}")["traits"])
+
+    def _list_fingerprints(self) -> dict[str, int]:
+        """Return one number by root that changes with any generation below it."""
+        required = names.OWNER
+        if not self._fingerprints and not self._exists(names.OWNER):
+            return {}
+        if self._gpus_exist():
+            required += f",!{names.GPU}"
+        body = self._client.get(f"/resource_providers?required={required}")
+        prints: dict[str, int] = {}
+        for provider in body["resource_providers"]:
+            root = provider["root_provider_uuid"]
+            mark = hash((provider["uuid"], provider["generation"]))
+            prints[root] = prints.get(root, 0) ^ mark
+        return prints
+
+    def _gpus_exist(self) -> bool:
+        if any(host.gpus for host in self._hosts.values()):
+            return True
+        return self._exists(names.GPU)
+
+    def _summaries(self, query: str) -> dict[str, dict[str, _Facts]]:
+        """Return what the provider summaries of a query of candidates tell: facts by provider, by root."""
+        body = self._client.get(f"/allocation_candidates?resources={_PROBE}&{query}")
+        trees: dict[str, dict[str, _Facts]] = {}
+        for uuid, summary in body["provider_summaries"].items():
+            amounts = {
+                name: Amount(resource["capacity"], resource["used"])
+                for name, resource in summary["resources"].items()
+                if name in names.RESOURCE_CLASSES
+            }
+            traits = frozenset(filter(names.is_ours, summary["traits"]))
+            trees.setdefault(summary["root_provider_uuid"], {})[uuid] = _Facts(traits, amounts)
+        return trees
+
+    def _read_tree(self, root: str, before: HostView | None) -> HostView | None:
+        """Read one host."""
+        facts = self._summaries(f"in_tree={root}").get(root)
+        if facts is None:
+            return self._read_tree_slowly(root)
+        known = {} if before is None else _known_names(before)
+        if not facts.keys() <= known.keys():
+            known = self._names(root)
+        return _host(root, facts, known)
+
+    def _names(self, root: str) -> dict[str, str]:
+        body = self._client.get(f"/resource_providers?in_tree={root}")
+        return {provider["uuid"]: provider["name"] for provider in body["resource_providers"]}
+
+    def _read_tree_slowly(self, root: str) -> HostView | None:
+        """Read one host provider by provider: a host that is full is no candidate."""
+        names_of = self._names(root)
+        if root not in names_of:
+            return None
+        facts = {}
+        for uuid, name in names_of.items():
+            if uuid != root and not name.startswith(f"{names_of[root]}:"):
+                facts[uuid] = _Facts(frozenset(), {})
+                continue
+            try:
+                facts[uuid] = self._read_provider(uuid)
+            except NotFoundError:
+                LOG.debug("Provider %s went away while it was read.", name)
+        return _host(root, facts, names_of)
+
+    def _read_provider(self, uuid: str) -> _Facts:
+        path = f"/resource_providers/{uuid}"
+        inventories = self._client.get(f"{path}/inventories")["inventories"]
+        used = self._client.get(f"{path}/usages")["usages"]
+        return _Facts(
+            frozenset(filter(names.is_ours, self._client.get(f"{path}/traits")["traits"])),
+            {
+                name: Amount(
+                    int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
+                    used.get(name, 0),
+                )
+                for name, body in inventories.items()
+                if name in names.RESOURCE_CLASSES
+            },
+        )
+
+
+def _known_names(host: HostView) -> dict[str, str]:
+    """Names by uuid as far as a host's view holds them; RDT and L3 providers are told apart by their traits."""
+    parts = [part.uuid for part in (host.rdt, *host.l3) if part is not None]
+    return {
+        host.root_uuid: host.name,
+        **dict.fromkeys(parts, ""),
+        **{gpu.uuid: names.gpu_provider(host.name, gpu.address) for gpu in host.gpus},
+        **{uuid: f"{host.name}_{address}" for address, uuid in host.pci.items()},
+    }
+
+
+def _host(root: str, facts: Mapping[str, _Facts], names_of: Mapping[str, str]) -> HostView | None:
+    """Put one host together; None when its root is not among the facts."""
+    if root not in facts or root not in names_of:
+        return None
+    name = names_of[root]
+    ours = {uuid: fact for uuid, fact in facts.items() if names.OWNER in fact.traits}
+    gpus = {uuid: fact for uuid, fact in ours.items() if names.GPU in fact.traits}
+    l3 = [view for uuid, fact in ours.items() if (view := _l3(uuid, fact)) is not None]
+    rest = ours.keys() - gpus.keys() - {view.uuid for view in l3}
+    return HostView(
+        root,
+        name,
+        frozenset(facts[root].traits),
+        _rdt(rest, ours),
+        tuple(sorted(l3, key=lambda view: view.l3_id)),
+        _gpus(gpus, name, names_of),
+        {
+            names_of[uuid].removeprefix(f"{name}_"): uuid
+            for uuid in facts
+            if uuid in names_of and names_of[uuid].startswith(f"{name}_")
+        },
+    )
+
+
+def _rdt(candidates: Iterable[str], facts: Mapping[str, _Facts]) -> RdtView | None:
+    for uuid in sorted(candidates):
+        return RdtView(uuid, facts[uuid].amounts.get(names.RDT_CLOS))
+    return None
+
+
+def _l3(uuid: str, fact: _Facts) -> L3View | None:
+    place = l3_place(fact.traits)
+    if place is None:
+        return None
+    return L3View(
+        uuid,
+        place.l3_id,
+        place.nodes,
+        place.socket,
+        place.chassis,
+        fact.amounts.get(names.LLC_WAY),
+        fact.amounts.get(names.MEMORY_BANDWIDTH_MBPS),
+        place.neighbours,
+    )
+
+
+def _gpus(
+    gpus: Mapping[str, _Facts], host: str, names_of: Mapping[str, str]
+) -> tuple[GpuView, ...]:
+    prefix = names.gpu_provider(host, "")
+    uuid_of = {
+        names_of[uuid].removeprefix(prefix): uuid
+        for uuid in gpus
+        if names_of.get(uuid, "").startswith(prefix)
+    }
+    links: dict[str, dict[str, GpuLink]] = {address: {} for address in uuid_of}
+    for edge in gpu_edges({address: gpus[uuid].traits for address, uuid in uuid_of.items()}):
+        links[edge.a][edge.b] = links[edge.b][edge.a] = edge.link
+    return tuple(
+        GpuView(
+            uuid_of[address], address, *gpu_place(gpus[uuid_of[address]].traits), links[address]
+        )
+        for address in sorted(uuid_of)
+    )

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's view of the fleet against the real Placement."""
+
+import dataclasses
+import logging
+import threading
+import uuid
+
+import pytest
+from support.faults import FaultyAdapter, lose_request
+from support.hosts import SETTINGS, four_nodes
+
+from placement_traits import names
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import GpuLink, NeighbourTrait
+from placement_traits.reporter import Reporter
+from placement_traits.topology import Gpu
+from placement_traits.tree import L3State, wanted_tree
+from placement_traits.view import Amount, FleetView, ViewSettings, ViewState
+
+
+def two_nodes(**changes):
+    """Half of the lab's host, so that making a fleet takes little time."""
+    lab = four_nodes()
+    values = {
+        "sockets": lab.sockets[:1],
+        "nodes": lab.nodes[:2],
+        "l3_domains": lab.l3_domains[:2],
+        "cores": lab.cores[:4],
+        "distances": ((10, 16), (16, 10)),
+        "gpus": (Gpu("0000:05:00.0", 0), Gpu("0000:85:00.0", 1)),
+    }
+    return four_nodes(**(values | changes))
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def fleet(empty_cloud):
+    """Four hosts of ours and one without an agent::
+
+    h0 … h3     VCPU 8, MEMORY_MB 8192
+    ├─ :rdt     CUSTOM_RDT_CLOS 6
+    ├─ :l3_0    NODE_0; CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+    ├─ :l3_1    NODE_1; the same
+    ├─ :gpu-0000:05:00.0, :gpu-0000:85:00.0    NV2 between them
+    └─ _0000:05:00.0                           nova's
+    plain       nova's root alone
+    """
+    empty_cloud.roots = {}
+    for number in range(4):
+        name = f"h{number}"
+        empty_cloud.roots[name] = empty_cloud.compute(name)
+        empty_cloud.child(empty_cloud.roots[name], f"{name}_0000:05:00.0", "CUSTOM_NOVA_PCI")
+        Reporter(empty_cloud.client).sync(wanted_tree(name, two_nodes(), SETTINGS))
+    empty_cloud.compute("plain")
+    empty_cloud.seen = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: empty_cloud.fault)
+    empty_cloud.fault = None
+    empty_cloud.clock = Clock()
+    empty_cloud.view = FleetView(
+        empty_cloud.seen,
+        ViewSettings(full_share=0.5, full_least=2),
+        empty_cloud.clock,
+        background=False,
+    )
+    return empty_cloud
+
+
+def report(cloud, name, state=None, **changes):
+    Reporter(cloud.client).sync(wanted_tree(name, two_nodes(**changes), SETTINGS, state))
+
+
+def test_nothing_of_ours_is_an_empty_fleet(empty_cloud):
+    empty_cloud.compute("plain")
+    view = FleetView(empty_cloud.adapter, background=False)
+    view.refresh()
+    snapshot = view.snapshot()
+    assert (snapshot.hosts, snapshot.state) == ({}, ViewState.FRESH)
+
+
+def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
+    fleet.view.refresh()
+    assert len(fleet.seen.log) <= 6
+    snapshot = fleet.view.snapshot()
+    assert set(snapshot.hosts) == set(fleet.roots.values())
+    host = snapshot.host(fleet.roots["h3"])
+    assert host.name == "h3"
+    assert host.traits == wanted_tree("h3", two_nodes(), SETTINGS).root_traits
+    assert host.rdt.clos == Amount(6, 0)
+    assert [domain.l3_id for domain in host.l3] == [0, 1]
+    domain = host.l3[1]
+    assert (domain.nodes, domain.socket, domain.chassis) == ((1,), 0, 0)
+    assert (domain.ways, domain.bandwidth_mbps) == (Amount(13, 0), Amount(10_000, 0))
+    assert domain.neighbours == frozenset()
+    assert [(gpu.address, gpu.node) for gpu in host.gpus] == [
+        ("0000:05:00.0", 0),
+        ("0000:85:00.0", 2),
+    ]
+    assert host.gpus[0].links == {"0000:85:00.0": GpuLink.NV2}
+    assert set(host.pci) == {"0000:05:00.0"}
+    assert snapshot.host(str(uuid.uuid4())) is None
+
+
+def test_an_unchanged_fleet_costs_one_request(fleet):
+    fleet.view.refresh()
+    before = fleet.view.snapshot()
+    fleet.seen.log.clear()
+    fleet.view.refresh()
+    assert len(fleet.seen.log) == 1
+    after = fleet.view.snapshot()
+    assert after.version == before.version
+    assert after.hosts == before.hosts
+
+
+def test_only_changed_hosts_are_read_again(fleet):
+    fleet.view.refresh()
+    report(fleet, "h1", {1: L3State(frozenset({NeighbourTrait.DEVIL}), 2_000)})
+    rdt, l3 = fleet.uuid("h2:rdt"), fleet.uuid("h2:l3_1")
+    fleet.claim(
+        str(uuid.uuid4()),
+        allocations={rdt: {names.RDT_CLOS: 1}, l3: {names.LLC_WAY: 4}},
+    )
+    fleet.seen.log.clear()
+    fleet.view.refresh()
+    assert len(fleet.seen.log) == 3
+    snapshot = fleet.view.snapshot()
+    changed = snapshot.host(fleet.roots["h1"]).l3[1]
+    assert changed.neighbours == {NeighbourTrait.DEVIL}
+    assert changed.bandwidth_mbps == Amount(8_000, 0)
+    taken = snapshot.host(fleet.roots["h2"])
+    assert (taken.rdt.clos, taken.l3[1].ways) == (Amount(6, 1), Amount(13, 4))
+    assert fleet.view.stats.trees_read == 2
+
+
+def test_many_changes_are_one_complete_reading(fleet):
+    fleet.view.refresh()
+    for name in fleet.roots:
+        report(fleet, name, {0: L3State(reserved_bandwidth_mbps=3_000)})
+    fleet.seen.log.clear()
+    fleet.view.refresh()
+    assert len(fleet.seen.log) <= 7
+    assert fleet.view.stats.full_reads == 2
+    for root in fleet.roots.values():
+        assert fleet.view.snapshot().host(root).l3[0].bandwidth_mbps.capacity == 7_000
+
+
+def test_hosts_come_and_go(fleet):
+    fleet.view.refresh()
+    new = fleet.compute("h4")
+    report(fleet, "h4")
+    gone = fleet.roots["h0"]
+    tree = fleet.client.get(f"/resource_providers?in_tree={gone}")["resource_providers"]
+    for provider in sorted(tree, key=lambda provider: provider["uuid"] == gone):
+        fleet.client.delete(f"/resource_providers/{provider['uuid']}")
+    fleet.view.refresh()
+    snapshot = fleet.view.snapshot()
+    assert snapshot.host(new).name == "h4"
+    assert snapshot.host(gone) is None
+    assert len(snapshot.hosts) == 4
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
+    if not complete:
+        fleet.view.refresh()
+    root = fleet.roots["h3"]
+    fleet.claim(
+        str(uuid.uuid4()),
+        allocations={root: {"MEMORY_MB": 8192}, fleet.uuid("h3:l3_0"): {names.LLC_WAY: 13}},
+    )
+    fleet.view.refresh()
+    host = fleet.view.snapshot().host(root)
+    assert host.l3[0].ways == Amount(13, 13)
+    assert host.rdt.clos == Amount(6, 0)
+    assert len(host.gpus) == 2
+    assert set(host.pci) == {"0000:05:00.0"}
+
+
+def test_what_only_the_root_says_is_picked_up_by_the_next_complete_reading(fleet):
+    fleet.view.refresh()
+    settings = dataclasses.replace(SETTINGS, tiers=frozenset())
+    Reporter(fleet.client).sync(wanted_tree("h1", two_nodes(), settings))
+    fleet.clock.now += ViewSettings().full_interval_s
+    fleet.view.refresh()
+    traits = fleet.view.snapshot().host(fleet.roots["h1"]).traits
+    assert not traits & frozenset(names.TierTrait)
+
+
+def test_a_host_without_rdt_has_no_amounts_of_it(fleet):
+    report(fleet, "h2", rdt=None)
+    fleet.view.refresh()
+    host = fleet.view.snapshot().host(fleet.roots["h2"])
+    assert host.rdt is None
+    assert host.l3[0].ways is None
+    assert host.l3[0].bandwidth_mbps == Amount(10_000, 0)
+
+
+def test_a_view_that_ages_says_so_once_and_recovers_once(fleet, caplog):
+    caplog.set_level(logging.INFO, "placement_traits.view")
+    assert fleet.view.snapshot().state is ViewState.EMPTY
+    fleet.view.refresh()
+    assert fleet.view.snapshot().state is ViewState.FRESH
+    fleet.fault = lose_request
+    for _ in range(3):
+        fleet.clock.now += 20
+        with pytest.raises(ServiceUnavailableError):
+            fleet.view.refresh()
+        last = fleet.view.snapshot()
+    assert (last.state, last.age_s) == (ViewState.STALE, 60)
+    assert len(last.hosts) == 4
+    assert fleet.view.stats.failures == 3
+    fleet.fault = None
+    fleet.view.refresh()
+    assert fleet.view.snapshot().state is ViewState.FRESH
+    said = [record.message for record in caplog.records]
+    assert said[0] == "The view of Placement is fresh: 4 hosts."
+    assert said[1].startswith("The view of Placement is stale: 40.0 s old, allowed are 30.0 s.")
+    assert "no route to Placement" in said[1]
+    assert said[2:] == ["The view of Placement is fresh: 4 hosts."]
+
+
+def test_the_background_thread_serves_the_first_caller_and_follows_changes(fleet):
+    view = FleetView(fleet.adapter, ViewSettings(interval_s=0.01, wait_s=60))
+    try:
+        assert len(view.snapshot().hosts) == 4
+        report(fleet, "h2", {0: L3State(frozenset({NeighbourTrait.BE}))})
+        seen = threading.Event()
+        for _ in range(6000):
+            if view.snapshot().host(fleet.roots["h2"]).l3[0].neighbours:
+                break
+            seen.wait(0.01)
+        assert view.snapshot().host(fleet.roots["h2"]).l3[0].neighbours == {NeighbourTrait.BE}
+    finally:
+        view.stop()
+
+
+def test_a_caller_is_not_held_longer_than_the_bound_while_placement_hangs():
+    hanging = threading.Event()
+
+    class Hangs:
+        def request(self, *_args, **_kwargs):
+            hanging.wait()
+            raise AssertionError("the test ends the wait by ending")
+
+    view = FleetView(Hangs(), ViewSettings(wait_s=0.01))
+    snapshot = view.snapshot()
+    assert (snapshot.state, snapshot.hosts) == (ViewState.EMPTY, {})
+
+
+def test_an_unforeseen_error_does_not_end_the_thread(caplog):
+    calls = []
+    enough = threading.Event()
+
+    class Broken:
+        def request(self, *_args, **_kwargs):
+            calls.append(1)
+            if len(calls) > 2:
+                enough.set()
+            raise RuntimeError("a bug")
+
+    view = FleetView(Broken(), ViewSettings(interval_s=0.001, wait_s=0.001))
+    view.snapshot()
+    assert enough.wait(60)
+    view.stop()
+    assert "not foreseen" in caplog.text
+    assert view.stats.failures >= 2
