@@ -18,7 +18,7 @@ from typing import Any
 from scipy.stats import qmc
 
 from benchmarks import report
-from nova_numa_ext.policy.bipartition import drb, refine
+from nova_numa_ext.policy.bipartition import bipartition, drb, mean_distance, refine
 from nova_numa_ext.policy.gpu_graph import GpuGraph, from_edges
 from nova_numa_ext.policy.gpu_job import COMM_PROFILES, JobGraph
 from nova_numa_ext.policy.gpu_placement import EXACT_LIMIT, assignments, choose, nearest
@@ -35,6 +35,8 @@ from nova_numa_ext.simulator.workload import Model, load_model, poisson
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from support.gpu_worlds import random_scene
 
+# CPU time: a decision does no I/O, and other work on the machine should not count.
+clock = time.process_time
 STRATEGIES = ("fcfs", "bf", "topo", "topo_p")
 SKIPPING = ("fcfs_skip", "bf_skip")
 
@@ -90,8 +92,6 @@ def crossing() -> None:
         if ring:
             part = JobGraph(tasks, tuple((t, (t + 1) % tasks, 1.0) for t in range(tasks)))
         host = HostGpus(_wide(free), (1 << free) - 1)
-        nearest(host.graph, host.free, part)  # the table of assignments is per size, not per host
-        host = HostGpus(_wide(free), (1 << free) - 1)
         scene = Scene(part, "comm-4", host, COMM_PROFILES, THIRDS)
         exact_ms = _milliseconds(lambda s=scene: nearest(s.graph, s.host.free, s.part))
         drb_ms = _milliseconds(lambda s=scene: refine(s, drb(s)))
@@ -112,9 +112,15 @@ def _wide(gpus: int) -> GpuGraph:
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    call()
-    return (time.perf_counter() - before) * 1e3
+    """Shortest of five calls that find nothing remembered."""
+    times = []
+    for _ in range(5):
+        for remembering in (nearest, bipartition, mean_distance):
+            remembering.cache_clear()
+        before = clock()
+        call()
+        times.append(clock() - before)
+    return min(times) * 1e3
 
 
 def replay(draws: int) -> Figures:
@@ -239,10 +245,10 @@ def large_cluster(model: Model, machines: int, jobs: int, plots: Path | None) ->
     runs: dict[str, Run] = {}
     took: dict[str, float] = {}
     for name in (*STRATEGIES, *SKIPPING):
-        before = time.perf_counter()
-        simulation = Simulation(graphs, submissions, name, store, clock=time.perf_counter)
+        before = clock()
+        simulation = Simulation(graphs, submissions, name, store, clock=clock)
         runs[name] = simulation.run()
-        took[name] = time.perf_counter() - before
+        took[name] = clock() - before
     columns = (
         "slowdown_mean",
         "waiting_mean_s",
@@ -296,14 +302,14 @@ def decision_ms(model: Model, machines: int, decisions: int = 20) -> tuple[float
         assert offer is not None
         cluster.take(job.profile, offer.places)
         job = next(pending).job
-        before = time.perf_counter()
+        before = clock()
         offer = strategy.offer(job)
-        known.append(time.perf_counter() - before)
+        known.append(clock() - before)
         choose.cache_clear()
         nearest.cache_clear()
-        before = time.perf_counter()
+        before = clock()
         same = Topo(cluster, store, THIRDS).offer(job)
-        afresh.append(time.perf_counter() - before)
+        afresh.append(clock() - before)
         assert same == offer
     return mean(afresh) * 1e3, mean(known) * 1e3
 
@@ -315,9 +321,7 @@ def growth(model: Model, sizes: Sequence[int], plots: Path | None) -> Figures:
     for size in sizes:
         jobs = poisson(model, 10 * size, 2.0 * size, seed=2)
         for name in ("topo_p", "fcfs", "bf"):
-            run = Simulation(
-                fleet(f"minsky:{size}"), jobs, name, model.store(), clock=time.perf_counter
-            ).run()
+            run = Simulation(fleet(f"minsky:{size}"), jobs, name, model.store(), clock=clock).run()
             curves[name].append(summary(run)["decision_mean_ms"])
         curves["topo afresh"].append(decision_ms(model, size, decisions=5)[0])
     report.table(("machines", *curves), zip(sizes, *curves.values(), strict=True))
@@ -355,6 +359,7 @@ def main() -> None:
             "slo_violations_p_100x5": 0,
             "decision_ms_mean_1000": 3000,
         },
+        "clock": "CPU time of one process",
         "quick": args.quick,
     }
     report.finish("gpu", "modelled", figures, source, args.json)
