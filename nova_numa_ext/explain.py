@@ -59,6 +59,9 @@ def text(explanation: Explanation) -> str:
 
 def _lines(explanation: Explanation) -> Iterator[str]:
     head = explanation.head
+    if explanation.filter is not None and explanation.filter.get("alternates"):
+        yield from _alternates_lines(explanation.filter)
+        return
     yield f"server   {head['server']}    request {head['request'] or '-'}"
     asked = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
     yield f"flavor   {head['flavor']}: {asked or 'says nothing to numa_ext'}"
@@ -70,6 +73,14 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from _weigh_lines(explanation.weigh)
     elif explanation.filter is not None and explanation.filter.get("passed") == 1:
         yield "weigher  not asked: one host was left"
+
+
+def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
+    """After the choice nova filters once more, for hosts to retry on; by then it shows which one it took."""
+    for pick in entry["picks"]:
+        if pick["server"] == entry["server"]:
+            where = f", L3 {_numbers(pick['l3'])}" if pick["l3"] else ""
+            yield f"taken    {pick['node'] or pick['host']}{where}; {entry['passed']} hosts passed as alternates"
 
 
 def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:

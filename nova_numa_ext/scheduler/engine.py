@@ -101,7 +101,9 @@ class Engine:
         if len(passed) == 1:
             self._guess(decision, passed[0])
         self._note(
-            records.filter_entry(_request_id(), spec, wanted, around, verdicts, limit=self._limit)
+            records.filter_entry(
+                _request_id(), spec, wanted, around, verdicts, settled=settled, limit=self._limit
+            )
         )
         return [verdict.host_state for verdict in passed]
 

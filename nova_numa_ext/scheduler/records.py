@@ -10,11 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Score
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish
+from placement_traits.view import L3View
 
 _MOST_CANDIDATES = 16
 _MOST_NAMES = 20
@@ -27,10 +29,12 @@ def filter_entry(
     around: Surroundings,
     verdicts: Sequence[Verdict],
     *,
+    settled: bool,
     limit: int,
 ) -> dict[str, Any]:
     """Describe what the filter decided.
 
+    :param settled: nova has placed the server already and asks for alternates
     :param limit: hosts described one by one, refused and passed apart
     """
     passed = [verdict for verdict in verdicts if not verdict.reasons]
@@ -39,9 +43,11 @@ def filter_entry(
     if not wanted.concerned:
         return {**entry, "opinion": False, "hosts": len(verdicts)}
     age_s = around.snapshot.age_s
+    names = {verdict.host_state.uuid: verdict.host_state.nodename for verdict in verdicts}
     return {
         **entry,
         "opinion": True,
+        "alternates": settled,
         "problems": list(wanted.problems),
         "view": {
             "state": around.snapshot.state.value,
@@ -52,11 +58,22 @@ def filter_entry(
         "passed": len(passed),
         "refused": _refused(refused),
         "picks": [
-            {"server": pick.server, "host": pick.host, "certain": pick.certain}
+            {
+                "server": pick.server,
+                "host": pick.host,
+                "node": names.get(pick.host),
+                "l3": sorted(domain.l3_id for domain in _domains(around, pick)),
+            }
             for pick in around.request_picks
         ],
         "details": [_host(verdict) for verdict in (*passed[:limit], *refused[:limit])],
     }
+
+
+def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
+    host = around.snapshot.host(pick.host)
+    used = {uuid for uuid, _ in pick.l3}
+    return [domain for domain in host.l3 if domain.uuid in used] if host is not None else []
 
 
 def weigh_entry(

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may go where, and what is said to those who may not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
+
+from nova_numa_ext.policy import admission, whatif
+from nova_numa_ext.policy.cells import HostCell
+from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
+from nova_numa_ext.request import parse
+from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.view import FleetSnapshot, ViewState
+
+
+def said(reasons):
+    return [sentence(reason) for reason in reasons]
+
+
+def test_a_host_that_has_everything_lacks_nothing():
+    assert whatif.lacking(lc(), host(domain(0)), {"PCPU": 2, "MEMORY_MB": 1024}) == ()
+
+
+@pytest.mark.parametrize(
+    ("traits", "words"),
+    [
+        (ALL_TRAITS - {TierTrait.LC}, "does not accept the tier"),
+        (ALL_TRAITS - {RdtTrait.L3_CAT}, "no L3 cache allocation"),
+    ],
+)
+def test_a_missing_capability_is_named(traits, words):
+    [text] = said(admission.capabilities(lc(), host(domain(0), traits=traits)))
+    assert words in text
+
+
+def test_a_host_without_agent_takes_no_tier_but_any_other_server():
+    assert said(admission.capabilities(be(), None)) == [
+        "no host agent has published this host to Placement"
+    ]
+    assert admission.capabilities(parse({}, vcpus=1, memory_mb=1), None) == ()
+
+
+@pytest.mark.parametrize(
+    ("request_", "view", "text"),
+    [
+        (lc(), host(domain(0), clos=(6, 6)), "classes of service free: 0, wanted: 1"),
+        (lc(14), host(domain(0), domain(1)), "L3 ways free in the best domain: 13, wanted: 14"),
+        (
+            lc(bandwidth_mbps=9000),
+            host(domain(0, bandwidth=(10_000, 2000))),
+            "memory bandwidth free in the best L3 domain: 8000 MB/s, wanted: 9000 MB/s",
+        ),
+        (
+            lc(ways=10, bandwidth_mbps=9000),
+            host(domain(0, ways=(13, 6)), domain(1, bandwidth=(10_000, 5000))),
+            "L3 domains that can give what is asked: 0, wanted: 1",
+        ),
+    ],
+)
+def test_a_missing_amount_is_named_with_what_is_there(request_, view, text):
+    assert said(admission.amounts(request_, view)) == [text]
+
+
+def test_bandwidth_is_admitted_up_to_equality():
+    """Sum of the declared plus the new one may reach the capacity (F-004-43)."""
+    view = host(domain(0, bandwidth=(10_000, 6000)))
+    assert admission.amounts(lc(bandwidth_mbps=4000), view) == ()
+    assert admission.amounts(lc(bandwidth_mbps=4001), view) != ()
+
+
+def test_two_groups_need_two_domains_of_their_own():
+    two = parse(
+        {
+            "numa_ext:tier": "LC",
+            "hw:cpu_policy": "dedicated",
+            "hw:numa_nodes": "2",
+            "resources:CUSTOM_RDT_CLOS": "1",
+            "resources_N0:CUSTOM_LLC_WAY": "4",
+            "resources_N1:CUSTOM_LLC_WAY": "8",
+            "group_policy": "isolate",
+        },
+        vcpus=2,
+        memory_mb=1024,
+    )
+    assert admission.amounts(two, host(domain(0), domain(1, ways=(13, 8)))) == ()
+    alone = admission.amounts(two, host(domain(0), domain(1, ways=(13, 10))))
+    assert said(alone) == ["L3 domains that can give what is asked: 1, wanted: 2"]
+
+
+def test_one_compatible_domain_is_enough():
+    rabbit = lc(**{"numa_ext:interference_class": "rabbit"})
+    devil = [NeighbourTrait.DEVIL]
+    assert admission.neighbours(rabbit, host(domain(0, neighbours=devil), domain(1))) == ()
+    assert admission.neighbours(rabbit, host(domain(0, neighbours=devil))) != ()
+
+
+def cell(number, free_memory_mb):
+    return HostCell(number, 0, 4, 0, 4, 4, (1, 1, 1, 1), 1, True, 4096, 4096 - free_memory_mb)
+
+
+def test_a_sensitive_floating_guest_needs_a_node_that_holds_it_whole():
+    sensitive = be(memory_mb=2048, **{"numa_ext:remote_memory": "sensitive"})
+    assert admission.local_memory(sensitive, [cell(0, 1024), cell(1, 2048)]) == ()
+    assert admission.local_memory(sensitive, [cell(0, 1024), cell(1, 2047)]) != ()
+    assert admission.local_memory(be(memory_mb=2048), [cell(0, 1024)]) == ()
+
+
+def test_the_fleet_is_asked_in_order_of_usefulness():
+    full = host(domain(0), clos=(6, 6), name="a-full")
+    free = host(domain(0), name="b-free")
+    fleet = FleetSnapshot({h.root_uuid: h for h in (full, free)}, 1.0, ViewState.FRESH)
+    assert [answer.host.name for answer in whatif.ask(lc(), fleet)] == ["b-free", "a-full"]
+
+
+def test_every_requirement_has_a_sentence():
+    requirements = list(Term)[: list(Term).index(Term.FALLBACK_CPUS)]
+    assert set(requirements) == set(SENTENCES)
+
+
+@given(hosts(), st.integers(0, 14), st.integers(0, 11))
+def test_no_reason_means_that_some_domain_holds_it_all(view, ways, thousands):
+    request = lc(ways, thousands * 1000)
+    holds = any(d.ways.free >= ways and d.bandwidth_mbps.free >= thousands * 1000 for d in view.l3)
+    assert (admission.amounts(request, view) == ()) == holds

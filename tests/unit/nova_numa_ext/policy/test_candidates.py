@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of allocation candidates: total, stable, explained."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fleet import amount, be, domain, host, hosts, lc
+
+from nova_numa_ext.policy.admission import conflict
+from nova_numa_ext.policy.candidates import Candidate, order
+from placement_traits.names import NeighbourTrait
+
+RABBIT = {"numa_ext:interference_class": "rabbit"}
+DEVIL = {"numa_ext:interference_class": "devil"}
+
+
+def on(index, *numbers, ways=4, fallback=False):
+    """A candidate that takes ways from the L3 domains ``numbers``."""
+    l3 = tuple((f"l3-{number}", amount(ways)) for number in numbers)
+    return Candidate(index, l3, tuple(uuid for uuid, _ in l3), fallback)
+
+
+def first(request, view, candidates, nodes=None, **more):
+    return order(request, view, candidates, lambda _: nodes, **more).kept[0].candidate.index
+
+
+def test_the_domain_of_the_predicted_node_comes_first():
+    view = host(*(domain(number) for number in range(4)))
+    assert first(lc(), view, [on(i, i) for i in range(4)], nodes=(2,)) == 2
+
+
+def test_dedicated_inventory_beats_the_fallback_even_on_another_node():
+    view = host(domain(0), domain(1))
+    assert first(lc(), view, [on(0, 0, fallback=True), on(1, 1)], nodes=(0,)) == 1
+
+
+def test_what_an_earlier_server_of_the_request_took_comes_last():
+    view = host(domain(0, ways=(13, 12)), domain(1))
+    assert first(lc(), view, [on(0, 0), on(1, 1)], nodes=(0,), taken=frozenset({"l3-0"})) == 1
+
+
+def test_an_old_view_alone_does_not_overrule_placement():
+    """Placement offers the domain although our view still shows it as full."""
+    view = host(domain(0, ways=(13, 13)), domain(1))
+    assert first(lc(), view, [on(0, 0), on(1, 1)], nodes=(0,)) == 0
+
+
+def test_a_domain_of_both_nodes_covers_a_guest_of_two_nodes():
+    """Sub-NUMA clusters: one L3 over two nodes."""
+    view = host(domain(0, nodes=(0, 1)), domain(1, nodes=(2, 3)))
+    assert first(lc(), view, [on(0, 0), on(1, 1)], nodes=(2, 3)) == 1
+
+
+@pytest.mark.parametrize("neighbour", [NeighbourTrait.BE, NeighbourTrait.DEVIL])
+def test_a_lonely_domain_is_better(neighbour):
+    view = host(domain(0, neighbours=[neighbour]), domain(1))
+    assert first(lc(**DEVIL), view, [on(0, 0), on(1, 1)]) == 1
+
+
+def test_a_forbidden_neighbour_removes_the_candidate_and_says_why():
+    view = host(domain(0, neighbours=[NeighbourTrait.DEVIL]), domain(1))
+    ordering = order(lc(**RABBIT), view, [on(0, 0), on(1, 1)], lambda _: None)
+    assert [ranked.candidate.index for ranked in ordering.kept] == [1]
+    [(removed, reason)] = ordering.removed
+    assert (removed.index, reason.term, reason.value, reason.against) == (
+        0,
+        "neighbours",
+        "devil",
+        "rabbit",
+    )
+
+
+def test_a_worse_candidate_says_on_what_it_loses():
+    view = host(domain(0), domain(1, ways=(13, 5)))
+    kept = order(lc(), view, [on(0, 1), on(1, 0)], lambda _: None).kept
+    reason = kept[1].rank.loses_to(kept[0].rank)
+    assert (reason.term, reason.value, reason.against) == ("ways_free", -8, -13)
+
+
+requests = st.sampled_from([lc(), lc(**RABBIT), lc(**DEVIL), be(), be(**DEVIL)])
+
+
+@st.composite
+def situations(draw):
+    view = draw(hosts())
+    numbers = st.lists(st.integers(0, len(view.l3) - 1), unique=True, max_size=2)
+    candidates = [
+        on(index, *draw(numbers), ways=draw(st.integers(0, 13)), fallback=draw(st.booleans()))
+        for index in range(draw(st.integers(0, 6)))
+    ]
+    nodes = draw(st.none() | st.just((0,)) | st.just((1, 2)))
+    return draw(requests), view, candidates, nodes
+
+
+@given(situations(), st.randoms(use_true_random=False))
+def test_the_order_does_not_depend_on_the_order_of_arrival(situation, random):
+    request, view, candidates, nodes = situation
+    straight = [ranked.rank for ranked in order(request, view, candidates, lambda _: nodes).kept]
+    shuffled = random.sample(candidates, len(candidates))
+    assert [
+        ranked.rank for ranked in order(request, view, shuffled, lambda _: nodes).kept
+    ] == straight
+
+
+@given(situations())
+def test_nothing_is_lost_and_only_conflicts_are_removed(situation):
+    request, view, candidates, nodes = situation
+    ordering = order(request, view, candidates, lambda _: nodes)
+    kept = [ranked.candidate for ranked in ordering.kept]
+    removed = [candidate for candidate, _ in ordering.removed]
+    assert sorted(c.index for c in kept + removed) == [c.index for c in candidates]
+    by_uuid = {d.uuid: d for d in view.l3}
+    for candidate in candidates:
+        clash = any(conflict(request.interference_class, by_uuid[uuid]) for uuid, _ in candidate.l3)
+        assert (candidate in removed) == clash

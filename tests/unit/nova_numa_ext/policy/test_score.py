@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The score of hosts: bounded, monotonic where it should be, neutral about what is unknown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fleet import amount, be, domain, host, hosts, lc
+
+from nova_numa_ext.policy.candidates import Candidate
+from nova_numa_ext.policy.cells import CpuPolicy, GuestCell, HostCell
+from nova_numa_ext.policy.score import SCORED, Offer, scores
+from nova_numa_ext.policy.terms import Term
+from placement_traits.names import NeighbourTrait
+
+EQUAL = dict.fromkeys(SCORED, 1.0)
+
+
+def cell(number, free=4, memory_mb=4096, used_mb=0):
+    return HostCell(number, number // 2, 4, 0, 4, free, (1,) * free, 1, True, memory_mb, used_mb)
+
+
+def term(request, offer, which):
+    return scores(request, [offer], [EQUAL])[0].terms[which]
+
+
+def better(request, good, bad):
+    first, second = scores(request, [good, bad], [EQUAL, EQUAL])
+    return first.value > second.value
+
+
+def test_be_goes_where_no_lc_lives():
+    assert better(
+        be(), Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
+    )
+
+
+def test_be_prefers_most_spare_bandwidth_in_megabytes_not_in_percent():
+    """F-004-44: half of a big host is more than three quarters of a small one."""
+    big = Offer(host(domain(0, bandwidth=(100_000, 50_000))))
+    small = Offer(host(domain(0, bandwidth=(10_000, 2_500)), name="h2"))
+    assert better(be(), big, small)
+
+
+@pytest.mark.parametrize(("nodes", "value"), [((0, 1), 1.0), ((1, 2), 0.5)])
+def test_a_numa_guest_on_one_socket_is_best(nodes, value):
+    offer = Offer(cells=tuple(cell(n) for n in range(4)), nodes=nodes)
+    assert term(lc(), offer, Term.SLICES) == value
+
+
+@pytest.mark.parametrize(("vcpus", "value"), [(4, 1.0), (5, 0.5), (17, 0.0)])
+def test_a_floating_guest_likes_hosts_where_one_node_would_do(vcpus, value):
+    offer = Offer(cells=tuple(cell(n) for n in range(4)))
+    assert term(be(vcpus=vcpus), offer, Term.SLICES) == value
+
+
+def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
+    candidate = Candidate(0, (("l3-0", amount(3, 4000)),), ("l3-0",))
+    offer = Offer(host(domain(0, ways=(12, 3)), domain(1)), candidate=candidate)
+    assert term(lc(3, 4000), offer, Term.WAYS) == 0.5
+    assert term(lc(3, 4000), offer, Term.BANDWIDTH) == 0.6
+
+
+def test_leftovers_too_small_for_another_such_server_are_fragments():
+    shape = GuestCell(0, 2, 1024, CpuPolicy.DEDICATED)
+    whole = Offer(cells=(cell(0, free=4), cell(1, free=4)), nodes=(0,), guest=(shape,))
+    broken = Offer(cells=(cell(0, free=3), cell(1, free=3)), nodes=(0,), guest=(shape,))
+    assert term(lc(), whole, Term.FRAGMENTATION) == 1.0
+    assert term(lc(), broken, Term.FRAGMENTATION) == 0.5
+
+
+def test_an_unknown_host_scores_the_mean_of_the_known_ones():
+    lonely, shared = Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
+    first, second, unknown = scores(be(), [lonely, shared, Offer()], [EQUAL] * 3)
+    assert unknown.value == pytest.approx((first.value + second.value) / 2)
+    assert set(unknown.terms.values()) == {None}
+
+
+def test_a_multiplier_of_zero_leaves_a_term_out():
+    deaf = {**EQUAL, Term.NEIGHBOURS: 0.0}
+    lonely, shared = Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
+    first, second = scores(be(), [lonely, shared], [deaf, deaf])
+    assert first.value == second.value
+
+
+weights = st.fixed_dictionaries({each: st.floats(0.0, 5.0) for each in SCORED})
+
+
+@given(st.lists(st.tuples(hosts(), weights), min_size=1, max_size=4), st.sampled_from([be(), lc()]))
+def test_scores_stay_in_their_bounds(rows, request_):
+    result = scores(request_, [Offer(view) for view, _ in rows], [w for _, w in rows])
+    for score in result:
+        assert 0.0 <= score.value <= 1.0
+        assert all(value is None or 0.0 <= value <= 1.0 for value in score.terms.values())

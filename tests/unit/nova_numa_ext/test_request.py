@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What flavors may say, and the sentences about what they may not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_ext.request import EXTRA_SPECS, InvalidRequestError, concerns_us, parse, problem
+from placement_traits.names import MemoryPolicy, Tier
+
+LC = {
+    "numa_ext:tier": "LC",
+    "hw:cpu_policy": "dedicated",
+    "hw:numa_nodes": "1",
+    "resources:CUSTOM_RDT_CLOS": "1",
+    "resources_NODE:CUSTOM_LLC_WAY": "4",
+    "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "8000",
+}
+
+
+def request(extra_specs, **image):
+    return parse(extra_specs, vcpus=2, memory_mb=1024, **image)
+
+
+def problems(extra_specs, **image):
+    with pytest.raises(InvalidRequestError) as caught:
+        request(extra_specs, **image)
+    return caught.value.problems
+
+
+def test_an_lc_flavor_with_everything_it_needs():
+    wanted = request({**LC, "numa_ext:slo_p99_us": "500"})
+    assert (wanted.tier, wanted.clos, wanted.ways, wanted.bandwidth_mbps) == (Tier.LC, 1, 4, 8000)
+    assert wanted.memory_policy is MemoryPolicy.LOCAL
+    assert not wanted.floating
+
+
+def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
+    assert request({"numa_ext:tier": "BE"}).memory_policy is MemoryPolicy.BWAP
+    strict = request({"numa_ext:tier": "BE", "hw:numa_nodes": "1"})
+    assert strict.memory_policy is MemoryPolicy.LOCAL
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hw:cpu_policy": "shared"}, "needs hw:cpu_policy=dedicated"),
+        ({"hw:cpu_policy": "mixed"}, "needs hw:cpu_policy=dedicated"),
+        ({"hw:numa_nodes": None}, "needs hw:cpu_policy=dedicated and hw:numa_nodes"),
+        ({"resources:CUSTOM_RDT_CLOS": None}, "needs resources:CUSTOM_RDT_CLOS=1"),
+        ({"numa_ext:managed": "false"}, "exclude each other"),
+        ({"numa_ext:tier": "BE"}, "are for numa_ext:tier=LC only"),
+        ({"resources:CUSTOM_LLC_WAY": "2"}, "must be asked for in a named group"),
+        ({"resources_N1:CUSTOM_LLC_WAY": "2"}, "need group_policy=isolate"),
+        ({"numa_ext:memory_policy": "bwap"}, "NUMA topology has one node"),
+        ({"numa_ext:remote_gpu": "required"}, "needs an amount of GPUs"),
+        ({"numa_ext:remote_gpu_network_share": "0.5"}, "has no meaning with"),
+        ({"hw:numa_nodes": "two"}, "hw:numa_nodes=two is not allowed; allowed: an integer >= 1."),
+    ],
+)
+def test_a_combination_without_meaning_has_a_sentence(changes, words):
+    flavor = {key: value for key, value in {**LC, **changes}.items() if value is not None}
+    assert any(words in sentence for sentence in problems(flavor))
+
+
+def test_all_problems_are_told_at_once():
+    assert (
+        len(problems({"numa_ext:tier": "XX", "numa_ext:gpu_comm": "9", "numa_ext:teir": "LC"})) == 3
+    )
+
+
+def test_the_image_can_ask_for_the_tier_but_not_contradict_the_flavor():
+    traits = frozenset({"CUSTOM_NUMA_EXT_TIER_LC"})
+    without = {key: value for key, value in LC.items() if key != "numa_ext:tier"}
+    assert request(without, image_traits=traits).tier is Tier.LC
+    assert "contradicts the image" in problems({"numa_ext:tier": "BE"}, image_traits=traits)[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("numa_ext:tier", "LC", None),
+        ("numa_ext:tier", "lc", "numa_ext:tier=lc is not allowed; allowed: LC, BE."),
+        (
+            "numa_ext:teir",
+            "LC",
+            "numa_ext:teir is not an extra spec of numa_ext; did you mean numa_ext:tier?",
+        ),
+        (
+            "numa_ext:slo_p99_us",
+            "0",
+            "numa_ext:slo_p99_us=0 is not allowed; allowed: an integer >= 1.",
+        ),
+        (
+            "numa_ext:gpu_comm",
+            "5",
+            "numa_ext:gpu_comm=5 is not allowed; allowed: an integer from 0 to 4.",
+        ),
+        (
+            "numa_ext:min_utility",
+            "1.5",
+            "numa_ext:min_utility=1.5 is not allowed; allowed: a number from 0.0 to 1.0.",
+        ),
+        (
+            "numa_ext:managed",
+            "maybe",
+            "numa_ext:managed=maybe is not allowed; allowed: true, false.",
+        ),
+    ],
+)
+def test_one_key_and_its_value(key, value, sentence):
+    assert problem(key, value) == sentence
+
+
+def test_a_key_like_no_other_is_answered_with_all_keys():
+    sentence = problem("numa_ext:zzz", "1")
+    assert all(key in sentence for key in EXTRA_SPECS)
+
+
+@given(st.dictionaries(st.sampled_from([*EXTRA_SPECS, *LC, "hw:numa_nodes"]), st.text(max_size=8)))
+def test_nonsense_gives_sentences_and_never_another_error(extra_specs):
+    try:
+        request(extra_specs)
+    except InvalidRequestError as error:
+        assert error.problems
+
+
+def test_only_our_keys_resources_and_traits_concern_us():
+    assert not concerns_us({"hw:numa_nodes": "1", "resources:VGPU": "1"})
+    assert concerns_us({"resources_A:CUSTOM_LLC_WAY": "1"})
+    assert concerns_us({}, frozenset({"CUSTOM_NUMA_EXT_TIER_BE"}))
