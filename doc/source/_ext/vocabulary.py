@@ -60,8 +60,8 @@ class AgentMetricsTable(Directive):
         from host_agent.metrics import METRICS
 
         rows = [
-            [(metric.name, True), (", ".join(metric.labels), True), (metric.documentation, False)]
-            for metric in METRICS
+            [(metric.name, True), (", ".join(metric.labels), True), (metric.help, False)]
+            for metric in METRICS.values()
         ]
         return [_table(("metric", "labels", "meaning"), rows)]
 
