@@ -182,7 +182,7 @@ class ControlPlane:
                     "--skip-test-db",
                 ],
                 log,
-                self._environment(),
+                environment=self._environment(),
             )
             draft.rename(target)
 
@@ -204,7 +204,7 @@ class ControlPlane:
                 "--user=root",
             ],
             self._settings.log / "mariadb-install.log",
-            self._environment(),
+            environment=self._environment(),
             standard_input="\n".join(statements),
         )
 
@@ -244,7 +244,9 @@ class ControlPlane:
             return
         log = self._settings.log / f"{name}-schema.log"
         with self._progress.step(f"schema of {name}", log):
-            run_logged(f"{name}'s schema", argv, log, self._environment(**(environment or {})))
+            run_logged(
+                f"{name}'s schema", argv, log, environment=self._environment(**(environment or {}))
+            )
         configuration.write_if_changed(stamp, version)
 
     def _identities(self) -> None:
@@ -275,7 +277,9 @@ class ControlPlane:
             stream.truncate(_DISK_BYTES)
         script = self._settings.source / "images" / "build-toucher"
         log = self._settings.log / "images.log"
-        run_logged("building the toucher image", [script, kernel], log, self._environment())
+        run_logged(
+            "building the toucher image", [script, kernel], log, environment=self._environment()
+        )
         wanted = {
             "images": [
                 _image("bios", disk, "raw"),
@@ -316,7 +320,7 @@ class ControlPlane:
         )
         with self._progress.step(what, log):
             argv = self._inside("catalog.py", command)
-            run_logged(what, argv, log, environment, standard_input=text)
+            run_logged(what, argv, log, environment=environment, standard_input=text)
         configuration.write_if_changed(stamp, digest)
 
     # -- helpers

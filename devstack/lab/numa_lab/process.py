@@ -178,6 +178,7 @@ def run_logged(
     what: str,
     argv: Sequence[str | Path],
     log: Path,
+    *,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     standard_input: str | None = None,

@@ -8,7 +8,6 @@ builds or downloads are kept in the cache folder, so that a second environment i
 import hashlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from .errors import LabError
@@ -43,7 +42,12 @@ def ensure(settings: Settings, progress: Progress) -> None:
             _pip(settings, log, "install", "--upgrade", "pip", "setuptools", "wheel")
     with progress.step("installing the cloud and this checkout with pip", log):
         stamp.unlink(missing_ok=True)
-        _pip(settings, log, "install", *_contents(settings))
+        try:
+            _pip(settings, log, "install", *_contents(settings), *_known_versions(settings))
+        except LabError:
+            # One of them may have been withdrawn since: the bounds of the requirements hold, too.
+            progress.note("not all known versions can be had: taking the newest ones")
+            _pip(settings, log, "install", *_contents(settings))
     stamp.write_text(wanted)
 
 
@@ -57,17 +61,17 @@ def fingerprint(settings: Settings) -> str:
         settings.checkout / "setup.cfg",
         settings.checkout / "pyproject.toml",
     ):
-        digest.update(path.read_bytes() if path.exists() else b"-")
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _contents(settings: Settings) -> list[str]:
-    arguments = ["--requirement", f"{settings.source}/requirements.txt"]
-    arguments += ["--editable", f"{settings.checkout}[{EXTRAS}]"]
-    constraints = settings.source / "constraints.txt"
-    if constraints.exists():
-        arguments += ["--constraint", f"{constraints}"]
-    return arguments
+    requirements = f"{settings.source}/requirements.txt"
+    return ["--requirement", requirements, "--editable", f"{settings.checkout}[{EXTRAS}]"]
+
+
+def _known_versions(settings: Settings) -> list[str]:
+    return ["--constraint", f"{settings.source}/constraints.txt"]
 
 
 def _pip(settings: Settings, log: Path, *arguments: str) -> None:
@@ -85,7 +89,8 @@ def _usable(python: Path) -> bool:
 
 
 def _require_version() -> None:
-    if sys.version_info < (3, 11):
-        raise LabError(
-            f"Python 3.11 or newer is wanted, {_INTERPRETER} is {sys.version.split()[0]}"
-        )
+    asked = [str(_INTERPRETER), "-c", "import sys; print(*sys.version_info[:2])"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    major, minor = map(int, answer.split())
+    if (major, minor) < (3, 11):
+        raise LabError(f"Python 3.11 or newer is wanted, {_INTERPRETER} is {major}.{minor}")
