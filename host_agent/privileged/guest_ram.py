@@ -79,7 +79,8 @@ def guest_mappings(maps: str, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
     for size in sorted(sizes, reverse=True):
         exact = next((run for run in candidates if sum(m.size for m in run) == size), None)
         # The kernel may have merged a neighbour in front of it; the guard page keeps the end exact.
-        chosen = exact or next((run for run in candidates if sum(m.size for m in run) > size), None)
+        larger = [run for run in candidates if sum(m.size for m in run) > size]
+        chosen = exact or min(larger, key=lambda run: sum(m.size for m in run), default=None)
         if chosen is None:
             continue
         candidates.remove(chosen)

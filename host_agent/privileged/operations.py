@@ -5,6 +5,7 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from host_agent import cpus
 from host_agent.paths import HostPaths
@@ -35,13 +36,14 @@ class HostOperations:
     def __init__(self, paths: HostPaths, kernel: page_mover.Kernel | None = None) -> None:
         self._paths = paths
         self._kernel = kernel or Syscalls()
+        self._pid_files: dict[str, Path] = {}
 
     def process(self, uuid: str) -> Process:
         """Return process and threads of a domain.
 
         :raises ProcessGoneError: it has none
         """
-        with processes.opened(self._paths, uuid) as pid:
+        with processes.opened(self._paths, uuid, self._pid_files) as pid:
             return self._read(uuid, pid)
 
     def _read(self, uuid: str, pid: int) -> Process:
@@ -55,7 +57,7 @@ class HostOperations:
 
         :raises ProcessGoneError: it has no process
         """
-        with processes.opened(self._paths, uuid) as pid:
+        with processes.opened(self._paths, uuid, self._pid_files) as pid:
             return self._ram(uuid, pid, with_thp=False)
 
     def _ram(self, uuid: str, pid: int, *, with_thp: bool) -> tuple[RamRange, ...]:
@@ -74,7 +76,7 @@ class HostOperations:
         """
         chooser = random.Random(_SEED)
         found: Counter[int] = Counter()
-        with processes.opened(self._paths, uuid) as pid:
+        with processes.opened(self._paths, uuid, self._pid_files) as pid:
             for start, end in ranges:
                 total = (end - start) // PAGE
                 step = max(1, total // pages)
@@ -93,7 +95,7 @@ class HostOperations:
 
         :raises ProcessGoneError: it has no process
         """
-        with processes.opened(self._paths, uuid) as pid:
+        with processes.opened(self._paths, uuid, self._pid_files) as pid:
             process = self._read(uuid, pid)
             problems = (
                 (pin.tid, processes.set_affinity(process, pin.tid, cpus.parse(pin.cpus)))
@@ -106,7 +108,7 @@ class HostOperations:
 
         :raises ProcessGoneError: it has no process
         """
-        with processes.opened(self._paths, uuid) as pid:
+        with processes.opened(self._paths, uuid, self._pid_files) as pid:
             ranges = self._ram(uuid, pid, with_thp=True)
             return page_mover.move(self._kernel, pid, ranges, targets, limits)
 

@@ -8,7 +8,7 @@ must carry ``-uuid UUID``, and a pidfd held over the work tells whether the proc
 import os
 import re
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -27,16 +27,20 @@ class ProcessGoneError(NumaExtError):
     """The domain has no process (any more)."""
 
 
+PidFiles = MutableMapping[str, Path]
+
+
 @contextmanager
-def opened(paths: HostPaths, uuid: str) -> Iterator[int]:
+def opened(paths: HostPaths, uuid: str, known: PidFiles | None = None) -> Iterator[int]:
     """Find the process of a domain, hold it by pidfd and yield its pid.
 
+    :param known: remembers UUID -> pid file between calls, so that not all files are read each time
     :raises InvalidValueError: ``uuid`` is none
     :raises ProcessGoneError: no process carries it, or it ended meanwhile
     """
     if not _UUID.match(uuid):
         raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
-    pid = _find(paths, uuid)
+    pid = _find(paths, uuid, {} if known is None else known)
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError as error:
@@ -50,19 +54,31 @@ def opened(paths: HostPaths, uuid: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _find(paths: HostPaths, uuid: str) -> int:
+def _find(paths: HostPaths, uuid: str, known: PidFiles) -> int:
+    usual = known.get(uuid)
+    pid = _pid_in(paths, usual, uuid) if usual else None
+    if pid is not None:
+        return pid
     try:
         files = sorted(paths.libvirt_pids.glob("*.pid"))
     except OSError as error:
         raise ProcessGoneError(f"{paths.libvirt_pids} cannot be read: {error.strerror}") from error
     for file in files:
-        try:
-            pid = int(file.read_text().strip())
-        except (OSError, ValueError):
-            continue  # the domain is just ending, or the file is not libvirt's
-        if _carries(paths.proc / str(pid), uuid):
+        pid = _pid_in(paths, file, uuid)
+        if pid is not None:
+            known[uuid] = file
             return pid
+    known.pop(uuid, None)
     raise ProcessGoneError(f"no process under {paths.libvirt_pids} runs domain {uuid}")
+
+
+def _pid_in(paths: HostPaths, file: Path, uuid: str) -> int | None:
+    """Return the pid in a file when its process carries the UUID."""
+    try:
+        pid = int(file.read_text().strip())
+    except (OSError, ValueError):
+        return None  # the domain is just ending, or the file is not libvirt's
+    return pid if _carries(paths.proc / str(pid), uuid) else None
 
 
 def _carries(process: Path, uuid: str) -> bool:

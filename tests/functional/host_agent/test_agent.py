@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from host_agent import cpus
-from tests.functional.host_agent.conftest import (
-    BE_SPECS,
-    LC_SPECS,
-    ComputeHost,
-    Server,
-    wait_for,
-)
+from tests.functional.host_agent.conftest import ComputeHost, wait_for
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 pytestmark = pytest.mark.root
 
@@ -361,10 +355,14 @@ def test_without_rdt_pins_work_and_the_lack_is_told_once(host: ComputeHost) -> N
     assert "no resctrl file system is mounted" in told[0]["problem"]
 
 
-def test_pins_say_so_when_the_cpuset_forbids_them(host: ComputeHost) -> None:
-    """A server whose XML allows more than its cpuset does: reported, not fought over."""
-    be = Server("be", BE_SPECS, shared="0-1")
+def test_an_operators_own_pin_is_reported_and_not_fought_over(host: ComputeHost) -> None:
+    be = Server("be", BE_SPECS)
+    lc = Server("lc", LC_SPECS, cpus=(1,))
+    host.boot(lc)
     pid = host.boot(be)
-    assert cpus.parse(vcpu_cpus(pid)[0]) == {0, 1}
+    host.domain(be).pinVcpu(0, (False, True))
     host.run_once()
-    assert {entry["result"] for entry in journal(host) if entry["action"] == "pin"} <= {"done"}
+    assert vcpu_cpus(pid) == ["1"]
+    refused = [entry for entry in journal(host) if entry["action"] == "refuse"]
+    assert [entry["server"] for entry in refused] == [be.uuid]
+    assert "pin of vCPU 0" in refused[0]["problem"]

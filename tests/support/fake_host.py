@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute host as small as the agent's two seams: libvirt's domains, and the privileged operations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from host_agent import cpus
+from host_agent.events import ListedDomain
+from host_agent.privileged.processes import ProcessGoneError
+from host_agent.privileged.shapes import (
+    MoveLimits,
+    MoveReport,
+    PartitionPlace,
+    PartitionReport,
+    PartitionWish,
+    Pin,
+    PinFailure,
+    Process,
+    RamRange,
+    Role,
+    Target,
+    Thread,
+)
+from host_agent.workloads import Activity
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.topology import HostTopology
+from tests.support.servers import Server
+
+_START = 0x7F0000000000
+
+
+@dataclass
+class _Running:
+    server: Server
+    process: Process
+    memory_kb: dict[int, int]
+    activity: Activity
+    bound: tuple[int, ...]
+
+
+@dataclass
+class FakeHost:
+    """Domains with threads and memory per node; every write is recorded in ``writes``.
+
+    :ivar broken: server UUID -> error that every access to it raises
+    :ivar libvirt_down: libvirt does not answer
+    :ivar stubborn: threads that do not go where they are put
+    :ivar move_kb: memory that one call of ``move_memory`` can move, KiB
+    """
+
+    topology: HostTopology
+    running: dict[str, _Running] = field(default_factory=dict)
+    writes: list[tuple[str, object]] = field(default_factory=list)
+    wishes: tuple[PartitionWish, ...] = ()
+    partition_calls: int = 0
+    broken: dict[str, NumaExtError] = field(default_factory=dict)
+    libvirt_down: bool = False
+    stubborn: set[int] = field(default_factory=set)
+    jobs: set[str] = field(default_factory=set)
+    move_kb: int = 1 << 40
+    listings: int = 0
+    waits: list[float] = field(default_factory=list)
+    _tid: int = 1000
+
+    def boot(
+        self,
+        server: Server,
+        memory: dict[int, int] | None = None,
+        activity: Activity = Activity.RUNNING,
+    ) -> Server:
+        """Start a server whose memory is where ``memory`` says (node -> MiB), else on its own or node 0."""
+        self._tid += 100
+        vcpu_cpus = [str(cpu) for cpu in server.cpus] or [
+            server.shared or cpus.text(self.topology.cpus)
+        ] * server.vcpus
+        emulator = ",".join(map(str, server.cpus)) or cpus.text(self.topology.cpus)
+        threads = [Thread(self._tid, Role.EMULATOR, -1, "qemu", emulator)]
+        threads += [
+            Thread(self._tid + 1 + n, Role.VCPU, n, f"CPU {n}/TCG", allowed)
+            for n, allowed in enumerate(vcpu_cpus)
+        ]
+        mems = str(server.node) if server.cpus else cpus.text(self.topology.node_ids)
+        where = memory or {server.node: server.memory_mb}
+        self.running[server.uuid] = _Running(
+            server,
+            Process(self._tid, 1, mems, tuple(threads)),
+            {node: mb * 1024 for node, mb in where.items()},
+            activity,
+            (server.node,) if server.cpus else (),
+        )
+        return server
+
+    def delete(self, server: Server) -> None:
+        """Stop a server."""
+        del self.running[server.uuid]
+
+    def memory_mb(self, server: Server) -> dict[int, int]:
+        """Node -> MiB."""
+        return {n: kb // 1024 for n, kb in self.running[server.uuid].memory_kb.items() if kb}
+
+    def vcpu_cpus(self, server: Server) -> list[str]:
+        """CPUs of each vCPU thread."""
+        threads = self.running[server.uuid].process.threads
+        return [thread.cpus for thread in threads if thread.role == Role.VCPU]
+
+    # -- libvirt -------------------------------------------------------------------------------------------------------
+
+    def hostname(self) -> str:
+        return "compute1"
+
+    def domains(self) -> tuple[ListedDomain, ...]:
+        self.listings += 1
+        if self.libvirt_down:
+            raise ServiceUnavailableError("libvirt does not answer: test")
+        return tuple(
+            ListedDomain(uuid, found.server.xml, found.activity)
+            for uuid, found in self.running.items()
+        )
+
+    def migrating(self, uuid: str) -> bool:
+        return uuid in self.jobs
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return False
+
+    def wake(self) -> None:
+        pass
+
+    # -- privileged operations -----------------------------------------------------------------------------------------
+
+    def _find(self, uuid: str) -> _Running:
+        if uuid in self.broken:
+            raise self.broken[uuid]
+        if uuid not in self.running:
+            raise ProcessGoneError(f"no process runs domain {uuid}")
+        return self.running[uuid]
+
+    def process(self, uuid: str) -> Process:
+        return self._find(uuid).process
+
+    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
+        found = self._find(uuid)
+        end = _START + found.server.memory_mb * 1024 * 1024
+        return (RamRange(_START, end, found.bound, 4, -1, tuple(sorted(found.memory_kb.items()))),)
+
+    def sample(
+        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
+    ) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(self._find(uuid).memory_kb.items()))
+
+    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
+        found = self._find(uuid)
+        self.writes.append(("pin", tuple(pins)))
+        wanted = {pin.tid: pin.cpus for pin in pins if pin.tid not in self.stubborn}
+        threads = tuple(t._replace(cpus=wanted.get(t.tid, t.cpus)) for t in found.process.threads)
+        found.process = found.process._replace(threads=threads)
+        return ()
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        found = self._find(uuid)
+        self.writes.append(("move", uuid))
+        total = sum(found.memory_kb.values())
+        wanted = {node: round(total * share) for node, share in targets[0].shares}
+        left = self.move_kb
+        moved = 0
+        for node in sorted({*wanted, *found.memory_kb}):
+            surplus = found.memory_kb.get(node, 0) - wanted.get(node, 0)
+            for target in sorted(wanted):
+                lack = wanted[target] - found.memory_kb.get(target, 0)
+                amount = min(surplus, lack, left)
+                if amount > 0:
+                    found.memory_kb[node] -= amount
+                    found.memory_kb[target] = found.memory_kb.get(target, 0) + amount
+                    surplus, left, moved = surplus - amount, left - amount, moved + amount
+        remaining = sum(max(0, wanted[n] - found.memory_kb.get(n, 0)) for n in wanted)
+        return MoveReport(moved, remaining, 0, 1, 0.0, "")
+
+    def partition(
+        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+    ) -> PartitionReport:
+        self.partition_calls += 1
+        places = tuple(
+            PartitionPlace(w.uuid, f"numa_ext-{w.tier}", "", w.tier == "LC", (), 0, "")
+            for w in wishes
+        )
+        writes: tuple[str, ...] = ()
+        if tuple(wishes) != self.wishes:
+            writes = ("changed",)
+        if write:
+            if writes:
+                self.writes.append(("partition", tuple(wishes)))
+            self.wishes = tuple(wishes)
+        return PartitionReport(writes, places, "")
+
+    def reset_partitions(self, write: bool) -> tuple[str, ...]:
+        return ()

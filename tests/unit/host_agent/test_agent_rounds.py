@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole rounds of the agent on a host of two sockets and four nodes, over its two seams.
+
+The host: CPUs 0,1 | 2,3 | 4,5 | 6,7 on nodes 0…3, an L3 domain each; odd CPUs are nova's dedicated set, even ones
+shared.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from host_agent import state
+from host_agent.actuators import own_threads
+from host_agent.actuators.executor import Executor
+from host_agent.conf import MemorySettings, RdtSettings, Settings
+from host_agent.journal import Entry, Result
+from host_agent.loop import Agent, Round
+from host_agent.metrics import METRICS, Metrics
+from host_agent.privileged.seam import ReadOnly
+from host_agent.sensors.observer import Observer
+from host_agent.workloads import Activity
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+SHARED = "0,2,4,6"
+
+
+class Bench:
+    """The agent with a fake host below it and its journal in a list."""
+
+    def __init__(
+        self, folder: Path, *, dry_run: bool = False, settings: Settings | None = None
+    ) -> None:
+        self.folder = folder
+        self.host = FakeHost(four_nodes())
+        self.journal: list[Entry] = []
+        self.metrics = Metrics()
+        self.settings = settings or Settings(rdt=RdtSettings(verify_s=1e9))
+        self.dry_run = dry_run
+        self.nodes = folder / "node"
+        for node in range(4):
+            self.free_mb(node, 2000)
+        self.restart()
+
+    def free_mb(self, node: int, mb: int) -> None:
+        path = self.nodes / f"node{node}" / "meminfo"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"Node {node} MemTotal: 9999999 kB\nNode {node} MemFree: {mb * 1024} kB\n")
+
+    def write(self, entry: Entry) -> None:
+        self.journal.append(entry)
+
+    def restart(self) -> None:
+        """A new agent process; host and files stay."""
+        seam = ReadOnly(self.host) if self.dry_run else self.host
+        observer = Observer(self.host, seam, lambda: self.host.topology, self.nodes)
+        executor = Executor(
+            seam,
+            self,
+            self.settings,
+            migrating=self.host.migrating,
+            moved=observer.forget_memory,
+            count=self.metrics.count,
+            dry_run=self.dry_run,
+        )
+        self.agent = Agent(
+            self.host,
+            observer,
+            executor,
+            self.settings,
+            homes_file=None if self.dry_run else self.folder / "state.json",
+            paused_mark=self.folder / "paused",
+            listeners=(self.metrics,),
+            on_failure=self.metrics.failed_round,
+            write=False,
+        )
+
+    def round(self, *, full: bool = True) -> Round:
+        return self.agent.round(full=full, relist=True)
+
+    def told(self, action: str) -> list[Entry]:
+        return [entry for entry in self.journal if entry.action == action]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Callable[..., Bench]:
+    return lambda **options: Bench(tmp_path, **options)
+
+
+def lc(cpu: int = 3, node: int = 1, **more: object) -> Server:
+    return Server("lc", LC_SPECS, cpus=(cpu,), node=node, **more)  # type: ignore[arg-type]
+
+
+def be(title: str = "be", **more: object) -> Server:
+    return Server(title, {**BE_SPECS, "numa_ext:memory_policy": "local"}, shared=SHARED, **more)  # type: ignore[arg-type]
+
+
+def test_a_floating_server_gets_a_home_and_its_memory_follows(bench: Bench) -> None:
+    server = bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["0"]
+    assert bench.host.memory_mb(server) == {0: 64}
+
+
+def test_best_effort_keeps_out_of_the_latency_critical_servers_cache(bench: Bench) -> None:
+    bench.host.boot(lc(cpu=1, node=0))
+    server = bench.host.boot(be(), {0: 64})
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["2"]
+    assert bench.host.memory_mb(server) == {1: 64}
+
+
+def test_a_latency_critical_server_that_comes_later_drives_best_effort_away(bench: Bench) -> None:
+    server = bench.host.boot(be())
+    bench.round()
+    bench.host.boot(lc(cpu=1, node=0))
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["2"]
+    # and it stays in its new home when the LC has gone: nothing is gained by going back
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["2"]
+
+
+def test_best_effort_beside_a_latency_critical_server_is_throttled(bench: Bench) -> None:
+    for cpu, node in ((1, 0), (3, 1), (5, 2), (7, 3)):
+        bench.host.boot(lc(cpu, node))
+    server = bench.host.boot(be())
+    bench.round()
+    wish = next(w for w in bench.host.wishes if w.uuid == server.uuid)
+    assert wish.mba_percent == ((0, 50),)
+    critical = [w for w in bench.host.wishes if w.tier == "LC"]
+    assert sorted(w.ways for w in critical) == [((n, 4),) for n in range(4)]
+
+
+def test_servers_spread_over_quiet_nodes(bench: Bench) -> None:
+    servers = [bench.host.boot(be(f"be{n}")) for n in range(4)]
+    bench.round()
+    homes = sorted(bench.host.vcpu_cpus(server)[0] for server in servers)
+    assert homes == ["0", "2", "4", "6"]
+
+
+def test_a_server_larger_than_a_node_gets_the_nearest_two(bench: Bench) -> None:
+    server = bench.host.boot(be(vcpus=2))
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["0,2", "0,2"]
+
+
+def test_memory_promised_to_bound_servers_is_not_taken(bench: Bench) -> None:
+    """Nova promised node 0 to a bound server that has touched nothing yet: the floating one's memory stays away."""
+    for node in range(3):
+        bench.free_mb(node, 700)
+    bench.host.boot(lc(cpu=1, node=0, memory_mb=400), {0: 0})
+    server = bench.host.boot(be(memory_mb=512), {3: 512})
+    bench.round()
+    assert bench.host.memory_mb(server) == {3: 512}
+    assert bench.host.vcpu_cpus(server) == ["6"]
+
+
+def test_a_bound_servers_stray_pages_come_home(bench: Bench) -> None:
+    server = bench.host.boot(lc(), {1: 60, 2: 4})
+    bench.round()
+    assert bench.host.memory_mb(server) == {1: 64}
+
+
+def test_pins_of_dedicated_servers_are_novas(bench: Bench) -> None:
+    server = bench.host.boot(lc())
+    found = bench.host.running[server.uuid]
+    strayed = tuple(t._replace(cpus="0-7") for t in found.process.threads)
+    found.process = found.process._replace(threads=strayed)
+    bench.round()
+    assert [t.cpus for t in found.process.threads] == ["3", "3"]
+
+
+def test_a_second_round_writes_nothing(bench: Bench) -> None:
+    bench.host.boot(lc())
+    bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    writes = len(bench.host.writes)
+    for full in (False, True):
+        bench.round(full=full)
+    assert len(bench.host.writes) == writes
+
+
+def test_a_restarted_agent_adopts_what_is_there(bench: Bench) -> None:
+    servers = [bench.host.boot(be(f"be{n}")) for n in range(3)]
+    bench.host.boot(lc(cpu=1, node=0))
+    bench.round()
+    homes = [bench.host.vcpu_cpus(server) for server in servers]
+    writes = len(bench.host.writes)
+    bench.restart()
+    bench.round()
+    assert [bench.host.vcpu_cpus(server) for server in servers] == homes
+    assert len(bench.host.writes) == writes
+
+
+def test_a_lost_state_file_costs_nothing_that_is_running(bench: Bench) -> None:
+    server = bench.host.boot(lc())
+    bench.round()
+    (bench.folder / "state.json").write_text("{broken")
+    bench.restart()
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["3"]
+
+
+def test_a_dry_run_only_says_what_it_would_do(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(dry_run=True)
+    bench.host.boot(lc())
+    bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    assert bench.host.writes == []
+    assert not (bench.folder / "state.json").exists()
+    assert {e.action for e in bench.journal if e.result is Result.WOULD} == {
+        "pin",
+        "partition",
+        "move",
+    }
+
+
+def test_one_broken_server_does_not_harm_the_others(bench: Bench) -> None:
+    bad, good = bench.host.boot(be("bad")), bench.host.boot(be("good"), {3: 64})
+    bench.host.broken[bad.uuid] = NumaExtError("it bites")
+    done = bench.round()
+    assert bench.host.vcpu_cpus(bad) == [SHARED]
+    (home,) = done.decision.get(good.uuid).nodes  # type: ignore[union-attr]
+    assert bench.host.vcpu_cpus(good) == [str(2 * home)]
+    assert bench.host.memory_mb(good) == {home: 64}
+
+
+def test_a_paused_server_is_not_touched(bench: Bench) -> None:
+    server = bench.host.boot(be(), {3: 64}, Activity.PAUSED)
+    bench.round()
+    assert [name for name, _ in bench.host.writes] == ["partition"]
+    (wish,) = bench.host.wishes
+    assert not wish.running
+    bench.host.running[server.uuid].activity = Activity.RUNNING
+    bench.round()
+    assert [name for name, _ in bench.host.writes] == ["partition", "pin", "partition", "move"]
+
+
+def test_pages_of_a_migrating_server_stay(bench: Bench) -> None:
+    server = bench.host.boot(lc(), {1: 32, 0: 32})
+    bench.host.jobs.add(server.uuid)
+    bench.round()
+    bench.round()
+    assert bench.host.memory_mb(server) == {1: 32, 0: 32}
+    assert ["live migration" in entry.problem for entry in bench.told("move")] == [True]
+
+
+def test_pages_of_a_vfio_server_stay(bench: Bench) -> None:
+    device = (
+        "<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='129' slot='0' function='0'/>"
+        "</source></hostdev>"
+    )
+    server = bench.host.boot(lc(devices=device), {1: 32, 0: 32})
+    bench.round()
+    assert bench.host.memory_mb(server) == {1: 32, 0: 32}
+    (entry,) = bench.told("move")
+    assert (entry.result, "VFIO" in entry.problem) == (Result.NOTED, True)
+
+
+def test_large_memory_moves_in_several_rounds(bench: Bench) -> None:
+    server = bench.host.boot(lc(memory_mb=1000), {1: 0, 0: 1000})
+    bench.host.move_kb = 400 * 1024
+    assert bench.round().unfinished
+    assert bench.host.memory_mb(server) == {0: 600, 1: 400}
+    assert bench.round(full=False).unfinished
+    assert not bench.round(full=False).unfinished
+    assert bench.host.memory_mb(server) == {1: 1000}
+
+
+def test_drift_is_seen_by_samples_between_full_passes(bench: Bench) -> None:
+    server = bench.host.boot(be(), {0: 64})
+    bench.round()
+    bench.host.running[server.uuid].memory_kb = {0: 60 * 1024, 2: 4 * 1024}
+    bench.round(full=False)
+    assert bench.host.memory_mb(server) == {0: 64}
+
+
+def test_a_small_stray_part_is_tolerated(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(settings=Settings(memory=MemorySettings(dead_band=0.1)))
+    server = bench.host.boot(be(), {0: 60, 2: 4})
+    bench.round()
+    assert bench.host.memory_mb(server) == {0: 60, 2: 4}
+
+
+def test_a_pin_that_does_not_hold_is_told_once(bench: Bench) -> None:
+    server = bench.host.boot(be())
+    bench.host.stubborn = {t.tid for t in bench.host.running[server.uuid].process.threads}
+    for _round in range(3):
+        bench.round()
+    (entry,) = bench.told("pin")
+    assert (entry.result, "its cpuset does not allow them" in entry.problem) == (
+        Result.FAILED,
+        True,
+    )
+
+
+def test_a_paused_agent_only_looks(bench: Bench) -> None:
+    bench.host.boot(be(), {3: 64})
+    (bench.folder / "paused").touch()
+    assert bench.round().paused
+    assert bench.host.writes == []
+
+
+def test_without_libvirt_it_goes_on_with_what_it_knows(bench: Bench) -> None:
+    server = bench.host.boot(be(), {0: 64})
+    bench.round()
+    bench.host.libvirt_down = True
+    bench.host.running[server.uuid].memory_kb = {2: 64 * 1024}
+    bench.round(full=False)
+    assert bench.host.memory_mb(server) == {0: 64}
+
+
+def test_without_libvirt_from_the_start_it_says_so(bench: Bench) -> None:
+    bench.host.libvirt_down = True
+    with pytest.raises(ServiceUnavailableError):
+        bench.round()
+
+
+def test_the_loop_survives_whatever_happens(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    rounds = 0
+
+    def topology() -> object:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            stop.set()
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(bench.agent._observer, "_discover", topology)
+    bench.agent.run(stop)
+    assert rounds == 3
+    assert dict(_values(bench.metrics))["numa_ext_rounds", ("failed",)] == 3
+
+
+def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:
+    server = bench.host.boot(be())
+    bench.round()
+    bench.host.delete(server)
+    bench.round()
+    assert [entry.server for entry in bench.told("gone")] == [server.uuid]
+    assert bench.host.wishes == ()
+    assert state.load(bench.folder / "state.json") == {}
+
+
+def test_partitions_are_asked_for_only_when_something_changed(bench: Bench) -> None:
+    bench.host.boot(lc())
+    for _round in range(4):
+        bench.round()
+    assert bench.host.partition_calls == 1
+    found = next(iter(bench.host.running.values()))
+    thread = found.process.threads[0]._replace(tid=9999)
+    found.process = found.process._replace(threads=(*found.process.threads, thread))
+    bench.round()
+    assert bench.host.partition_calls == 2
+
+
+def test_metrics_are_named_in_one_table(bench: Bench) -> None:
+    server = bench.host.boot(lc())
+    bench.round()
+    values = dict(_values(bench.metrics))
+    assert values["numa_ext_server_memory_mb", (server.uuid, "lc", "1")] == 64
+    assert values["numa_ext_server_ways", (server.uuid, "lc", "1")] == 4
+    assert {name for name, _ in values} <= set(METRICS)
+    families = {family.name for family in bench.metrics.collect()}
+    assert families <= set(METRICS)
+
+
+def _values(metrics: Metrics) -> list[tuple[tuple[str, tuple[str, ...]], float]]:
+    return [((metric.name, labels), value) for metric, labels, value in metrics.samples()]
+
+
+def test_the_agent_itself_keeps_off_the_latency_critical_cores(bench: Bench) -> None:
+    bench.host.boot(lc(cpu=3, node=1))
+    quiet = own_threads.quiet_cpus(bench.round().observation)
+    assert quiet == {0, 1, 2, 4, 5, 6, 7}

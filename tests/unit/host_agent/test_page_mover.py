@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page mover against a model of the kernel with its traps: folios, refusals, cpusets, stale entries."""
+
+import errno
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, move
+from host_agent.privileged.shapes import MoveLimits, MoveReport, RamRange, Target
+from host_agent.privileged.syscalls import PAGE
+
+START = 0x7F0000000000
+NO_LIMIT = MoveLimits(1 << 40, 0, 3600.0)
+
+
+class Memory:
+    """Pages on nodes; those of a huge page share a folio and move together, once per entry that names another node."""
+
+    def __init__(
+        self, units: Sequence[tuple[int, bool]], allowed: frozenset[int] = frozenset(range(4))
+    ) -> None:
+        self.folio_of: dict[int, int] = {}
+        self.node: dict[int, int] = {}
+        self.allowed = allowed
+        self.bytes_copied = 0
+        self.calls = 0
+        self.stubborn: dict[int, int] = {}
+        for number, (node, huge) in enumerate(units):
+            for page in range(UNIT_PAGES):
+                address = START + number * UNIT + page * PAGE
+                folio = START + number * UNIT if huge else address
+                self.folio_of[address] = folio
+                self.node[folio] = node
+        self.end = START + len(units) * UNIT
+
+    def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
+        return array(
+            "i",
+            (
+                self.node[self.folio_of[address]] if address in self.folio_of else -errno.ENOENT
+                for address in addresses
+            ),
+        )
+
+    def move(self, pid: int, addresses: "array[int]", nodes: Sequence[int]) -> int:
+        if not set(nodes) <= self.allowed:
+            raise OSError(errno.EACCES, "Permission denied")
+        self.calls += 1
+        failed = 0
+        for address, node in zip(addresses, nodes, strict=True):
+            folio = self.folio_of.get(address)
+            if folio is None or self.node[folio] == node:
+                continue
+            if self.stubborn.get(folio, 0) > 0:
+                self.stubborn[folio] -= 1
+                failed += 1
+                continue
+            self.node[folio] = node
+            self.bytes_copied += (
+                UNIT if self.folio_of[address] % UNIT == 0 and self._huge(folio) else PAGE
+            )
+        return failed
+
+    def _huge(self, folio: int) -> bool:
+        return self.folio_of.get(folio + PAGE) == folio
+
+    def pages(self) -> Counter[int]:
+        return Counter(self.node[folio] for folio in self.folio_of.values())
+
+    def run(
+        self, shares: dict[int, float], limits: MoveLimits = NO_LIMIT, thp: bool = True
+    ) -> MoveReport:
+        ram = RamRange(START, self.end, (), 4, 1 if thp else 0, ())
+        target = Target(START, self.end, tuple(sorted(shares.items())))
+        return move(self, 1, [ram], [target], limits, clock=lambda: 0.0, sleep=lambda _s: None)
+
+
+def test_huge_pages_are_moved_by_one_address_each() -> None:
+    memory = Memory([(0, True)] * 16)
+    report = memory.run({2: 1.0})
+    assert memory.pages() == {2: 16 * UNIT_PAGES}
+    assert memory.bytes_copied == 16 * UNIT
+    assert report == MoveReport(16 * UNIT // 1024, 0, 0, 2, 0.0, "")
+
+
+def test_small_pages_that_looked_like_huge_ones_follow() -> None:
+    """The mapping has huge pages, but these units are made of small ones: the first address moves one page only."""
+    memory = Memory([(0, False), (0, True), (0, False)])
+    report = memory.run({1: 1.0})
+    assert memory.pages() == {1: 3 * UNIT_PAGES}
+    assert (report.remaining_kb, report.failed) == (0, 0)
+
+
+def test_weights_are_reached_with_the_fewest_bytes() -> None:
+    memory = Memory([(0, True)] * 100)
+    memory.run({0: 0.5, 1: 0.25, 2: 0.15, 3: 0.1})
+    assert memory.pages() == {
+        node: pages * UNIT_PAGES for node, pages in {0: 50, 1: 25, 2: 15, 3: 10}.items()
+    }
+    assert memory.bytes_copied == 50 * UNIT
+
+
+def test_done_again_it_moves_nothing() -> None:
+    memory = Memory([(0, True)] * 37)
+    memory.run({0: 0.6, 1: 0.4})
+    copied = memory.bytes_copied
+    report = memory.run({0: 0.6, 1: 0.4})
+    assert (memory.bytes_copied, report.calls, report.moved_kb) == (copied, 0, 0)
+
+
+def test_pages_that_are_busy_are_tried_again() -> None:
+    memory = Memory([(0, False)] * 2)
+    memory.stubborn = {START + n * PAGE: 2 for n in range(100)}
+    report = memory.run({1: 1.0}, thp=False)
+    assert memory.pages() == {1: 2 * UNIT_PAGES}
+    assert report.failed == 0
+
+
+def test_pages_that_never_move_are_counted() -> None:
+    memory = Memory([(0, False)])
+    memory.stubborn = {START: 10**6, START + PAGE: 10**6}
+    report = memory.run({1: 1.0}, thp=False)
+    assert (report.failed, report.remaining_kb) == (2, 8)
+
+
+def test_a_node_outside_the_cpuset_is_told_and_nothing_moves() -> None:
+    memory = Memory([(0, True)] * 4, allowed=frozenset({0, 1}))
+    report = memory.run({3: 1.0})
+    assert "never widened" in report.problem
+    assert memory.pages() == {0: 4 * UNIT_PAGES}
+
+
+def test_a_range_that_is_not_guest_memory_is_refused() -> None:
+    memory = Memory([(0, True)])
+    ram = RamRange(START, memory.end, (), 4, 1, ())
+    alien = Target(START + UNIT, memory.end + UNIT, ((1, 1.0),))
+    report = move(memory, 1, [ram], [alien], NO_LIMIT, clock=lambda: 0.0, sleep=lambda _s: None)
+    assert "is not guest memory" in report.problem
+    assert memory.calls == 0
+
+
+def test_a_byte_limit_leaves_the_rest_for_the_next_call() -> None:
+    memory = Memory([(0, True)] * 32)
+    report = memory.run({1: 1.0}, MoveLimits(20 * UNIT // 1024, 0, 3600.0))
+    assert report.moved_kb == 20 * UNIT // 1024
+    assert report.remaining_kb == 12 * UNIT // 1024
+    assert memory.run({1: 1.0}).remaining_kb == 0
+
+
+def test_the_rate_is_kept_by_sleeping() -> None:
+    memory = Memory([(0, True)] * 64)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    ram = RamRange(START, memory.end, (), 4, 1, ())
+    target = Target(START, memory.end, ((1, 1.0),))
+    move(
+        memory, 1, [ram], [target], MoveLimits(1 << 40, 64, 60.0), clock=lambda: now[0], sleep=sleep
+    )
+    assert now[0] == 64 * UNIT / 64e6
+
+
+def test_pages_that_are_not_resident_are_left_alone() -> None:
+    memory = Memory([(0, False)])
+    for page in range(0, UNIT_PAGES, 2):
+        del memory.folio_of[START + page * PAGE]
+    report = memory.run({1: 1.0}, thp=False)
+    assert memory.pages() == {1: UNIT_PAGES // 2}
+    assert report.remaining_kb == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12),
+    st.lists(st.integers(0, 10), min_size=4, max_size=4).filter(any),
+)
+def test_any_memory_reaches_any_shares(units: list[tuple[int, bool]], weights: list[int]) -> None:
+    memory = Memory(units)
+    shares = {node: weight / sum(weights) for node, weight in enumerate(weights)}
+    report = memory.run(shares)
+    assert not report.problem
+    total = len(units) * UNIT_PAGES
+    for node, share in shares.items():
+        off = abs(memory.pages().get(node, 0) - share * total)
+        assert off <= UNIT_PAGES + 1, (node, share, memory.pages())

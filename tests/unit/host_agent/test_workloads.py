@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a domain's XML to what the server wants, and what may be done to it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host_agent.workloads import Activity, Unmanaged, Workload, parse
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import MemoryPolicy, Tier
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+
+def read(server: Server, **options: bool) -> Workload:
+    return parse(server.xml, Activity.RUNNING, **options)
+
+
+def test_a_latency_critical_server_is_understood() -> None:
+    workload = read(Server("web", LC_SPECS, cpus=(5, 7), vcpus=2, node=2))
+    assert (workload.title, workload.tier, workload.floating) == ("web", Tier.LC, False)
+    assert workload.domain.vcpu_pins == {0: {5}, 1: {7}}
+    assert workload.domain.emulator_pin == {5, 7}
+    (cell,) = workload.domain.cells
+    assert (cell.vcpus, cell.memory_mb, cell.host_nodes) == ({0, 1}, 64, {2})
+    assert workload.request is not None
+    assert workload.request.ways == 4
+
+
+def test_a_floating_server_keeps_the_cpus_that_nova_lets_it_share() -> None:
+    workload = read(Server("batch", BE_SPECS, shared="0,2-4"))
+    assert workload.floating
+    assert workload.domain.vcpu_cpuset == {0, 2, 3, 4}
+    assert workload.request is not None
+    assert workload.request.memory_policy is MemoryPolicy.BWAP
+
+
+def test_a_numa_topology_from_the_image_makes_a_server_bound() -> None:
+    """The flavor says nothing of NUMA, the XML does: the XML is right."""
+    assert not read(Server("image", BE_SPECS, cpus=(1,))).floating
+
+
+def test_the_older_metadata_namespace_is_read() -> None:
+    xml = Server("old", BE_SPECS).xml.replace("libvirt/nova/1.1", "libvirt/nova/1.0")
+    assert parse(xml, Activity.RUNNING).tier is Tier.BE
+
+
+def test_an_image_trait_gives_the_tier() -> None:
+    server = Server("image", {})
+    image = (
+        "<nova:image><nova:properties><nova:property name='traits_required'>"
+        "['CUSTOM_NUMA_EXT_TIER_BE']</nova:property></nova:properties></nova:image></nova:instance>"
+    )
+    xml = server.xml.replace("</nova:instance>", image)
+    assert parse(xml, Activity.RUNNING).tier is Tier.BE
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (Server("foreign", {}, metadata=""), Unmanaged.NOT_NOVA),
+        (Server("plain", {}), Unmanaged.UNTAGGED),
+        (Server("off", {"numa_ext:managed": "false"}), Unmanaged.OPTED_OUT),
+        (Server("typo", {"numa_ext:teir": "LC"}), Unmanaged.MALFORMED),
+        (Server("value", {"numa_ext:tier": "best"}), Unmanaged.MALFORMED),
+        (Server("combination", {"numa_ext:tier": "LC"}), Unmanaged.MALFORMED),
+        (Server("nova", {**BE_SPECS, "hw:numa_nodes": "many"}), Unmanaged.MALFORMED),
+    ],
+    ids=lambda value: value.title if isinstance(value, Server) else value.name,
+)
+def test_what_is_left_alone_says_why(server: Server, reason: Unmanaged) -> None:
+    workload = read(server)
+    assert (workload.request, workload.unmanaged) == (None, reason)
+    assert bool(workload.problem) == (reason is Unmanaged.MALFORMED)
+
+
+def test_untagged_servers_are_managed_on_demand() -> None:
+    workload = read(Server("plain", {}), manage_untagged=True)
+    assert workload.request is not None
+    assert workload.tier is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "word"),
+    [
+        (
+            "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x81' slot='0x00' "
+            "function='0x0'/></source></hostdev>",
+            "VFIO",
+        ),
+        ("<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>", "VFIO"),
+    ],
+)
+def test_devices_that_pin_pages_make_a_server_immovable(devices: str, word: str) -> None:
+    domain = read(Server("gpu", BE_SPECS, devices=devices)).domain
+    assert word in (domain.immovable or "")
+
+
+def test_a_vfio_device_is_known_by_its_address() -> None:
+    address = "<address domain='0x0000' bus='0x81' slot='0x00' function='0x1'/>"
+    device = f"<hostdev mode='subsystem' type='pci'><source>{address}</source></hostdev>"
+    assert read(Server("gpu", BE_SPECS, devices=device)).domain.hostdevs == ("0000:81:00.1",)
+
+
+@pytest.mark.parametrize(
+    ("backing", "word"),
+    [("<hugepages/>", "hugetlb"), ("<locked/>", "locked"), ("<nosharepages/>", "")],
+)
+def test_memory_backing_decides_whether_pages_may_move(backing: str, word: str) -> None:
+    xml = Server("be", BE_SPECS).xml.replace("<allocation mode='immediate'/>", backing)
+    assert word in (parse(xml, Activity.RUNNING).domain.immovable or "")
+
+
+@given(st.text(max_size=200))
+def test_rubbish_is_refused_in_our_words(text: str) -> None:
+    with pytest.raises(InvalidValueError):
+        parse(text, Activity.RUNNING)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "numa_ext:tier",
+                "numa_ext:slo_p99_us",
+                "hw:numa_nodes",
+                "numa_ext:x",
+                "resources:CUSTOM_RDT_CLOS",
+            ]
+        ),
+        st.text("<&>\"'aLCBE01-_.é ", max_size=12).map(
+            lambda text: text.replace("&", "&amp;").replace("<", "&lt;")
+        ),
+    )
+)
+def test_hostile_extra_specs_never_get_through(specs: dict[str, str]) -> None:
+    """Whatever a flavor holds, the server is understood or left alone; nothing else happens."""
+    workload = read(Server("hostile", specs))
+    assert (workload.request is None) == (workload.unmanaged is not None)
