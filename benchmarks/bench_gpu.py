@@ -315,11 +315,11 @@ def decision_ms(model: Model, machines: int, decisions: int = 20) -> tuple[float
 
 
 def growth(model: Model, sizes: Sequence[int], plots: Path | None) -> Figures:
-    """Decision time from 100 to 10,000 machines, ten jobs per machine."""
+    """Decision time from 100 to 10,000 machines, four jobs per machine."""
     report.say("5. Mean decision while the cluster grows, ms")
     curves: dict[str, list[float]] = {"topo_p": [], "fcfs": [], "bf": [], "topo afresh": []}
     for size in sizes:
-        jobs = poisson(model, 10 * size, 2.0 * size, seed=2)
+        jobs = poisson(model, 4 * size, 2.0 * size, seed=2)
         for name in ("topo_p", "fcfs", "bf"):
             run = Simulation(fleet(f"minsky:{size}"), jobs, name, model.store(), clock=clock).run()
             curves[name].append(summary(run)["decision_mean_ms"])

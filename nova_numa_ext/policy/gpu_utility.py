@@ -201,7 +201,7 @@ class Scene:
             if touched & sockets:
                 suffered = max(suffered, self._store.slowdown(self._profile, neighbour.profile))
                 after = max(before, self._store.slowdown(neighbour.profile, self._profile))
-            total += self._share(after)
+            total += self._share(after) - self._share(before)
         return (total + self._share(suffered)) / (len(self.host.neighbours) + 1)
 
     def _share(self, slowdown: float) -> float:

@@ -92,6 +92,12 @@ def test_f_000_10_terms_are_reasons() -> None:
     ]
 
 
+def test_f_000_10_what_others_do_to_each_other_is_not_held_against_a_job() -> None:
+    noisy = HostGpus(MINSKY, 0b0011, (Neighbour("job", 0b0100), Neighbour("job", 0b1000)))
+    terms = Scene(JobGraph.complete(2, 4), "job", noisy, EQUAL, THIRDS).terms((0, 1))
+    assert terms.interference == 0.0
+
+
 @pytest.mark.parametrize("weights", [(0.5, 0.5, 0.5), (1.5, -0.5, 0.0)])
 def test_weights_that_do_not_sum_to_one_are_refused(weights: tuple[float, float, float]) -> None:
     with pytest.raises(InvalidValueError, match="sum 1"):

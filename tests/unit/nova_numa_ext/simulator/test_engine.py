@@ -130,6 +130,14 @@ def test_f_000_15_the_timeline_of_topo_p_on_table_7() -> None:
     ]
 
 
+def test_f_000_17_the_gain_of_the_replay_hangs_on_one_near_tie() -> None:
+    """With J1 a little less sensitive J2 joins it, a socket empties, and nobody has to wait."""
+    profiles = table7.store(googlenet_slowdown=1.225)
+    for name in ("topo", "topo_p"):
+        found = summary(table7.replay(name, profiles=profiles))
+        assert found["makespan_s"] == pytest.approx(310.5, abs=0.05)
+
+
 def test_f_000_17_perturbed_times_keep_the_gain_on_average() -> None:
     gains = table7.perturbed_gains(draws=40, seed=0)
     assert 1.15 < sum(gains) / len(gains) < 1.45
