@@ -304,6 +304,8 @@ class _Pass:
             return
         try:
             self._client.delete(f"/resource_providers/{provider.uuid}")
+        except NotFoundError:
+            LOG.debug("Provider %s was gone before it was removed.", provider.name)
         except PlacementError as error:
             if error.status != 409:
                 raise

@@ -271,6 +271,18 @@ def test_passing_trouble_at_any_request_is_survived(empty_cloud, fault):
     assert empty_cloud.everything() == as_literal(TREE)
 
 
+def test_answers_to_removals_may_get_lost(reported_compute):
+    """The provider is gone when the request is sent again: that is what was wanted."""
+    faulty = FaultyAdapter(
+        reported_compute.adapter,
+        lambda method, _url: next(lost, None) if method == "DELETE" else None,
+    )
+    lost = itertools.cycle([lose_answer, None])
+    tree = wanted_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
+    assert Reporter(reported_compute.connect(faulty)).sync(tree).problems == ()
+    assert reported_compute.everything() == as_literal(tree)
+
+
 def test_placement_down_is_said_clearly_and_caught_up_later(one_compute):
     down = threading.Event()
     down.set()
