@@ -8,7 +8,8 @@ from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
 from placement_traits.client import HttpAdapter
-from placement_traits.view import FleetSnapshot, FleetView
+from placement_traits.fleet import FleetSnapshot
+from placement_traits.view import FleetView
 
 SECTION = "placement"
 COMPUTE_VERSION = "2.96"

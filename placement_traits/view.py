@@ -17,142 +17,29 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
 from placement_traits import names
 from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
-from placement_traits.names import GpuLink, NeighbourTrait
+from placement_traits.fleet import (
+    Amount,
+    FleetSnapshot,
+    GpuView,
+    HostView,
+    L3View,
+    RdtView,
+    ViewState,
+)
+from placement_traits.names import GpuLink
 from placement_traits.tree import gpu_edges, gpu_place, l3_place
 
 LOG = logging.getLogger(__name__)
 
 # Any amount of this makes a host's tree appear among the candidates; all hosts of nova have it.
 _PROBE: Final = "MEMORY_MB:1"
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """How much of one resource a provider offers.
-
-    :param capacity: what may be allocated in all: (total - reserved) x allocation ratio
-    :param used: what is allocated
-    """
-
-    capacity: int
-    used: int
-
-    @property
-    def free(self) -> int:
-        """What is left; negative when capacity shrank below what is allocated."""
-        return self.capacity - self.used
-
-
-@dataclass(frozen=True, slots=True)
-class RdtView:
-    """The provider of host-wide RDT resources.
-
-    :param uuid: its provider
-    :param clos: classes of service that may be given to LC servers; None without an inventory
-    """
-
-    uuid: str
-    clos: Amount | None
-
-
-@dataclass(frozen=True, slots=True)
-class L3View:
-    """The provider of one L3 domain.
-
-    :param uuid: its provider
-    :param l3_id: the kernel's cache id
-    :param nodes: NUMA nodes with a CPU in the domain, ascending
-    :param socket: package
-    :param chassis: server node
-    :param ways: ways for LC servers; None without an inventory (no cache allocation)
-    :param bandwidth_mbps: memory bandwidth, MB/s; None without an inventory (capacity unknown)
-    :param neighbours: what runs in the domain now
-    """
-
-    uuid: str
-    l3_id: int
-    nodes: tuple[int, ...]
-    socket: int
-    chassis: int
-    ways: Amount | None
-    bandwidth_mbps: Amount | None
-    neighbours: frozenset[NeighbourTrait]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuView:
-    """Our provider that describes one GPU.
-
-    :param uuid: its provider (not nova's PCI provider; the two share the PCI address)
-    :param address: PCI address; nova's provider of the device is named ``<compute node>_<address>``
-    :param node: NUMA node; None when firmware does not say
-    :param switch: number of the PCI switch; None when it has none
-    :param links: nominal link to each other GPU of the host that has a listed link, by address
-    """
-
-    uuid: str
-    address: str
-    node: int | None
-    switch: int | None
-    links: Mapping[str, GpuLink]
-
-
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """Our part of one compute node's provider tree.
-
-    :param root_uuid: nova's root provider, equal to ``HostState.uuid``
-    :param name: the root's name
-    :param traits: our traits of the root (RDT capability, shape, packing strategy, tiers)
-    :param rdt: host-wide RDT resources; None when the host has none
-    :param l3: L3 domains, ascending by id
-    :param gpus: GPUs, ascending by address
-    :param pci: nova's PCI providers below the root, uuid by address
-    """
-
-    root_uuid: str
-    name: str
-    traits: frozenset[str]
-    rdt: RdtView | None
-    l3: tuple[L3View, ...]
-    gpus: tuple[GpuView, ...] = ()
-    pci: Mapping[str, str] = field(default_factory=dict)
-
-
-class ViewState(StrEnum):
-    """How far the view can be trusted."""
-
-    EMPTY = "empty"  # nothing was ever read
-    FRESH = "fresh"
-    STALE = "stale"  # older than the configured bound
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSnapshot:
-    """The fleet at one moment; never changes, a refresh makes a new one.
-
-    :param hosts: hosts by root provider uuid
-    :param age_s: seconds since the read that it comes from began; infinite when nothing was ever read
-    :param state: whether ``age_s`` is within the configured bound
-    :param version: counts refreshes that changed something
-    """
-
-    hosts: Mapping[str, HostView]
-    age_s: float
-    state: ViewState
-    version: int = 0
-
-    def host(self, root_uuid: str) -> HostView | None:
-        """Return the host with this root provider, None when it publishes nothing of ours."""
-        return self.hosts.get(root_uuid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from nova_numa_ext.clients import COMPUTE_VERSION, one_reading
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
-from placement_traits.view import FleetSnapshot
+from placement_traits.fleet import FleetSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from osc_lib.command import command
 
 from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Provider
+from placement_traits.fleet import Amount, HostView
 from placement_traits.names import NeighbourTrait, TierTrait
-from placement_traits.view import Amount, HostView
 
 
 class ListHost(command.Lister):  # type: ignore[misc]

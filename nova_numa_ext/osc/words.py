@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from nova_numa_ext.osc.cloud import Stock
 from placement_traits import names
-from placement_traits.view import Amount
+from placement_traits.fleet import Amount
 
 _PLURALS = ("NODES", "SOCKETS", "L3_DOMAINS")
 

@@ -22,6 +22,7 @@ from nova_numa_ext.policy.interference import may_share
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import L3Amount, WorkloadRequest
+from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import (
     InterferenceClass,
     NeighbourTrait,
@@ -30,7 +31,6 @@ from placement_traits.names import (
     Tier,
     TierTrait,
 )
-from placement_traits.view import Amount, HostView, L3View
 
 ANIMALS: dict[NeighbourTrait, InterferenceClass] = {
     NeighbourTrait.RABBIT: InterferenceClass.RABBIT,

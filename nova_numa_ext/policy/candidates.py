@@ -18,8 +18,8 @@ from nova_numa_ext.policy.interference import penalty
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import L3Amount, WorkloadRequest
+from placement_traits.fleet import HostView, L3View
 from placement_traits.names import NeighbourTrait, Tier
-from placement_traits.view import HostView, L3View
 
 OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
     Tier.LC: frozenset({NeighbourTrait.BE}),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.request import L3Amount
+from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
-from placement_traits.view import Amount, HostView, L3View
 
 _TIERS: Final = {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
 _CLASSES: Final = {

@@ -27,7 +27,7 @@ from nova_numa_ext.policy.candidates import Candidate, class_penalty, shared_tie
 from nova_numa_ext.policy.cells import GuestCell, HostCell
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
-from placement_traits.view import Amount, HostView, L3View
+from placement_traits.fleet import Amount, HostView, L3View
 
 SCORED: Final = (
     Term.SLICES,

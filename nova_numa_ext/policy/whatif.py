@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nova_numa_ext.policy import admission
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.request import WorkloadRequest
-from placement_traits.view import FleetSnapshot, HostView
+from placement_traits.fleet import FleetSnapshot, HostView
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from nova_numa_ext.policy.score import Offer
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 from nova_numa_ext.scheduler import facts
+from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
-from placement_traits.view import FleetSnapshot, HostView, ViewState
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from nova_numa_ext.policy.cells import (
 )
 from nova_numa_ext.request import L3Amount
 from placement_traits import names
-from placement_traits.view import HostView
+from placement_traits.fleet import HostView
 
 _MOST_HOSTS_REMEMBERED = 50_000
 

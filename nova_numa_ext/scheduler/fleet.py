@@ -7,7 +7,8 @@ from oslo_config import cfg
 
 from nova_numa_ext import clients
 from nova_numa_ext.conf import GROUP
-from placement_traits.view import FleetSnapshot, FleetView, ViewSettings
+from placement_traits.fleet import FleetSnapshot
+from placement_traits.view import FleetView, ViewSettings
 
 
 class Fleet(Protocol):

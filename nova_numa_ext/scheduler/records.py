@@ -16,7 +16,7 @@ from nova_numa_ext.policy.score import Score
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish
-from placement_traits.view import L3View
+from placement_traits.fleet import L3View
 
 _MOST_CANDIDATES = 16
 _MOST_NAMES = 20

@@ -12,11 +12,12 @@ from support.hosts import SETTINGS, four_nodes
 
 from placement_traits import names
 from placement_traits.errors import ServiceUnavailableError
+from placement_traits.fleet import Amount, ViewState
 from placement_traits.names import GpuLink, NeighbourTrait
 from placement_traits.reporter import Reporter
 from placement_traits.topology import Gpu
 from placement_traits.tree import L3State, wanted_tree
-from placement_traits.view import Amount, FleetView, ViewSettings, ViewState
+from placement_traits.view import FleetView, ViewSettings
 
 
 def two_nodes(**changes):

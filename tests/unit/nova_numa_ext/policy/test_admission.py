@@ -10,8 +10,8 @@ from nova_numa_ext.policy import admission, whatif
 from nova_numa_ext.policy.cells import HostCell
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
 from nova_numa_ext.request import parse
+from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
-from placement_traits.view import FleetSnapshot, ViewState
 
 
 def said(reasons):
