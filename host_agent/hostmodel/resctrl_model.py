@@ -29,7 +29,9 @@ _MONITOR_FILES: Final = ("cpus", "cpus_list", "tasks")
 _WRITABLE: Final = frozenset(
     {"cpus", "cpus_list", "tasks", "schemata", "mode", "max_threshold_occupancy"}
 )
+_INT32: Final = 1 << 31
 _UINT32: Final = 1 << 32
+_UINT64: Final = 1 << 64
 _Id = Literal["closid", "rmid"]
 
 
@@ -463,9 +465,7 @@ class ResctrlModel:
     def _stage(
         self, control: _Control, name: str, rest: str, staged: dict[tuple[str, int], int]
     ) -> None:
-        for entry in rest.split(";"):
-            if not entry:
-                break
+        for entry in rest.removesuffix(";").split(";"):
             number, equals, value = entry.partition("=")
             if not equals or not re.fullmatch(r"\+?[0-9]+", number):
                 raise self._fail(errno.EINVAL, "Missing '=' or non-numeric domain")
@@ -479,9 +479,9 @@ class ResctrlModel:
 
     def _parse_mask(self, control: _Control, name: str, domain: int, text: str) -> int:
         shape = self.shape
-        if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+", text):
+        mask = int(text, 16) if re.fullmatch(r"\+?(0[xX])?[0-9a-fA-F]+", text) else _UINT64
+        if mask >= _UINT64:
             raise self._fail(errno.EINVAL, f"Non-hex character in the mask {text}")
-        mask = int(text, 16)
         if mask > shape.full or (mask == 0 and shape.min_cbm_bits > 0):
             raise self._fail(errno.EINVAL, "Mask out of range")
         if not shape.amd and not is_contiguous(mask):
@@ -499,9 +499,9 @@ class ResctrlModel:
     def _parse_bandwidth(self, control: _Control, name: str, domain: int, text: str) -> int:
         del control, name, domain
         shape = self.shape
-        if not re.fullmatch(r"\+?[0-9]+", text):
+        value = int(text) if re.fullmatch(r"\+?[0-9]+", text) else _UINT32
+        if value >= _UINT32:
             raise self._fail(errno.EINVAL, f"Invalid MB value {text}")
-        value = int(text)
         if not shape.mba_min <= value <= shape.mba_max:
             limits = f"[{shape.mba_min},{shape.mba_max}]"
             raise self._fail(errno.EINVAL, f"MB value {value} out of range {limits}")
@@ -543,9 +543,9 @@ class ResctrlModel:
             value = int(data, 0)
         except ValueError:
             raise _error(errno.EINVAL) from None
-        if not 0 <= value < _UINT32:
+        if value >= _UINT32:
             raise _error(errno.ERANGE)
-        if value > self.shape.l3_bytes:
+        if not 0 <= value <= self.shape.l3_bytes:
             raise _error(errno.EINVAL)
         self._threshold = value
 
@@ -658,14 +658,12 @@ class ResctrlModel:
     def _parse_cpus(self, name: str, data: str) -> set[int]:
         text = data.strip()
         try:
-            if name == "cpus":
-                mask = int(text.replace(",", "") or "0", 16)
-                return {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
-            new = set(_parse_cpu_list(text))
+            new = _cpu_mask(text) if name == "cpus" else _cpu_set(text, self.shape.cpus)
         except ValueError:
             raise self._fail(errno.EINVAL, "Bad CPU list/mask") from None
         if new and max(new) > max(self.shape.cpus):
-            raise self._fail(errno.ERANGE, "Bad CPU list/mask")
+            too_big = errno.EOVERFLOW if name == "cpus" else errno.ERANGE
+            raise self._fail(too_big, "Bad CPU list/mask")
         return new
 
     # -- counters --
@@ -729,18 +727,37 @@ def _error(number: int) -> OSError:
 
 
 def _integer(text: str) -> int | None:
+    """Parse a 32-bit number as the kernel does; None when it is none."""
     try:
-        return int(text.strip(" \t\n"), 0)
+        number = int(text.strip(" \t\n"), 0)
     except ValueError:
         return None
+    return number if abs(number) < _INT32 else None
 
 
-def _parse_cpu_list(text: str) -> Iterator[int]:
+def _cpu_mask(text: str) -> set[int]:
+    if not re.fullmatch(r"[0-9a-fA-F,]*", text):
+        raise ValueError(text)
+    mask = int(text.replace(",", "") or "0", 16)
+    return {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
+
+
+def _cpu_set(text: str, online: frozenset[int]) -> set[int]:
+    """Parse ``1,4-6,8-15:2/4`` and ``all`` (first-last:used/every)."""
+    found: set[int] = set()
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?\s*", part)
+        if part == "all":
+            found |= online
+            continue
         if not match:
             raise ValueError(text)
-        yield from range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        used, every = int(match[3] or 1), int(match[4] or 1)
+        if last < first or not 0 < used <= every:
+            raise ValueError(text)
+        found |= {cpu for cpu in range(first, last + 1) if (cpu - first) % every < used}
+    return found
 
 
 def _cpu_list(cpus: Iterable[int]) -> str:

@@ -90,7 +90,7 @@ class ModelWorld:
     own_tid: int | None = None
 
     def __init__(self, profile: KernelProfile, shape: Shape = INTEL, limbo_s: float = 0.0) -> None:
-        self._table = ThreadTable([1])
+        self._table = ThreadTable([1000])
         self._directory = tempfile.TemporaryDirectory(
             prefix="numa-ext-proc-"
         )  # goes with the object
@@ -180,6 +180,8 @@ def _obey(commands: int, answers: int) -> None:
                 thread, stop, answer = threads.pop()
                 stop.set()
                 thread.join()
+                while os.path.exists(f"/proc/self/task/{answer}"):  # joined is not yet gone
+                    os.sched_yield()
             case _:
                 answer = os.fork()
                 if answer == 0:
