@@ -82,6 +82,8 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
         if not guest.workload.floating:
             assignments.append(_dedicated(host, guest))
             continue
+        if guest.hands_off and guest.uuid not in homes:
+            continue  # it is just being started: where its memory is will be known when it runs
         try:
             found = _floating(host, guest, homes.get(guest.uuid, ()), placed)
         except CapabilityMissingError as error:

@@ -235,15 +235,25 @@ def test_one_broken_server_does_not_harm_the_others(bench: Bench) -> None:
     assert bench.host.memory_mb(good) == {home: 64}
 
 
-def test_a_paused_server_is_not_touched(bench: Bench) -> None:
+def test_a_server_that_is_being_started_is_not_touched(bench: Bench) -> None:
     server = bench.host.boot(be(), {3: 64}, Activity.PAUSED)
     bench.round()
-    assert [name for name, _ in bench.host.writes] == ["partition"]
-    (wish,) = bench.host.wishes
-    assert not wish.running
+    assert bench.host.writes == []
     bench.host.running[server.uuid].activity = Activity.RUNNING
     bench.round()
-    assert [name for name, _ in bench.host.writes] == ["partition", "pin", "partition", "move"]
+    assert [name for name, _ in bench.host.writes] == ["pin", "partition"]
+    assert bench.host.vcpu_cpus(server) == ["6"], "it lives where its memory already is"
+
+
+def test_a_server_that_is_paused_later_keeps_its_place(bench: Bench) -> None:
+    critical, server = bench.host.boot(lc()), bench.host.boot(be(), {0: 64})
+    bench.round()
+    for uuid in (critical.uuid, server.uuid):
+        bench.host.running[uuid].activity = Activity.PAUSED
+    bench.host.running[server.uuid].memory_kb = {2: 64 * 1024}
+    bench.round()
+    assert bench.host.memory_mb(server) == {2: 64}
+    assert {(w.tier, w.running) for w in bench.host.wishes} == {("LC", False), ("BE", False)}
 
 
 def test_pages_of_a_migrating_server_stay(bench: Bench) -> None:

@@ -2,13 +2,14 @@
 """CPU lists."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent import cpus
 from placement_traits.errors import InvalidValueError
 
 
+@settings(deadline=None)
 @given(st.frozensets(st.integers(0, 4095)))
 def test_a_list_is_read_back_as_it_was(numbers: frozenset[int]) -> None:
     assert cpus.parse(cpus.text(numbers)) == numbers

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, move
@@ -175,6 +175,7 @@ def test_pages_that_are_not_resident_are_left_alone() -> None:
     assert report.remaining_kb == 0
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12),
     st.lists(st.integers(0, 10), min_size=4, max_size=4).filter(any),

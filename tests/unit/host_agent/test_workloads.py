@@ -2,7 +2,7 @@
 """From a domain's XML to what the server wants, and what may be done to it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.workloads import Activity, Unmanaged, Workload, parse
@@ -110,12 +110,14 @@ def test_memory_backing_decides_whether_pages_may_move(backing: str, word: str) 
     assert word in (parse(xml, Activity.RUNNING).domain.immovable or "")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_rubbish_is_refused_in_our_words(text: str) -> None:
     with pytest.raises(InvalidValueError):
         parse(text, Activity.RUNNING)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The privileged operations on real processes of this machine, in process and over oslo.privsep.
+
+A stand-in for QEMU has what counts: ``-uuid`` and ``-m`` on its command line, a thread named like a vCPU, guest memory
+with a guard page behind, and a pid file.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import uuid as uuids
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from host_agent.paths import HostPaths
+from host_agent.privileged import guest_ram
+from host_agent.privileged.operations import HostOperations
+from host_agent.privileged.processes import ProcessGoneError
+from host_agent.privileged.shapes import MoveLimits, PartitionWish, Pin, Role, Target
+from placement_traits.errors import InvalidValueError
+
+MB = 1 << 20
+LIMITS = MoveLimits(1 << 40, 0, 60.0)
+
+_STAND_IN = """
+import ctypes, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+size = 8 << 20
+place = libc.mmap(None, size + 2 * (2 << 20), 0, 0x22, -1, 0)
+start = (place + (2 << 20) - 1) & ~((2 << 20) - 1)
+assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), 3) == 0
+ctypes.memset(start, 1, size)
+def vcpu():
+    libc.prctl(15, b"CPU 0/TCG", 0, 0, 0)
+    print("ready", flush=True)
+    time.sleep(600)
+threading.Thread(target=vcpu, daemon=True).start()
+time.sleep(600)
+"""
+
+
+@dataclass
+class StandIn:
+    """A process like QEMU's, and the operations that know its pid folder."""
+
+    uuid: str
+    process: "subprocess.Popen[bytes]"
+    paths: HostPaths
+    operations: HostOperations
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Iterator[StandIn]:
+    uuid = str(uuids.uuid4())
+    command = [sys.executable, "-c", _STAND_IN, "-uuid", uuid, "-m", "8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    (pids / "instance-1.pid").write_text(f"{process.pid}\n")
+    (pids / "instance-2.pid").write_text("not a pid")
+    (pids / "instance-3.pid").write_text(str(os.getpid()))
+    paths = HostPaths(libvirt_pids=pids, resctrl=tmp_path / "nothing")
+    yield StandIn(uuid, process, paths, HostOperations(paths))
+    process.kill()
+    process.wait(10)
+
+
+def test_a_process_is_found_with_its_threads(stand_in: StandIn) -> None:
+    found = stand_in.operations.process(stand_in.uuid)
+    assert found.pid == stand_in.process.pid
+    (vcpu,) = [thread for thread in found.threads if thread.role == Role.VCPU]
+    assert (vcpu.vcpu, vcpu.name) == (0, "CPU 0/TCG")
+    assert found.mems
+
+
+def test_a_process_that_carries_another_uuid_is_not_taken(stand_in: StandIn) -> None:
+    with pytest.raises(ProcessGoneError):
+        stand_in.operations.process(str(uuids.uuid4()))
+    with pytest.raises(InvalidValueError):
+        stand_in.operations.process("../../etc")
+
+
+def test_a_process_without_a_pid_file_of_libvirt_is_not_taken(stand_in: StandIn) -> None:
+    """Anybody can write a UUID on a command line; only libvirt writes pid files."""
+    (stand_in.paths.libvirt_pids / "instance-1.pid").unlink()
+    with pytest.raises(ProcessGoneError):
+        stand_in.operations.process(stand_in.uuid)
+
+
+def test_a_dead_process_is_told(stand_in: StandIn) -> None:
+    stand_in.operations.process(stand_in.uuid)
+    stand_in.process.kill()
+    stand_in.process.wait(10)
+    with pytest.raises(ProcessGoneError):
+        stand_in.operations.process(stand_in.uuid)
+
+
+def test_guest_memory_is_found_and_counted(stand_in: StandIn) -> None:
+    (found,) = stand_in.operations.guest_ram(stand_in.uuid)
+    assert found.end - found.start == 8 * MB
+    assert sum(kib for _, kib in found.resident_kb) == 8 * 1024
+    sampled = stand_in.operations.sample(stand_in.uuid, [(found.start, found.end)], 64)
+    assert sampled == ((0, 64),) or {node for node, _ in sampled} == {
+        n for n, _ in found.resident_kb
+    }
+
+
+def test_only_threads_of_the_process_are_pinned(stand_in: StandIn) -> None:
+    cpu = min(os.sched_getaffinity(stand_in.process.pid))
+    tid = stand_in.operations.process(stand_in.uuid).threads[-1].tid
+    pins = [Pin(tid, str(cpu)), Pin(os.getpid(), str(cpu)), Pin(tid + 10**6, "0")]
+    before = os.sched_getaffinity(0)
+    failures = stand_in.operations.pin(stand_in.uuid, pins)
+    assert os.sched_getaffinity(tid) == {cpu}
+    assert os.sched_getaffinity(0) == before
+    assert [failure.tid for failure in failures] == [os.getpid(), tid + 10**6]
+
+
+def test_a_cpu_that_does_not_exist_is_told(stand_in: StandIn) -> None:
+    tid = stand_in.operations.process(stand_in.uuid).threads[0].tid
+    ((_, problem),) = stand_in.operations.pin(stand_in.uuid, [Pin(tid, "4000")])
+    assert problem == "Invalid argument"
+
+
+def test_memory_that_is_in_its_place_is_not_moved(stand_in: StandIn) -> None:
+    (found,) = stand_in.operations.guest_ram(stand_in.uuid)
+    node = found.resident_kb[0][0]
+    target = Target(found.start, found.end, ((node, 1.0),))
+    report = stand_in.operations.move_memory(stand_in.uuid, [target], LIMITS)
+    assert report._replace(seconds=0.0) == (0, 0, 0, 0, 0.0, "")
+
+
+def test_a_node_that_is_not_there_is_told(stand_in: StandIn) -> None:
+    (found,) = stand_in.operations.guest_ram(stand_in.uuid)
+    target = Target(found.start, found.end, ((900, 1.0),))
+    report = stand_in.operations.move_memory(stand_in.uuid, [target], LIMITS)
+    assert report.problem
+    assert report.moved_kb == 0
+
+
+def test_memory_beside_the_guests_is_never_touched(stand_in: StandIn) -> None:
+    (found,) = stand_in.operations.guest_ram(stand_in.uuid)
+    target = Target(found.start - 4096, found.end, ((0, 1.0),))
+    report = stand_in.operations.move_memory(stand_in.uuid, [target], LIMITS)
+    assert "is not guest memory" in report.problem
+
+
+def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
+    wish = PartitionWish(stand_in.uuid, "BE", (0,), (), ((0, 50),), True)
+    report = stand_in.operations.partition([wish], True, 1, True)
+    assert "no resctrl file system is mounted" in report.problem
+    assert stand_in.operations.partition([], True, 1, True).problem == ""
+    assert stand_in.operations.reset_partitions(True) == ()
+
+
+_OVER_PRIVSEP = """
+import json, sys
+from oslo_privsep import priv_context
+from host_agent import conf as agent_conf
+from host_agent.privileged import separated
+from host_agent.privileged.shapes import *
+uuid = sys.argv[1]
+conf = agent_conf.load(sys.argv[2:])
+seam = separated.Separated(conf)
+separated.context.start(method=priv_context.Method.FORK)
+found = seam.process(uuid)
+(ram,) = seam.guest_ram(uuid)
+sample = seam.sample(uuid, [(ram.start, ram.end)], 16)
+failures = seam.pin(uuid, [Pin(found.threads[-1].tid, "0"), Pin(1, "0")])
+target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
+report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
+wish = PartitionWish(uuid, "BE", (0,), (), ((0, 50),), True)
+partition = seam.partition([wish], True, 1, True)
+try:
+    seam.process("00000000-0000-0000-0000-000000000000")
+    error = ""
+except Exception as raised:
+    error = f"{type(raised).__name__}: {raised}"
+print(json.dumps([found.pid, found.threads[-1].cpus, found.threads[-1].role, ram.end - ram.start, sample,
+    [f.tid for f in failures], report.problem, partition.places[0].problem, seam.reset_partitions(True), error]))
+"""
+
+
+@pytest.mark.root
+def test_the_same_over_privsep(stand_in: StandIn, tmp_path: Path) -> None:
+    """A helper process with four capabilities answers; named tuples and our errors arrive whole."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the helper is forked with capabilities")
+    config = tmp_path / "agent.conf"
+    config.write_text(
+        f"[libvirt_host]\npid_dir = {stand_in.paths.libvirt_pids}\n[host]\nresctrl = {tmp_path}/nothing\n"
+    )
+    command = [sys.executable, "-c", _OVER_PRIVSEP, stand_in.uuid, f"--config-file={config}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    pid, _cpus, role, size, sample, failed, moved, placed, reset, error = answer
+    assert (pid, role, size) == (stand_in.process.pid, "vcpu", 8 * MB)
+    assert sum(count for _, count in sample) == 16
+    assert (failed, moved, reset) == ([1], "", [])
+    assert "no resctrl file system is mounted" in placed
+    assert error.startswith("ProcessGoneError: no process under")
+
+
+def test_memory_backends_of_this_machines_own_qemu_are_understood() -> None:
+    """What libvirt 9 writes on the command line."""
+    line = json.dumps({"qom-type": "memory-backend-ram", "id": "pc.ram", "size": 134217728})
+    assert guest_ram.backend_sizes(["qemu", "-object", line]) == (134217728,)

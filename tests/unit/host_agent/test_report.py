@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent tells Placement, and what happens while Placement is down."""
+
+import threading
+from dataclasses import dataclass
+
+from host_agent.assignment import Assignment, Decision, Guest, Observation
+from host_agent.loop import Round
+from host_agent.metrics import Metrics
+from host_agent.report import Publisher, PublishSettings, neighbours, wanted
+from host_agent.workloads import Activity, parse
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
+from placement_traits.tree import ProviderTree
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+SETTINGS = PublishSettings("compute1", PackingTrait.PACK, frozenset(Tier), 1, 60.0, 0.01)
+
+
+def turn(*servers: tuple[Server, int], activity: Activity = Activity.RUNNING) -> Round:
+    """A round in which each server was put on one CPU."""
+    guests = tuple(Guest(parse(server.xml, activity)) for server, _ in servers)
+    decided = tuple(
+        Assignment(server.uuid, vcpu_cpus={0: frozenset({cpu})}) for server, cpu in servers
+    )
+    return Round(Observation(four_nodes(), guests), Decision(decided))
+
+
+def test_neighbours_are_told_per_l3_domain() -> None:
+    devil = Server("devil", {**BE_SPECS, "numa_ext:interference_class": "devil"})
+    found = neighbours(turn((Server("lc", LC_SPECS, cpus=(1,)), 1), (devil, 4)))
+    assert {l3: state.neighbours for l3, state in found.items()} == {
+        0: {NeighbourTrait.LC},
+        1: set(),
+        2: {NeighbourTrait.BE, NeighbourTrait.DEVIL},
+        3: set(),
+    }
+
+
+def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
+    import dataclasses
+
+    without = dataclasses.replace(SETTINGS, tiers=frozenset({Tier.BE}))
+    assert TierTrait.LC in wanted(turn(), SETTINGS, 0).root_traits
+    assert TierTrait.LC not in wanted(turn(), without, 0).root_traits
+
+
+@dataclass
+class _Report:
+    changes: tuple[()] = ()
+    problems: tuple[()] = ()
+
+
+class Placement:
+    """Down as often as told, then up."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.tries = 0
+        self.written: list[ProviderTree] = []
+        self.changed = threading.Condition()
+
+    def sync(self, tree: ProviderTree) -> _Report:
+        with self.changed:
+            self.tries += 1
+            self.changed.notify_all()
+            if self.tries <= self.failures:
+                raise ServiceUnavailableError("Placement is down")
+            self.written.append(tree)
+        return _Report()
+
+    def wait_for_writes(self, number: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.written) >= number, 30)
+
+
+def test_what_was_missed_is_caught_up_in_one_pass() -> None:
+    placement, metrics = Placement(failures=3), Metrics()
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, metrics)
+    thread = publisher.start()
+    for cpu in (0, 2, 4):
+        publisher.heard(turn((Server("be", BE_SPECS), cpu)))
+    last = wanted(turn((Server("be", BE_SPECS), 4)), SETTINGS, 0)
+    placement.wait_for_writes(1)
+    publisher.stop()
+    thread.join(10)
+    assert placement.written[-1] == last
+    assert metrics.placement_synced
+
+
+def test_an_unchanged_tree_is_not_written_again() -> None:
+    placement = Placement(failures=0)
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    thread = publisher.start()
+    publisher.heard(turn())
+    placement.wait_for_writes(1)
+    publisher.heard(turn())
+    publisher.heard(turn((Server("be", BE_SPECS), 2)))
+    placement.wait_for_writes(2)
+    publisher.stop()
+    thread.join(10)
+    assert len(placement.written) == 2
+
+
+def test_an_unforeseen_error_does_not_end_the_thread() -> None:
+    placement = Placement(failures=0)
+    tries = 0
+
+    def make() -> Placement:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise RuntimeError("unforeseen")
+        return placement
+
+    publisher = Publisher(lambda: SETTINGS, make, lambda: 0, Metrics())
+    thread = publisher.start()
+    publisher.heard(turn())
+    placement.wait_for_writes(1)
+    publisher.stop()
+    thread.join(10)
+    assert tries == 3
+
+
+def test_a_paused_round_says_nothing_new() -> None:
+    placement = Placement(failures=0)
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    import dataclasses
+
+    publisher.heard(dataclasses.replace(turn(), paused=True))
+    assert not publisher.publish_once()
