@@ -253,11 +253,14 @@ class Lab:
                 stop_all(processes)
 
     def _stop_host(self, host: EmulatedHost) -> None:
-        with self._progress.step(f"stopping {host.name}"):
-            host.stop()
+        if host.process.alive():
+            with self._progress.step(f"stopping {host.name}"):
+                host.stop()
+        else:
+            host.stop()  # closes what is left of its connection
 
     def _stop_local(self) -> None:
-        if self._local.alive():
+        if self._local.running():
             with self._progress.step("stopping the local compute"):
                 self._local.stop()
 

@@ -9,12 +9,12 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import configuration
 from .controlplane import service_environment
-from .process import Process, wait_for
+from .process import Process, stop_all, wait_for
 from .service import Service
 from .settings import HostConfig, Settings
 from .terminal import Progress
@@ -100,8 +100,12 @@ class LocalCompute:
         return self._nova_compute().process
 
     def alive(self) -> bool:
-        """Whether its namespaces exist: everything of it lives in them."""
+        """Whether its namespaces are held: without them nothing can be started in it."""
         return self._holder.alive()
+
+    def running(self) -> bool:
+        """Whether anything of it runs."""
+        return any(process.alive() for process in self._processes()) or bool(self._guests())
 
     def inside(self, argv: Sequence[str | Path]) -> list[str]:
         """The command ``argv`` as it is run within the namespaces."""
@@ -111,13 +115,12 @@ class LocalCompute:
         return entered + [str(word) for word in argv]
 
     def stop(self) -> None:
-        """End guests, services and namespaces, and take our cgroups away."""
-        if not self._holder.alive():
-            return
-        for service in reversed(self.services()):
-            service.process.stop()
-        self._end_members()
-        self._holder.stop()
+        """End services, guests and namespaces, and take our cgroups away."""
+        *services, last = self._processes()
+        members = self._members_check()
+        stop_all(services)
+        wait_for("guests of the local compute have ended", members, 10)
+        last.stop()
         self._remove_cgroups()
 
     # -- parts
@@ -193,29 +196,58 @@ class LocalCompute:
         return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
     def members(self) -> list[int]:
-        """Pids of all processes in our mount namespace but the holder."""
-        identity = self._holder.identity()
-        if identity is None:
-            return []
-        ours = os.stat(f"/proc/{identity.pid}/ns/mnt").st_ino
+        """Pids of all processes in our mount namespaces, guests included, but for the holder."""
+        holder = self._holder.identity()
+        found = _in_mount_namespaces(self._namespaces())
+        return [pid for pid in found if holder is None or pid != holder.pid]
+
+    def _processes(self) -> list[Process]:
+        """All that are started by pid file, the holder of the namespaces last."""
+        services = (self._agent(), self._nova_compute(), self._libvirtd())
+        return [*(service.process for service in services), self._holder]
+
+    def _namespaces(self) -> set[int]:
+        """Inodes of the mount namespaces that our processes live in; never the caller's own one.
+
+        A process that was just started may not have left the caller's namespace yet.
+        """
+        own = os.stat("/proc/self/ns/mnt").st_ino
+        identities = [process.identity() for process in self._processes()]
+        pids = [identity.pid for identity in identities if identity] + self._guests()
+        found = set()
+        for pid in pids:
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.stat(f"/proc/{pid}/ns/mnt").st_ino)
+        return found - {own}
+
+    def _guests(self) -> list[int]:
+        """Pids of guests, by libvirt's pid files: they outlive everything else."""
+        mark = f"guest={configuration.instance_prefix(self._settings)}".encode()
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal() or int(entry.name) == identity.pid:
-                continue
-            # A process may end while we look; kernel threads and zombies have no namespace.
-            with contextlib.suppress(OSError):
-                if (entry / "ns" / "mnt").stat().st_ino == ours:
-                    found.append(int(entry.name))
+        for file in (self._settings.run / "libvirt" / "qemu").glob("*.pid"):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                pid = int(file.read_text())
+                if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
         return found
 
-    def _end_members(self) -> None:
+    def _members_check(self) -> Callable[[], bool]:
+        """A check that kills who is left in our namespaces, and is true when there is nobody.
+
+        The namespaces are looked up now: later the processes that show them may have ended.
+        """
+        namespaces = self._namespaces()
+        holder = self._holder.identity()
+        spared = {holder.pid} if holder else set()
+
         def gone() -> bool:
-            for pid in self.members():
+            left = set(_in_mount_namespaces(namespaces)) - spared
+            for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return not self.members()
+            return not left
 
-        wait_for("guests of the local compute have ended", gone, 10)
+        return gone
 
     def _remove_cgroups(self) -> None:
         """libvirt leaves the groups of guests that were killed, and never takes /machine away."""
@@ -236,3 +268,14 @@ class LocalCompute:
             # Guests of somebody else keep it.
             with contextlib.suppress(OSError):
                 top.rmdir()
+
+
+def _in_mount_namespaces(inodes: set[int]) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            # A process may end while we look; kernel threads and zombies have no namespace.
+            with contextlib.suppress(OSError):
+                if (entry / "ns" / "mnt").stat().st_ino in inodes:
+                    found.append(int(entry.name))
+    return found
