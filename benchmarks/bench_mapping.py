@@ -29,10 +29,11 @@ from benchmarks import report
 from host_agent.controllers import mapping
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel import parameters, published
-from host_agent.hostmodel.machines import grid, numaconnect
+from host_agent.hostmodel.machines import grid
 from host_agent.hostmodel.model import Guest, HostModel
 from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS, Workload
 from placement_traits.names import InterferenceClass
+from placement_traits.presets import load as load_preset
 
 NOISE = 0.03
 VANILLA_MOMENTS = 4
@@ -272,7 +273,7 @@ class Draw:
 def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
     """Run every rival and every variant of the agent on one draw."""
     chance = random.Random(f"{seed}/{number}")
-    layout = Layout(numaconnect())
+    layout = Layout(load_preset("numaconnect-6x6x8").topology)
     load = draw_load(chance)
     world = World(layout, load, HostModel(layout.topology, constants))
     vanilla_runs, overbooked_vanilla = [], 0

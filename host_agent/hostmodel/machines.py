@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines of the sources as topologies."""
+"""Machines for simulations: regular ones by number, and one of the sources that is no preset."""
 
 from dataclasses import replace
 
@@ -86,43 +86,22 @@ def _hops(a: int, b: int, chassis: int, columns: int) -> int:
     return min(down, lines - down) + min(across, columns - across)
 
 
-def numaconnect() -> HostTopology:
-    """Return the 288-core machine of Lakew et al.: 6 servers x 3 sockets x 2 nodes x 8 cores, 1176 GB, 2-D torus."""
-    return grid(
-        6,
-        6,
-        8,
-        memory_mb_per_node=1176 * 1024 // 36,
-        nodes_per_socket=2,
-        l3_kb=6144,
-        torus_columns=2,
-    )
-
-
 def xeon_silver_4114() -> HostTopology:
     """Return machine A of BALM's evaluation: 2 sockets x 10 cores.
 
     Bandwidths are derived: Ocean_cp draws 32 GB/s from its full local node (table 5.1) and runs best with 0.6:0.4 local
     to remote (section 5.5), so the remote node gives it two thirds of that.
     """
-    return _dual_socket(10, 14080, 33000, 22000, 65536)
-
-
-def xeon_gold_5218() -> HostTopology:
-    """Return machine B of BALM's evaluation: 2 sockets x 16 cores; bandwidths scaled from machine A by DDR4 clock."""
-    return _dual_socket(16, 22528, 36700, 24400, 32768)
-
-
-def _dual_socket(
-    cores: int, l3_kb: int, local_mbps: int, remote_mbps: int, memory_mb: int
-) -> HostTopology:
-    one = grid(
-        1,
-        2,
-        cores,
-        memory_mb_per_node=memory_mb,
-        l3_kb=l3_kb,
-        bandwidth_mbps=local_mbps,
-        read_bandwidth_mbps=((local_mbps, remote_mbps), (remote_mbps, local_mbps)),
+    local, remote = 33000, 22000
+    return replace(
+        grid(
+            1,
+            2,
+            10,
+            memory_mb_per_node=65536,
+            l3_kb=14080,
+            bandwidth_mbps=local,
+            read_bandwidth_mbps=((local, remote), (remote, local)),
+        ),
+        distances=((10, 21), (21, 10)),
     )
-    return replace(one, distances=((10, 21), (21, 10)))

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from host_agent.controllers.reshuffle import Limits, SearchLimitError, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
-from host_agent.hostmodel.machines import grid, numaconnect
+from host_agent.hostmodel.machines import grid
 from nova_numa_ext.policy.interference import may_share
 from placement_traits.names import InterferenceClass
+from placement_traits.presets import load
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
-BIG = Layout(numaconnect())
+BIG = Layout(load("numaconnect-6x6x8").topology)
 SMALL = Layout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
 
 

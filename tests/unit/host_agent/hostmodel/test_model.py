@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.hostmodel.latency import CURVES
-from host_agent.hostmodel.machines import numaconnect, xeon_silver_4114
+from host_agent.hostmodel.machines import xeon_silver_4114
 from host_agent.hostmodel.model import Guest, HostModel, Signals
 from host_agent.hostmodel.parameters import DATA, Parameters, draws, frozen
 from host_agent.hostmodel.workloads import WORKLOADS, representative
 from placement_traits.names import InterferenceClass
+from placement_traits.presets import load
 
-BIG = numaconnect()
+BIG = load("numaconnect-6x6x8").topology
 BIG_MODEL = HostModel(BIG, frozen())
 DUAL = xeon_silver_4114()
 DUAL_MODEL = HostModel(DUAL, frozen())
