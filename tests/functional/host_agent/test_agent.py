@@ -215,7 +215,7 @@ def test_a_paused_server_is_left_alone_until_it_runs(host: ComputeHost) -> None:
     be = Server("be", BE_SPECS, shared="0")
     pid = host.boot(be, paused=True)
     host.run_once()
-    assert not host.tasks(BE_GROUP) & set(threads(pid))
+    assert host.group_of(pid) == ""
     host.domain(be).resume()
     host.run_once()
     assert set(threads(pid)) <= host.tasks(BE_GROUP)

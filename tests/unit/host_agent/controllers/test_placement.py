@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simple placement rule on hosts where L3 domains, nodes and cores do not coincide."""
+
+from host_agent.assignment import Assignment, Guest, Observation
+from host_agent.controllers.placement import PlacementSettings, decide
+from host_agent.privileged.shapes import Process, RamRange
+from host_agent.workloads import Activity, parse
+from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+
+def host(cores: list[tuple[int, int, tuple[int, ...]]]) -> HostTopology:
+    """Cores as (node, L3, CPUs); nodes are in one socket."""
+    nodes = sorted({node for node, _, _ in cores})
+    domains = sorted({l3 for _, l3, _ in cores})
+    return HostTopology(
+        sockets=(Socket(0),),
+        nodes=tuple(NumaNode(node, 0, 4096) for node in nodes),
+        l3_domains=tuple(
+            L3Domain(l3, 0, tuple(sorted({n for n, other, _ in cores if other == l3})))
+            for l3 in domains
+        ),
+        cores=tuple(Core(i, node, 0, l3, cpus) for i, (node, l3, cpus) in enumerate(cores)),
+    )
+
+
+# Two L3 domains in one node, as on EPYC.
+EPYC = host([(0, 0, (0,)), (0, 0, (1,)), (0, 1, (2,)), (0, 1, (3,))])
+# One L3 over two nodes, as with sub-NUMA clusters.
+CLUSTERS = host([(0, 0, (0,)), (0, 0, (1,)), (1, 0, (2,)), (1, 0, (3,))])
+# Two threads per core, one L3.
+SMT = host([(0, 0, (0, 4)), (0, 0, (1, 5)), (0, 0, (2, 6)), (0, 0, (3, 7))])
+
+
+def run(
+    topology: HostTopology, *servers: Server, memory: dict[int, int] | None = None
+) -> dict[str, Assignment]:
+    """Decide; return assignments by title."""
+    process = Process(1, 1, "0-1", ())
+    kib = tuple((node, mb * 1024) for node, mb in (memory or {0: 64}).items())
+    ram = (RamRange(0x1000, 0x2000, (), 4, 0, kib),)
+    guests = tuple(Guest(parse(s.xml, Activity.RUNNING), process, ram) for s in servers)
+    free = dict.fromkeys(topology.node_ids, 4096)
+    decided = decide(Observation(topology, guests, free), {}, PlacementSettings(be_mba_percent=40))
+    titles = {s.uuid: s.title for s in servers}
+    return {titles[wanted.uuid]: wanted for wanted in decided.assignments}
+
+
+def lc(*cpus: int, **specs: str) -> Server:
+    return Server("lc", {**LC_SPECS, **specs}, cpus=cpus, vcpus=len(cpus))
+
+
+def be(vcpus: int = 1, shared: str = "0-7", **specs: str) -> Server:
+    return Server("be", {**BE_SPECS, **specs}, vcpus=vcpus, shared=shared)
+
+
+def test_within_a_node_the_other_l3_domain_is_taken() -> None:
+    found = run(EPYC, lc(0), be(2))
+    assert found["be"].vcpu_cpus[0] == {2, 3}
+    assert found["be"].partition is not None
+    assert found["be"].partition.mba_percent == ((1, 100),)
+
+
+def test_where_the_other_l3_domain_is_too_small_it_is_shared_and_throttled() -> None:
+    found = run(EPYC, lc(0), be(3))
+    assert found["be"].vcpu_cpus[0] == {1, 2, 3}
+    assert found["be"].partition is not None
+    assert found["be"].partition.mba_percent == ((0, 40), (1, 100))
+
+
+def test_a_cache_over_two_nodes_cannot_be_left_by_changing_the_node() -> None:
+    found = run(CLUSTERS, lc(0), be(1, shared="1-3"))
+    assert found["be"].partition is not None
+    assert found["be"].partition.mba_percent == ((0, 40),)
+
+
+def test_best_effort_never_shares_a_core_with_a_latency_critical_server() -> None:
+    found = run(SMT, lc(0, 1), be(2, shared="2-7"))
+    assert found["be"].vcpu_cpus[0] == {2, 3, 6, 7}
+
+
+def test_ways_are_wanted_in_each_l3_domain_of_the_cpus() -> None:
+    found = run(EPYC, lc(0, 2))
+    assert found["lc"].partition is not None
+    assert found["lc"].partition.ways == ((0, 4), (1, 4))
+
+
+def test_amounts_of_two_groups_are_dealt_to_two_domains() -> None:
+    specs = {
+        **LC_SPECS,
+        "hw:numa_nodes": "2",
+        "resources_N0:CUSTOM_LLC_WAY": "3",
+        "resources_N1:CUSTOM_LLC_WAY": "5",
+        "group_policy": "isolate",
+    }
+    del specs["resources_NODE:CUSTOM_LLC_WAY"]
+    server = Server("lc", specs, cpus=(1, 3), vcpus=2)
+    found = run(EPYC, server)
+    assert found["lc"].partition is not None
+    assert found["lc"].partition.ways == ((0, 3), (1, 5))
+
+
+def test_every_policy_gives_shares_of_its_own() -> None:
+    shares = {
+        policy: run(CLUSTERS, be(1, shared="0-1", **{"numa_ext:memory_policy": policy}))[
+            "be"
+        ].memory_shares
+        for policy in ("local", "first_touch", "uniform_workers", "uniform_all", "bwap")
+    }
+    assert shares == {
+        "local": {0: 1.0, 1: 0.0},
+        "first_touch": None,
+        "uniform_workers": {0: 1.0, 1: 0.0},
+        "uniform_all": {0: 0.5, 1: 0.5},
+        "bwap": {0: 1.0, 1: 0.0},
+    }
+
+
+def test_a_fallback_of_the_policy_is_a_reason() -> None:
+    found = run(CLUSTERS, be(1))
+    assert any("calibrate" in str(reason) for reason in found["be"].reasons)
+
+
+def test_a_server_without_a_tier_stays_in_the_default_group() -> None:
+    plain = Server("plain", {"numa_ext:interference_class": "rabbit"}, shared="0-3")
+    found = run(EPYC, plain)
+    assert found["plain"].partition is None
+    assert found["plain"].vcpu_cpus[0]
+
+
+def test_without_a_shared_set_the_dedicated_cpus_of_others_are_left_out() -> None:
+    found = run(EPYC, lc(0, 2), be(1, shared=""))
+    assert found["be"].vcpu_cpus[0] == {1, 3}
