@@ -16,17 +16,15 @@ def grid(
     threads_per_core: int = 1,
     l3_kb: int = 6144,
     bandwidth_mbps: int | None = None,
-    torus_columns: int = 1,
     read_bandwidth_mbps: Matrix | None = None,
 ) -> HostTopology:
     """Return a regular machine with one L3 domain per node.
 
-    Distances are 10 local, 16 on the same socket, 22 in the same chassis, 160 to a neighbouring chassis, 200 beyond.
+    Distances are 10 local, 16 on the same socket, 22 in the same chassis, 160 to another one.
 
     :param chassis: number of server nodes
     :param nodes_per_chassis: NUMA nodes per server node
     :param cores_per_node: cores per NUMA node
-    :param torus_columns: the chassis form a torus with that many columns
     :param read_bandwidth_mbps: measured bandwidths, row = node of the CPU
     """
     sockets_per_chassis = -(-nodes_per_chassis // nodes_per_socket)
@@ -43,7 +41,7 @@ def grid(
             return 16
         if places[a][0] == places[b][0]:
             return 22
-        return 160 if _hops(places[a][0], places[b][0], chassis, torus_columns) == 1 else 200
+        return 160
 
     rows = range(len(places))
     cores = tuple(
@@ -76,14 +74,6 @@ def grid(
         distances=tuple(tuple(distance(a, b) for b in rows) for a in rows),
         read_bandwidth_mbps=read_bandwidth_mbps,
     )
-
-
-def _hops(a: int, b: int, chassis: int, columns: int) -> int:
-    """Hops between two chassis of a torus."""
-    lines = chassis // columns
-    down = abs(a // columns - b // columns)
-    across = abs(a % columns - b % columns)
-    return min(down, lines - down) + min(across, columns - across)
 
 
 def xeon_silver_4114() -> HostTopology:
