@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with the credentials of nova's own configuration, section ``[placement]``."""
+"""Placement and Nova for commands: sessions from nova's own ``[placement]`` section, and what is read through them."""
 
 from typing import Any
 
@@ -7,12 +7,16 @@ from keystoneauth1 import adapter
 from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
-from placement_traits.client import HttpAdapter
+from nova_numa_ext.policy import whatif
+from nova_numa_ext.request import WorkloadRequest
+from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.view import FleetView
 
 SECTION = "placement"
 COMPUTE_VERSION = "2.96"
+
+_ASKED_FOR_OWN_RESOURCES = 50  # two requests each
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -49,6 +53,27 @@ def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
     view = FleetView(endpoint, background=False)
     view.refresh()
     return view.snapshot()
+
+
+def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
+    """Return what one provider has left, by resource class."""
+    inventories = client.get(f"/resource_providers/{provider}/inventories")["inventories"]
+    usages = client.get(f"/resource_providers/{provider}/usages")["usages"]
+    return {
+        name: int((stock["total"] - stock["reserved"]) * stock["allocation_ratio"])
+        - usages.get(name, 0)
+        for name, stock in inventories.items()
+    }
+
+
+def what_if(endpoint: HttpAdapter, request: WorkloadRequest) -> tuple[whatif.Answer, ...]:
+    """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
+
+    :raises ServiceUnavailableError: Placement does not answer
+    """
+    fleet, client = one_reading(endpoint), PlacementClient(endpoint)
+    asked = sorted(fleet.hosts, key=lambda root: fleet.hosts[root].name)[:_ASKED_FOR_OWN_RESOURCES]
+    return whatif.ask(request, fleet, {root: free_amounts(client, root) for root in asked})
 
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:

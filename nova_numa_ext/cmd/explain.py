@@ -14,13 +14,10 @@ from oslo_config import cfg
 
 from nova_numa_ext import clients, explain, journal
 from nova_numa_ext.conf import GROUP, register_opts
-from nova_numa_ext.policy import whatif
-from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, parse
-from placement_traits.client import PlacementClient
+from nova_numa_ext.request import InvalidRequestError, parse
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 
 _UUID: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-_HOSTS_ASKED_FOR_OWN_RESOURCES: Final = 50
 
 
 class UnknownError(NumaExtError):
@@ -118,16 +115,10 @@ class _Explainer:
                 if as_json
                 else "REFUSED  " + "\nREFUSED  ".join(error.problems)
             )
-        answers = self._ask(request)
+        answers = clients.what_if(clients.placement(self._conf), request)
         if as_json:
             return json.dumps(explain.answers_list(answers), indent=2)
         return explain.answers_text(answers)
-
-    def _ask(self, request: WorkloadRequest) -> tuple[whatif.Answer, ...]:
-        endpoint = clients.placement(self._conf)
-        fleet, client = clients.one_reading(endpoint), PlacementClient(endpoint)
-        asked = list(fleet.hosts)[:_HOSTS_ASKED_FOR_OWN_RESOURCES]
-        return whatif.ask(request, fleet, {root: _free(client, root) for root in asked})
 
     def _server(self, key: str) -> dict[str, Any]:
         compute = clients.compute(self._conf)
@@ -153,15 +144,6 @@ class _Explainer:
                 found: dict[str, Any] = flavor
                 return found
         raise UnknownError(f"{name}: nova knows no such flavor")
-
-
-def _free(client: PlacementClient, root: str) -> dict[str, int]:
-    inventories = client.get(f"/resource_providers/{root}/inventories")["inventories"]
-    usages = client.get(f"/resource_providers/{root}/usages")["usages"]
-    return {
-        name: int((i["total"] - i["reserved"]) * i["allocation_ratio"]) - usages.get(name, 0)
-        for name, i in inventories.items()
-    }
 
 
 def _body(response: Any) -> dict[str, Any] | None:

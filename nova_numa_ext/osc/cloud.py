@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from nova_numa_ext.clients import COMPUTE_VERSION, one_reading
+from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
+from nova_numa_ext.policy.whatif import Answer
+from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import FleetSnapshot
@@ -69,6 +71,10 @@ class Cloud:
     def fleet(self) -> FleetSnapshot:
         """Return one reading of the whole fleet."""
         return one_reading(self._connection.placement)
+
+    def what_if(self, request: WorkloadRequest) -> tuple[Answer, ...]:
+        """Return what every host says to a flavor now."""
+        return what_if(self._connection.placement, request)
 
     def tree(self, host: str) -> tuple[Provider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.

@@ -12,6 +12,7 @@ from nova_numa_ext.osc.cloud import Cloud
 from nova_numa_ext.osc.flavor import CheckFlavor
 from nova_numa_ext.osc.host import ListHost, ShowHost
 from nova_numa_ext.osc.server import ShowServer
+from nova_numa_ext.osc.simulate import Simulate
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
@@ -113,7 +114,27 @@ def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, r
     assert words in rows[0]["Says"]
 
 
+def test_a_what_if_names_what_each_host_lacks(cloud):
+    cloud.host("h1", rdt=False)
+    cloud.host("h2")
+    cloud.host("h3")
+    cloud.boot({**LC, "hw:numa_nodes": "1"}, vcpus=2, count=4)
+    wanted = flavor("big", {**LC, "resources_NODE:CUSTOM_LLC_WAY": "13"})
+    code, rows = run(Simulate, cloud, Compute([wanted]), "--flavor", "big")
+    assert code == 0
+    assert [row["Possible"] for row in rows][-1] == "no"
+    by_host = {row["Host"]: row["Lacks"] for row in rows}
+    assert "classes of service free: 0, wanted: 1" in by_host["h1"]
+
+
 def test_openstackclient_finds_the_commands(capsys):
-    for words in (["host", "list"], ["host", "show"], ["server", "show"], ["flavor", "check"]):
+    commands = (
+        ["host", "list"],
+        ["host", "show"],
+        ["server", "show"],
+        ["flavor", "check"],
+        ["simulate"],
+    )
+    for words in commands:
         assert shell.main(["help", "numa", *words]) == 0
         assert f"numa {' '.join(words)}" in capsys.readouterr().out

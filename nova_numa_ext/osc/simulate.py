@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa simulate``."""
+
+import argparse
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_numa_ext.osc.cloud import Cloud
+from nova_numa_ext.policy.terms import sentence
+from nova_numa_ext.request import parse
+
+
+class Simulate(command.Lister):  # type: ignore[misc]
+    """Ask every host whether a flavor could go there now, and what it lacks. Nothing is booted or claimed.
+
+    It judges what Placement knows; NUMA cells are judged by the scheduler alone, whose decisions numa-ext-explain
+    shows.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the flavor and what the image asks."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--flavor", required=True, metavar="<flavor>", help="Flavor, by name or id"
+        )
+        parser.add_argument(
+            "--image-trait",
+            action="append",
+            default=[],
+            metavar="<trait>",
+            help="Trait that the image requires (can be given several times)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows; an invalid flavor raises InvalidRequestError with its sentences."""
+        cloud: Cloud = self.app.client_manager.numa
+        flavor = cloud.flavor(parsed_args.flavor)
+        request = parse(
+            dict(flavor.extra_specs or {}),
+            vcpus=flavor.vcpus,
+            memory_mb=flavor.ram,
+            image_traits=frozenset(parsed_args.image_trait),
+        )
+        rows = [
+            (
+                answer.host.name,
+                "no" if answer.reasons else "yes",
+                "; ".join(sentence(reason) for reason in answer.reasons),
+            )
+            for answer in cloud.what_if(request)
+        ]
+        return ("Host", "Possible", "Lacks"), rows
