@@ -21,7 +21,9 @@ def candidate_versions(pattern: str) -> dict[str, str]:
 
     :param pattern: regular expression that a package's whole name must match.
     """
-    names = [name for name in _output("apt-cache", "pkgnames").split() if re.fullmatch(pattern, name)]
+    names = [
+        name for name in _output("apt-cache", "pkgnames").split() if re.fullmatch(pattern, name)
+    ]
     if not names:
         return {}
     policy = _output("apt-cache", "policy", *names)

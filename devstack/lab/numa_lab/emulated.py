@@ -33,6 +33,7 @@ from .errors import LabError
 from .guest_shell import GuestShell
 from .memory import proportional_mb
 from .process import Process, wait_for
+from .service import Service
 from .settings import HostConfig, Settings
 from .terminal import Progress
 
@@ -57,6 +58,7 @@ _CONNECT_TIMEOUT_S = 60.0
 # The last try is with one thread for all CPUs: slower, but without the race that panics kernels.
 _BOOT_TRIES = ("multi", "multi", "multi", "single")
 
+_OUR_PACKAGES = ("placement_traits", "nova_numa_ext", "host_agent")
 _SETUP_FAILED = "numa-lab: set-up failed"  # guest/init
 
 _preparing = threading.Lock()
@@ -68,12 +70,14 @@ class GuestService:
 
     :param argv: the command.
     :param environment: in addition to the host's usual variables.
+    :param reads: configuration files and code folders whose change asks for a restart.
     :param ready: shell command that is true, inside, when it serves.
     """
 
     name: str
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    reads: tuple[Path, ...] = ()
     ready: str = ""
     ready_within_s: int = 300
     grace_s: int = 20
@@ -117,7 +121,9 @@ class EmulatedHost:
         self.shape = shape or Shape()
         self.name = f"h{index + 1}"
         self.folder = settings.hosts / self.name
-        self.process = Process(self.name, settings.run / f"{self.name}.pid", self.log / "qemu.log", 5)
+        self.process = Process(
+            self.name, settings.run / f"{self.name}.pid", self.log / "qemu.log", 5
+        )
         connection = Process(
             f"connection to {self.name}",
             settings.run / f"{self.name}-ssh.pid",
@@ -278,34 +284,63 @@ class EmulatedHost:
         return {name: int(pid) for name, pid in (line.split() for line in lines)}
 
     def _libvirtd(self) -> GuestService:
+        # Its configuration is only written while the host is down: no reason to restart it.
         ready = "[ -S /run/libvirt/libvirt-sock ]"
         return GuestService("libvirtd", ("/usr/sbin/libvirtd",), ready=ready)
 
     def _nova_compute(self) -> GuestService:
         argv = (f"{self._settings.venv}/bin/nova-compute", f"--config-file={self._nova_conf}")
-        return GuestService("nova-compute", (str(self._settings.python), *argv))
+        return GuestService(
+            "nova-compute", (str(self._settings.python), *argv), reads=(self._nova_conf,)
+        )
 
     def _agent(self) -> GuestService:
         argv = (f"{self._settings.venv}/bin/numa-host-agent", f"--config-file={self.agent_conf}")
-        return GuestService("numa-host-agent", (str(self._settings.python), *argv))
+        code = (self._settings.checkout / name for name in _OUR_PACKAGES)
+        return GuestService(
+            "numa-host-agent", (str(self._settings.python), *argv), reads=(self.agent_conf, *code)
+        )
 
     @property
     def _nova_conf(self) -> Path:
         return self.folder / "etc" / "nova.conf"
 
     def _start_service(self, service: GuestService, progress: Progress) -> None:
-        if service.name in self.running_services():
+        """Make it run as described: one whose files have changed since it was started is started again."""
+        runs = service.name in self.running_services()
+        stamp = self.folder / "run" / f"{service.name}.started-with"
+        if runs and stamp.exists() and stamp.read_text() == self._fingerprint(service):
             return
-        with progress.step(f"starting {service.name}", self.log / f"{service.name}.log"):
+        verb = "restarting" if runs else "starting"
+        with progress.step(f"{verb} {service.name}", self.log / f"{service.name}.log"):
+            self._halt(service)
             self._launch(service)
 
     def _launch(self, service: GuestService) -> None:
         script = self.folder / "services" / service.name
-        variables = self._environment() | dict(service.environment)
-        words = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), *service.argv]
+        variables = self._service_environment(service)
+        words = [
+            "env",
+            "-i",
+            *(f"{name}={value}" for name, value in variables.items()),
+            *service.argv,
+        ]
         configuration.write_if_changed(script, f"#!/bin/sh\nexec {shlex.join(words)}\n", 0o755)
+        stamp = self.folder / "run" / f"{service.name}.started-with"
+        stamp.write_text(self._fingerprint(service))
         wait = (str(service.ready_within_s), service.ready) if service.ready else ()
         self._control("start", service.name, *wait, timeout_s=service.ready_within_s + 60)
+
+    def _halt(self, service: GuestService) -> None:
+        grace_s = service.grace_s
+        self._control("stop", service.name, str(grace_s), timeout_s=grace_s + 30)
+
+    def _fingerprint(self, service: GuestService) -> str:
+        variables = self._service_environment(service)
+        return Service(self.process, service.argv, variables, service.reads).fingerprint()
+
+    def _service_environment(self, service: GuestService) -> dict[str, str]:
+        return self._environment() | dict(service.environment)
 
     def _control(
         self, action: str, *words: str, timeout_s: float = 60.0
@@ -345,7 +380,9 @@ class EmulatedHost:
                     with contextlib.suppress(FileNotFoundError):
                         self.console.replace(kept)
                     if number == len(tries):
-                        raise LabError(f"{self.name} did not boot in {number} tries: {error}", kept) from error
+                        raise LabError(
+                            f"{self.name} did not boot in {number} tries: {error}", kept
+                        ) from error
                     progress.note(f"boot {number} failed ({error}; see {kept}): trying again")
                     continue
                 seconds = round(time.monotonic() - begun, 1)
@@ -383,7 +420,13 @@ class EmulatedHost:
             stale.unlink()
         self.process.start(machine.command(), folder=self.folder)
         # A panic ends QEMU, which the wait notices.
-        wait_for(f"{self.name} boots", self._shell.listening, _BOOT_TIMEOUT_S, self.process, log=self.console)
+        wait_for(
+            f"{self.name} boots",
+            self._shell.listening,
+            _BOOT_TIMEOUT_S,
+            self.process,
+            log=self.console,
+        )
         self._shell.connect(_CONNECT_TIMEOUT_S)
 
     def _shares(self, booted: kernel.Kernel) -> list[Share]:
@@ -483,8 +526,7 @@ class RunningService:
 
     def stop(self) -> None:
         """End it, if it runs: SIGTERM, and SIGKILL when it takes longer than its grace."""
-        grace_s = self.description.grace_s
-        self.host._control("stop", self.description.name, str(grace_s), timeout_s=grace_s + 30)
+        self.host._halt(self.description)
 
     def restart(self) -> None:
         """End it and start it again."""
@@ -505,8 +547,7 @@ def _prepare(settings: Settings, progress: Progress) -> _Ingredients:
 
 def _compile(settings: Settings) -> None:
     """Byte code of the checkout's packages: hosts cannot write it, and compiling is slow in them."""
-    folders = ["placement_traits", "nova_numa_ext", "host_agent"]
-    present = [name for name in folders if (settings.checkout / name).is_dir()]
+    present = [name for name in _OUR_PACKAGES if (settings.checkout / name).is_dir()]
     # A file that does not compile is not the hosts' trouble: who imports it says so.
     subprocess.run(
         [settings.python, "-m", "compileall", "-q", *present],

@@ -15,7 +15,7 @@ GPUs are QEMU's test devices, each behind a root port of a PCIe bridge that firm
 behind an IOMMU: nova counts them, and VFIO hands them to guests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ _KERNEL_OPTIONS = (
     "intel_iommu=on iommu=pt"
 )
 _FIRMWARE_FOLDERS = ("/usr/share/seabios", "/usr/share/qemu")
+_ROOT_BUS = "bus=pcie.0"
 _FIRST_BRIDGE_BUS = 32
 _BUSES_PER_NODE = 32
 
@@ -61,7 +62,7 @@ class Shape:
         if self.cpus_per_node < 1:
             raise LabError(f"an emulated host needs a CPU per NUMA node, not {self.cpus_per_node}")
         if any(not 0 <= node < NODES for node in self.gpu_nodes):
-            raise LabError(f"GPUs of an emulated host sit on NUMA nodes 0 to {NODES - 1}, not {self.gpu_nodes}")
+            raise LabError(f"GPUs sit on NUMA nodes 0 to {NODES - 1}, not {self.gpu_nodes}")
 
     @property
     def cpus(self) -> int:
@@ -116,78 +117,75 @@ class Machine:
 
     def command(self) -> list[str]:
         """The QEMU command line; file names in it are relative to the host's folder."""
-        memory_mb = self.shape.node_memory_mb * NODES
-        return [
-            str(self.qemu.binary),
-            *(word for folder in _FIRMWARE_FOLDERS for word in ("-L", folder)),
-            *("-name", self.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-            *("-accel", f"tcg,thread={self.threads}", "-machine", "q35,usb=off"),
-            *("-cpu", _CPU_MODEL + (",+rdt-m,+rdt-a" if self.qemu.has_rdt else "")),
-            *("-smp", self._topology(), "-m", f"{memory_mb}M"),
-            *self._numa(),
-            *("-kernel", str(self.kernel), "-initrd", str(self.initramfs), "-append", _KERNEL_OPTIONS),
-            *("-serial", "file:console.log", "-qmp", "unix:qmp.sock,server=on,wait=off"),
-            # Before the devices that it stands in front of.
-            *("-device", "intel-iommu,intremap=on,caching-mode=on"),
-            *("-device", "virtio-rng-pci,bus=pcie.0"),
-            *self._network(),
-            *(word for share in self.shares for word in _file_system(share)),
-            *self._disk(),
-            *self._gpus(),
-        ]
+        return [str(self.qemu.binary), *(word for option in self._options() for word in option)]
 
-    def _topology(self) -> str:
-        cores = self.shape.cpus_per_node
-        return f"{self.shape.cpus},sockets={SOCKETS},dies={DIES_PER_SOCKET},cores={cores},threads=1"
+    def _options(self) -> Iterator[tuple[str, ...]]:
+        for folder in _FIRMWARE_FOLDERS:
+            yield "-L", folder
+        yield "-name", self.name
+        yield from (("-nodefaults",), ("-no-user-config",), ("-no-reboot",))
+        yield "-display", "none"
+        yield "-serial", "file:console.log"
+        yield "-machine", "q35,usb=off"
+        yield "-accel", f"tcg,thread={self.threads}"
+        yield "-cpu", _CPU_MODEL + (",+rdt-m,+rdt-a" if self.qemu.has_rdt else "")
+        yield from self._nodes()
+        yield "-kernel", str(self.kernel)
+        yield "-initrd", str(self.initramfs)
+        yield "-append", _KERNEL_OPTIONS
+        # Before the devices that it stands in front of.
+        yield "-device", "intel-iommu,intremap=on,caching-mode=on"
+        yield "-device", f"virtio-rng-pci,{_ROOT_BUS}"
+        yield from self._network()
+        for share in self.shares:
+            yield from _file_system(share)
+        yield "-drive", f"if=none,id=image,format=raw,readonly=on,file={_escaped(self.image)}"
+        yield "-device", f"virtio-blk-pci,{_ROOT_BUS},drive=image"
+        yield from self._gpus()
 
-    def _numa(self) -> list[str]:
-        words: list[str] = []
+    def _nodes(self) -> Iterator[tuple[str, ...]]:
+        cpus, cores, memory_mb = (
+            self.shape.cpus,
+            self.shape.cpus_per_node,
+            self.shape.node_memory_mb,
+        )
+        yield "-smp", f"{cpus},sockets={SOCKETS},dies={DIES_PER_SOCKET},cores={cores},threads=1"
+        yield "-m", f"{memory_mb * NODES}M"
         for node in range(NODES):
-            memory = f"memory-backend-ram,id=memory{node},size={self.shape.node_memory_mb}M"
-            words += ["-object", memory, "-numa", f"node,nodeid={node},memdev=memory{node}"]
+            yield "-object", f"memory-backend-ram,id=memory{node},size={memory_mb}M"
+            yield "-numa", f"node,nodeid={node},memdev=memory{node}"
         for node in range(NODES):
             socket, die = divmod(node, DIES_PER_SOCKET)
-            words += [
-                word
-                for core in range(self.shape.cpus_per_node)
-                for word in (
-                    "-numa",
-                    f"cpu,node-id={node},socket-id={socket},die-id={die},core-id={core},thread-id=0",
-                )
-            ]
+            place = f"node-id={node},socket-id={socket},die-id={die}"
+            for core in range(cores):
+                yield "-numa", f"cpu,{place},core-id={core},thread-id=0"
         for (source, target), distance in _DISTANCES.items():
-            words += ["-numa", f"dist,src={source},dst={target},val={distance}"]
-        return words
+            yield "-numa", f"dist,src={source},dst={target},val={distance}"
 
-    def _network(self) -> list[str]:
-        address = f"52:54:00:4e:{{}}:{self.number:02x}"
-        return [
-            *("-netdev", f"user,id=user,hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22"),
-            *("-device", f"virtio-net-pci,bus=pcie.0,netdev=user,romfile=,mac={address.format('00')}"),
-            *("-netdev", f"socket,id=peers,mcast=230.0.0.1:{self.peer_port},localaddr=127.0.0.1"),
-            *("-device", f"virtio-net-pci,bus=pcie.0,netdev=peers,romfile=,mac={address.format('01')}"),
-        ]
+    def _network(self) -> Iterator[tuple[str, ...]]:
+        peers = f"mcast=230.0.0.1:{self.peer_port},localaddr=127.0.0.1"
+        yield "-netdev", f"user,id=user,hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22"
+        yield "-netdev", f"socket,id=peers,{peers}"
+        for index, network in enumerate(("user", "peers")):
+            address = f"52:54:00:4e:{index:02x}:{self.number:02x}"
+            device = f"virtio-net-pci,{_ROOT_BUS},romfile=,netdev={network},mac={address}"
+            yield "-device", device
 
-    def _disk(self) -> list[str]:
-        drive = f"if=none,id=image,format=raw,readonly=on,file={_escaped(self.image)}"
-        return ["-drive", drive, "-device", "virtio-blk-pci,bus=pcie.0,drive=image"]
-
-    def _gpus(self) -> list[str]:
-        words: list[str] = []
+    def _gpus(self) -> Iterator[tuple[str, ...]]:
         for node in sorted(set(self.shape.gpu_nodes)):
             bus = _FIRST_BRIDGE_BUS + node * _BUSES_PER_NODE
-            words += ["-device", f"pxb-pcie,bus=pcie.0,id=bridge{node},numa_node={node},bus_nr={bus}"]
+            yield "-device", f"pxb-pcie,{_ROOT_BUS},id=bridge{node},numa_node={node},bus_nr={bus}"
         for index, node in enumerate(self.shape.gpu_nodes):
-            port = f"pcie-root-port,bus=bridge{node},id=port{index},chassis={10 + index},slot={1 + index}"
-            words += ["-device", port, "-device", f"pci-testdev,bus=port{index}"]
-        return words
+            place = f"bus=bridge{node},chassis={10 + index},slot={1 + index}"
+            yield "-device", f"pcie-root-port,id=port{index},{place}"
+            yield "-device", f"pci-testdev,bus=port{index}"
 
 
-def _file_system(share: Share) -> list[str]:
+def _file_system(share: Share) -> Iterator[tuple[str, ...]]:
     access = "" if share.writable else ",readonly=on"
     folder = f"path={_escaped(share.folder)},security_model=none,multidevs=remap"
-    device = f"virtio-9p-pci,bus=pcie.0,fsdev={share.tag},mount_tag={share.tag}"
-    return ["-fsdev", f"local,id={share.tag},{folder}{access}", "-device", device]
+    yield "-fsdev", f"local,id={share.tag},{folder}{access}"
+    yield "-device", f"virtio-9p-pci,{_ROOT_BUS},fsdev={share.tag},mount_tag={share.tag}"
 
 
 def _escaped(path: Path) -> str:

@@ -52,7 +52,9 @@ class GuestShell:
         (self._folder / "known_hosts").write_text(f"{self._name} {public}")
         (self._folder / "authorized_keys").write_text((self._folder / "user_key.pub").read_text())
         (self._folder / "environment.sh").write_text(
-            "".join(f"export {name}={shlex.quote(value)}\n" for name, value in self._environment.items())
+            "".join(
+                f"export {name}={shlex.quote(value)}\n" for name, value in self._environment.items()
+            )
         )
         (self._folder / "sshd_config").write_text(self._server_configuration())
         (self._folder / "config").write_text(self._client_configuration())

@@ -103,7 +103,7 @@ def build(settings: Settings, progress: Progress) -> Qemu:
     packages.ensure(settings, progress, BUILD_PACKAGES)
     with _exclusive(settings.cache / "qemu" / f"{key}.lock"):
         if not qemu.binary.exists():
-            _build(settings, progress, patches, version, key, built)
+            _build(settings, progress, patches, version, built)
     return qemu
 
 
@@ -116,9 +116,9 @@ def build_key(patches: list[bytes], options: tuple[str, ...], version: str) -> s
 
 
 def _build(
-    settings: Settings, progress: Progress, patches: list[Path], version: str, key: str, built: Path
+    settings: Settings, progress: Progress, patches: list[Path], version: str, built: Path
 ) -> None:
-    work = settings.cache / "qemu" / f"{key}.build"
+    work = built.with_name(f"{built.name}.build")
     log = settings.log / "qemu-build.log"
     ready = work / "ready-to-build"
     if not ready.exists():

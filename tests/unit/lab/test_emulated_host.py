@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's boots are watched, its services are known by pid file."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from numa_lab import emulated
+from numa_lab.emulated import EmulatedHost, GuestService
+from numa_lab.errors import LabError
+from numa_lab.terminal import Progress
+
+PANIC = "[    7.9] Kernel panic - not syncing: Attempted to kill init!\n"
+
+
+class Boots:
+    """Stands for QEMU: each boot writes the next console text; None is a boot that succeeds."""
+
+    def __init__(self, host: EmulatedHost, monkeypatch, *consoles: str | None) -> None:
+        self.host = host
+        self.consoles = list(consoles)
+        self.threads: list[str] = []
+        host.folder.mkdir(parents=True)
+        monkeypatch.setattr(EmulatedHost, "_boot_once", lambda _, __, threads: self.boot(threads))
+        monkeypatch.setattr(EmulatedHost, "stop", lambda _: None)
+
+    def boot(self, threads: str) -> None:
+        self.threads.append(threads)
+        said = self.consoles.pop(0)
+        if said is not None:
+            if said:
+                self.host.console.write_text(said)
+            raise LabError("h1 has ended unexpectedly")
+
+    def run(self) -> emulated.BootRecord:
+        self.host._boot(None, Progress(io.StringIO()))
+        return self.host._record()
+
+
+@pytest.fixture
+def host(settings) -> EmulatedHost:
+    return EmulatedHost(settings, 0)
+
+
+def test_a_panic_is_counted_kept_and_tried_again(host, monkeypatch):
+    record = Boots(host, monkeypatch, PANIC, PANIC, None).run()
+    assert (record.boots, record.failed, record.threads) == (3, 2, "multi")
+    assert (host.folder / "console.failed-2.log").read_text() == PANIC
+
+
+def test_the_last_try_is_single_threaded_and_it_stays_so(host, monkeypatch):
+    boots = Boots(host, monkeypatch, PANIC, PANIC, PANIC, None, None)
+    assert boots.run().threads == "single"
+    assert boots.run().boots == 5
+    assert boots.threads == ["multi", "multi", "multi", "single", "single"]
+
+
+def test_a_host_that_always_panics_is_given_up_with_its_console(host, monkeypatch):
+    with pytest.raises(LabError, match="h1 did not boot in 4 tries") as error:
+        Boots(host, monkeypatch, PANIC, PANIC, PANIC, PANIC).run()
+    assert error.value.log == host.folder / "console.failed-4.log"
+    assert host._record().failed == 4
+
+
+def test_trying_again_is_no_cure_when_init_gives_up_or_qemu_refuses(host, monkeypatch):
+    boots = Boots(host, monkeypatch, "numa-lab: set-up failed\n" + PANIC)
+    with pytest.raises(LabError, match="could not be set up"):
+        boots.run()
+    host.console.unlink()
+    boots.consoles = [""]
+    with pytest.raises(LabError, match="QEMU does not run h1") as error:
+        boots.run()
+    assert error.value.log == host.process.log
+
+
+def test_what_init_looks_for_is_what_it_says(settings):
+    init = (settings.source / "guest" / "init").read_text()
+    assert f'say "{emulated._SETUP_FAILED.removeprefix("numa-lab: ")}"' in init
+
+
+def test_nova_gets_the_hosts_own_cpus_folders_and_devices(host):
+    config = host.config
+    shared, dedicated = (
+        {int(cpu) for cpu in text.split(",")}
+        for text in (config.cpu_shared_set, config.cpu_dedicated_set)
+    )
+    assert shared | dedicated == set(range(host.shape.cpus)) and not shared & dedicated
+    assert config.state.is_relative_to(host.folder) and config.slow
+    assert [json.loads(spec)["vendor_id"] for spec in config.pci_device_specs] == ["1b36"]
+
+
+def test_the_controllers_ports_are_the_same_inside(settings):
+    rules = emulated._port_forwarding(settings.ports.needed_by_compute())
+    assert all(str(port) in rules for port in settings.ports.needed_by_compute())
+    assert "dnat to 10.0.2.2" in rules
+
+
+def test_a_host_without_process_says_how_to_start_it(host):
+    with pytest.raises(LabError, match="h1 does not run: devstack/lab/lab up"):
+        host.run("true")
+    assert host.status()["state"] == "stopped"
+
+
+def test_unknown_services_are_refused_with_the_known_ones(host):
+    with pytest.raises(LabError, match="no service nova-api: it has libvirtd, nova-compute"):
+        host.service("nova-api")
+
+
+def test_a_service_is_asked_to_restart_when_what_it_reads_has_changed(host, tmp_path):
+    read = tmp_path / "agent.conf"
+    read.write_text("[DEFAULT]\n")
+    service = GuestService("agent", ("/bin/agent",), reads=(read,))
+    before = host._fingerprint(service)
+    assert host._fingerprint(service) == before
+    read.write_text("[DEFAULT]\ndry_run = true\n")
+    assert host._fingerprint(service) != before
+
+
+# -- the script that runs inside, here on this machine
+
+needs_busybox = pytest.mark.skipif(
+    not Path("/bin/busybox").exists(), reason="busybox-static is not installed"
+)
+
+
+class Inside:
+    def __init__(self, script: Path, folder: Path) -> None:
+        self.script, self.folder = script, folder
+        for name in ("services", "log", "run"):
+            (folder / name).mkdir(parents=True)
+
+    def define(self, name: str, body: str) -> None:
+        path = self.folder / "services" / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [self.script, self.folder, *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+
+    def pids(self) -> dict[str, int]:
+        return {name: int(pid) for name, pid in map(str.split, self("list").stdout.splitlines())}
+
+
+@pytest.fixture
+def inside(settings, tmp_path):
+    made = Inside(settings.source / "guest" / "service", tmp_path / "host")
+    made.define("agent", "echo begins; exec sleep 600")
+    yield made
+    for pid in made.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(made.folder)
+
+
+@needs_busybox
+def test_a_service_runs_once_until_it_is_stopped(inside):
+    ready = ("30", f"grep -q begins {inside.folder}/log/agent.log")
+    assert inside("start", "agent", *ready).returncode == 0
+    first = inside.pids()
+    assert list(first) == ["agent"]
+    assert inside("start", "agent").returncode == 0
+    assert inside.pids() == first
+    assert inside("stop", "agent", "10").returncode == 0
+    assert inside.pids() == {}
+    assert inside("stop", "agent", "10").returncode == 0
+
+
+@needs_busybox
+def test_a_service_that_was_killed_does_not_run_and_starts_again(inside):
+    inside("start", "agent")
+    before = inside.pids()["agent"]
+    assert inside("signal", "agent", "KILL").returncode == 0
+    assert inside("start", "agent").returncode == 0
+    assert inside.pids()["agent"] != before
+
+
+@needs_busybox
+def test_one_that_ends_before_it_is_ready_is_told(inside):
+    inside.define("broken", "exit 3")
+    failed = inside("start", "broken", "30", "false")
+    assert failed.returncode == 1
+    assert "broken" in failed.stderr and "ended" in failed.stderr
+
+
+@needs_busybox
+def test_a_pid_that_belongs_to_somebody_else_is_not_touched(inside):
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        (inside.folder / "run" / "agent.pid").write_text(f"{stranger.pid} 1 another-boot\n")
+        assert inside.pids() == {}
+        assert inside("stop", "agent", "1").returncode == 0
+        assert inside("signal", "agent", "KILL").returncode == 1
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An emulated host is what its command line says."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from numa_lab.emulated_machine import NODES, Machine, Shape, Share
+from numa_lab.errors import LabError
+from numa_lab.qemu_build import Qemu
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine(
+        name="h1",
+        number=1,
+        qemu=Qemu(Path("/cache/qemu"), has_rdt=True),
+        kernel=Path("/cache/vmlinuz"),
+        initramfs=Path("/cache/initramfs"),
+        shape=Shape(),
+        shares=(Share("root", Path("/")), Share("share", Path("/lab/hosts/h1"), writable=True)),
+        image=Path("/lab/venv.erofs"),
+        ssh_port=21020,
+        peer_port=21021,
+    )
+
+
+def values(machine: Machine, option: str) -> list[str]:
+    words = machine.command()
+    return [words[i + 1] for i, word in enumerate(words) if word == option]
+
+
+def fields(value: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
+
+
+@pytest.mark.parametrize("cpus_per_node", [1, 2, 3, 4])
+def test_each_cpu_sits_in_one_place_and_each_die_is_one_node(machine, cpus_per_node):
+    machine = replace(machine, shape=Shape(cpus_per_node=cpus_per_node))
+    cpus = [fields(v) for v in values(machine, "-numa") if v.startswith("cpu,")]
+    places = {(c["socket-id"], c["die-id"], c["core-id"]) for c in cpus}
+    assert len(cpus) == len(places) == cpus_per_node * NODES
+    assert len({(c["socket-id"], c["die-id"], c["node-id"]) for c in cpus}) == NODES
+    assert values(machine, "-smp") == [
+        f"{cpus_per_node * NODES},sockets=2,dies=2,cores={cpus_per_node},threads=1"
+    ]
+
+
+def test_nodes_of_one_socket_are_nearer_than_those_of_two(machine):
+    distances = [fields(v) for v in values(machine, "-numa") if v.startswith("dist,")]
+    by_pair = {(int(d["src"]), int(d["dst"])): int(d["val"]) for d in distances}
+    assert set(by_pair) == {(a, b) for a in range(NODES) for b in range(a + 1, NODES)}
+    same_socket = {by_pair[0, 1], by_pair[2, 3]}
+    assert same_socket == {16}
+    assert sorted(set(by_pair.values())) == [16, 22, 160]
+
+
+def test_memory_of_the_nodes_is_the_memory_of_the_machine(machine):
+    machine = replace(machine, shape=Shape(node_memory_mb=1000))
+    sizes = [fields(v)["size"] for v in values(machine, "-object")]
+    assert sizes == ["1000M"] * NODES
+    assert values(machine, "-m") == ["4000M"]
+
+
+def test_gpus_hang_behind_the_bridge_of_their_node(machine):
+    machine = replace(machine, shape=Shape(gpu_nodes=(0, 2, 2)))
+    devices = values(machine, "-device")
+    bridges = {fields(d)["id"]: fields(d)["numa_node"] for d in devices if "pxb" in d}
+    ports = {fields(d)["id"]: fields(d)["bus"] for d in devices if "root-port" in d}
+    gpus = [fields(d)["bus"] for d in devices if "testdev" in d]
+    assert [bridges[ports[gpu]] for gpu in gpus] == ["0", "2", "2"]
+    assert len(set(gpus)) == 3
+    assert devices.index("intel-iommu,intremap=on,caching-mode=on") == 0
+
+
+def test_rdt_is_asked_only_of_a_qemu_that_has_it(machine):
+    assert "+rdt-a" in values(machine, "-cpu")[0]
+    debian = replace(machine, qemu=Qemu(Path("/usr/bin/qemu"), has_rdt=False))
+    assert "rdt" not in values(debian, "-cpu")[0]
+
+
+def test_only_the_hosts_own_folder_is_writable(machine):
+    shares = values(machine, "-fsdev")
+    assert [fields(s)["path"] for s in shares if "readonly=on" not in s] == ["/lab/hosts/h1"]
+    assert all("readonly=on" in drive for drive in values(machine, "-drive"))
+
+
+def test_commas_in_folder_names_reach_qemu(machine):
+    machine = replace(machine, shares=(Share("root", Path("/a,b")),))
+    assert any("path=/a,,b," in value for value in values(machine, "-fsdev"))
+
+
+def test_nothing_is_opened_to_other_machines(machine):
+    network = " ".join(values(machine, "-netdev"))
+    assert set(re.findall(r"(?:tcp:|localaddr=)([0-9.]+)", network)) == {"127.0.0.1"}
+
+
+def test_hosts_of_a_lab_differ_in_every_hardware_address(machine):
+    other = replace(machine, name="h2", number=2)
+    addresses = re.findall(r"mac=([0-9a-f:]+)", " ".join(machine.command() + other.command()))
+    assert len(addresses) == len(set(addresses)) == 4
+
+
+@pytest.mark.parametrize("cpus_per_node", [2, 3, 4])
+def test_each_node_has_a_shared_cpu_and_the_rest_is_dedicated(cpus_per_node):
+    shape = Shape(cpus_per_node=cpus_per_node)
+    assert sorted(shape.shared_cpus + shape.dedicated_cpus) == list(range(shape.cpus))
+    for node in range(NODES):
+        assert len(set(shape.cpus_of(node)) & set(shape.shared_cpus)) == 1
+
+
+def test_impossible_shapes_are_refused():
+    with pytest.raises(LabError, match="needs a CPU per NUMA node, not 0"):
+        Shape(cpus_per_node=0)
+    with pytest.raises(LabError, match=r"NUMA nodes 0 to 3, not \(0, 4\)"):
+        Shape(gpu_nodes=(0, 4))
