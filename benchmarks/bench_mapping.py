@@ -30,7 +30,7 @@ from host_agent.controllers import mapping
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel import parameters, published
 from host_agent.hostmodel.machines import grid
-from host_agent.hostmodel.model import Guest, HostModel
+from host_agent.hostmodel.model import Guest, HostModel, Signals
 from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS, Workload
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load as load_preset
@@ -92,6 +92,7 @@ class World:
     def __init__(self, layout: Layout, load: Load, model: HostModel) -> None:
         self.layout, self.load, self.model = layout, load, model
         self.alone: dict[str, float] = {}
+        self._signals: dict[tuple[tuple[str, tuple[int, ...]], ...], dict[str, Signals]] = {}
         known: dict[tuple[str, int], float] = {}
         for name, server in load.servers.items():
             key = (load.programs[name].name, server.vcpus)
@@ -100,15 +101,19 @@ class World:
                 known[key] = self.progress({name: slot})[name]
             self.alone[name] = known[key]
 
-    def guests(self, slots: Mapping[str, Slot]) -> list[Guest]:
-        return [
-            Guest(name, self.load.programs[name], slot.cpus, slot.shares)
-            for name, slot in slots.items()
-        ]
+    def signals(self, slots: Mapping[str, Slot]) -> dict[str, Signals]:
+        """Return exact signals; a host that does not change is computed once."""
+        key = tuple(sorted((name, slot.cpus) for name, slot in slots.items()))
+        if key not in self._signals:
+            guests = [
+                Guest(name, self.load.programs[name], slot.cpus, slot.shares)
+                for name, slot in slots.items()
+            ]
+            self._signals[key] = self.model.measure(guests)
+        return self._signals[key]
 
     def progress(self, slots: Mapping[str, Slot]) -> dict[str, float]:
-        seen = self.model.measure(self.guests(slots))
-        return {name: signals.progress for name, signals in seen.items()}
+        return {name: signals.progress for name, signals in self.signals(slots).items()}
 
     def scores(self, slots: Mapping[str, Slot]) -> dict[str, float]:
         return {name: value / self.alone[name] for name, value in self.progress(slots).items()}
@@ -198,10 +203,10 @@ def agent(
     moves = 0
     for _ in range(ROUNDS):
         now += settings.interval_s
-        seen = world.model.measure(world.guests(state.slots), chance, NOISE)
         measured = {
-            name: signals.ipc if settings.metric is mapping.Metric.IPC else signals.mpi
-            for name, signals in seen.items()
+            name: chance.gauss(1.0, NOISE)
+            * (signals.ipc if settings.metric is mapping.Metric.IPC else signals.mpi)
+            for name, signals in world.signals(state.slots).items()
         }
         before = state.slots
         state, _ = mapping.decide(

@@ -305,37 +305,42 @@ class Occupancy:
 
         Each node of the slot gets its part in proportion to the vCPUs there. A server with much memory and few vCPUs
         leaves a reserve for every core that stays free beside it, so that those cores stay usable; what does not fit
-        goes to the nearest nodes, and into the reserves only when all else is full.
+        goes to the nearest nodes, and into the reserves only when all else is full. A remote-sensitive server may use
+        half of the reserve: where local memory is scarce it gets more of it.
         """
         here = Counter(self.layout.cell_of_cpu[cpu].node for cpu in cpus)
+        kept = self.reserve_share * (0.5 if server.remote_sensitive else 1.0)
         result: Counter[int] = Counter()
         rest = server.memory_mb
         for node, count in sorted(here.items()):
-            part = server.memory_mb * count // server.vcpus
-            granted = max(0, min(part, self._room(node, here[node])))
+            part = min(rest, -(-server.memory_mb * count // server.vcpus))
+            granted = max(0, min(part, self._room(node, count, kept)))
             result[node] += granted
             rest -= granted
-        order = sorted(
-            self.layout.memory_mb,
-            key=lambda node: (
-                node not in here,
-                min(self.layout.topology.distance(own, node) for own in here),
-                node,
-            ),
-        )
         for keep_reserve in (True, False):
-            for node in order:
-                room = self._room(node, here[node]) if keep_reserve else self.free_mb(node)
+            for node in self._nearest(here) if rest > 0 else ():
+                room = self._room(node, here[node], kept) if keep_reserve else self.free_mb(node)
                 granted = max(0, min(rest, room - result[node]))
                 result[node] += granted
                 rest -= granted
+                if rest == 0:
+                    break
         return {node: mb for node, mb in sorted(result.items()) if mb} if rest <= 0 else None
 
-    def _room(self, node: int, taking: int) -> int:
+    def _nearest(self, here: Mapping[int, int]) -> list[int]:
+        """Return all nodes, those of ``here`` first, then by distance to the nearest of them."""
+
+        def key(node: int) -> tuple[bool, int, int]:
+            near = min(self.layout.topology.distance(own, node) for own in here)
+            return node not in here, near, node
+
+        return sorted(self.layout.memory_mb, key=key)
+
+    def _room(self, node: int, taking: int, reserve_share: float) -> int:
         cells = [cell for cell in self.layout.cells if cell.node == node]
         idle = sum(len(self._idle(cell)) for cell in cells) - taking
         per_core = self.layout.memory_mb[node] / max(1, sum(cell.capacity for cell in cells))
-        return int(self.free_mb(node) - self.reserve_share * per_core * max(0, idle))
+        return int(self.free_mb(node) - reserve_share * per_core * max(0, idle))
 
     def slots_for(self, server: Server) -> list[tuple[Rank, Slot]]:
         """Return candidate slots, best first; empty when the server does not fit.

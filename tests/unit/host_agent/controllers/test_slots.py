@@ -165,6 +165,15 @@ def test_f_001_07_a_ram_heavy_server_leaves_memory_for_the_other_cores() -> None
     assert memory == {home: 3000}
 
 
+def test_where_local_memory_is_scarce_a_sensitive_server_gets_more_of_it() -> None:
+    local = {}
+    for sensitive in (False, True):
+        heavy = replace(server("heavy", 1, mb=20_000), remote_sensitive=sensitive)
+        slot = Occupancy(SMALL, {"heavy": heavy}, {}).slots_for(heavy)[0][1]
+        local[sensitive] = slot.shares[SMALL.cell_of_cpu[slot.cpus[0]].node]
+    assert local[True] > local[False] > 0.5
+
+
 def test_a_server_that_is_larger_than_all_memory_finds_no_slot() -> None:
     too_big = server("s", 1, mb=70_000)
     assert Occupancy(SMALL, {"s": too_big}, {}).slots_for(too_big) == []
