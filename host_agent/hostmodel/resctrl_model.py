@@ -448,7 +448,8 @@ class ResctrlModel:
             raise _error(errno.EINVAL)
         self._status = ""
         staged: dict[tuple[str, int], int] = {}
-        for line in data[:-1].split("\n"):
+        text = data[:-1].partition("\0")[0]  # the kernel takes it for a C string
+        for line in text.split("\n"):
             name, colon, rest = line.partition(":")
             name = name.strip()
             if not colon:
@@ -560,7 +561,7 @@ class ResctrlModel:
             self._move(place, tid or writer)
             return
         self._status = ""
-        for entry in data.rstrip("\n").split(",") if data.strip() else ():
+        for entry in data.rstrip("\n").removesuffix(",").split(",") if data.strip() else ():
             tid = _integer(entry)
             if tid is None:
                 raise self._fail(errno.EINVAL, f"Task list parsing error pid {entry.strip()}")

@@ -14,11 +14,9 @@ Each compares before it writes and can be run again after a crash at any point, 
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from host_agent.controllers.rdt_partition import (
-    GroupPlan,
     PartitionPlan,
     Write,
     WriteKind,
@@ -35,8 +33,6 @@ from host_agent.rdt.shapes import (
     Capabilities,
     GroupState,
     Schemata,
-    format_schemata,
-    parse_schemata,
     validate,
     validate_budget,
 )
@@ -59,38 +55,6 @@ class RdtActuator(Protocol):
 
     def reset(self) -> tuple[Write, ...]:
         """Undo everything of ours; return what was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainPlan:
-    """A plan in strings, numbers and lists, for a wire that knows nothing else.
-
-    :ivar root: schemata text
-    :ivar groups: (name, schemata text, monitoring groups, exclusive L3 domains)
-    :ivar anchors: (L3 domain, mask)
-    """
-
-    root: str
-    groups: Sequence[tuple[str, str, Sequence[str], Sequence[int]]]
-    anchors: Sequence[tuple[int, int]]
-
-
-def to_plain(plan: PartitionPlan) -> PlainPlan:
-    """Return what :meth:`Executor.apply` needs of a plan; reasons and VMs stay behind."""
-    groups = [
-        (g.name, format_schemata(g.schemata), list(g.monitors), sorted(g.exclusive))
-        for g in plan.groups
-    ]
-    return PlainPlan(format_schemata(plan.root), groups, sorted(plan.anchors.items()))
-
-
-def from_plain(plain: PlainPlan) -> PartitionPlan:
-    """Return the plan of :func:`to_plain`, without VMs."""
-    groups = tuple(
-        GroupPlan(name, parse_schemata(text), tuple(monitors), frozenset(exclusive))
-        for name, text, monitors, exclusive in plain.groups
-    )
-    return PartitionPlan(parse_schemata(plain.root), groups, (), (), dict(plain.anchors))
 
 
 class Executor:

@@ -8,7 +8,7 @@ from typing import Final
 
 from host_agent.rdt.executor import Executor
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import Capabilities, parse_schemata
+from host_agent.rdt.shapes import Capabilities, Monitoring, parse_schemata
 from tests.conformance.world import Process, World
 
 OK: Final = "ok"
@@ -46,7 +46,7 @@ class Bench:
         """Bring the tree back to what it was after mounting: no group, root with everything."""
         for name in self.groups():
             self.files.rmdir(name)
-        for name in self.files.directories("mon_groups"):
+        for name in self.monitors(""):
             self.files.rmdir(f"mon_groups/{name}")
         self.executor.reset()
 
@@ -54,6 +54,18 @@ class Bench:
         """Return the names of all control groups but root."""
         fixed = ("info", "mon_data", "mon_groups")
         return [name for name in self.files.directories("") if name not in fixed]
+
+    def monitors(self, group: str) -> list[str]:
+        """Return the names of the monitoring groups in a control group."""
+        if self.capabilities.monitoring is None:
+            return []
+        return self.files.directories(f"{group}/mon_groups" if group else "mon_groups")
+
+    def needs_monitoring(self) -> Monitoring:
+        """Skip the case where nothing can be monitored."""
+        if self.capabilities.monitoring is None:
+            raise NotApplicableError("no monitoring")
+        return self.capabilities.monitoring
 
     def process(self) -> Process:
         return self.world.process()
@@ -104,7 +116,7 @@ class Bench:
             base = f"{group}/" if group else ""
             for name in ("schemata", "mode", "cpus_list"):
                 found[base + name] = self.read(base + name)
-            for monitor in self.files.directories(f"{base}mon_groups"):
+            for monitor in self.monitors(group):
                 found[f"{base}mon_groups/{monitor}"] = self.read(
                     f"{base}mon_groups/{monitor}/tasks"
                 )

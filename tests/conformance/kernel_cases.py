@@ -83,7 +83,7 @@ def masks_that_are_refused(bench: Bench) -> None:
     before = bench.read("a/schemata")
     too_long = cache.cbm_mask << 1
     for text, status in (
-        ("f0f", "The mask f0f has non-consecutive 1-bits"),
+        ("505", "The mask 505 has non-consecutive 1-bits"),
         ("0", "Mask out of range"),
         (f"{too_long:x}", "Mask out of range"),
         ("zz", "Non-hex character in the mask zz"),
@@ -165,6 +165,31 @@ def size_follows_the_mask(bench: Bench) -> None:
     expect(size(), whole // cache.ways * 4, "bytes of four ways")
 
 
+def numbers_at_the_edge(bench: Bench) -> None:
+    _cache(bench)
+    _mba(bench)
+    bench.make("a")
+    d = bench.domains[0]
+    for text in (
+        f"L3:{d}=+7",
+        f"L3:+{d}=7",
+        f"L3:0{d}=7",
+        f"L3:{d}=7;",
+        f"L3:{d}=7\0zz",
+        f"MB:{d}=+20",
+    ):
+        bench.accepted("a/schemata", text + "\n")
+    long_mask, long_number = "f" * 17, "99999999999"
+    for text, status in (
+        (f"L3:{d}=7;;{d}=7", "Missing '=' or non-numeric domain"),
+        (f"L3:-{d}=7", "Missing '=' or non-numeric domain"),
+        (f"L3:{d}={long_mask}", f"Non-hex character in the mask {long_mask}"),
+        (f"MB:{d}={long_number}", f"Invalid MB value {long_number}"),
+        (f"MB:{d}=0x20", "Invalid MB value 0x20"),
+    ):
+        bench.refused("a/schemata", text + "\n", "EINVAL", status)
+
+
 def exclusive_mode(bench: Bench) -> None:
     cache = _cache(bench)
     if cache.shareable_bits & 0xFF:
@@ -219,7 +244,7 @@ def task_ids_that_are_refused(bench: Bench) -> None:
     after_negative = "Invalid pid -1" if bench.profile.task_lists else no_task
     bench.refused("a/tasks", "-1\n", "EINVAL", after_negative)
     if bench.profile.task_lists:
-        bench.accepted("a/tasks", f"{pid},{pid}\n")
+        bench.accepted("a/tasks", f"{pid},{pid},\n")
         expect(bench.tasks("a"), {pid}, "threads after a list")
     else:
         expect(bench.write("a/tasks", f"{pid},{pid}\n"), "EINVAL", "a list of ids")
@@ -245,6 +270,7 @@ def moving_a_process_id_moves_one_thread(bench: Bench) -> None:
 
 
 def threads_and_children_inherit(bench: Bench) -> None:
+    bench.needs_monitoring()
     bench.make("a", "a/mon_groups/m")
     process = bench.process()
     bench.accepted("a/tasks", f"{process.pid}\n")
@@ -263,6 +289,7 @@ def an_ended_thread_is_unknown(bench: Bench) -> None:
 
 
 def monitoring_groups_take_only_their_own(bench: Bench) -> None:
+    bench.needs_monitoring()
     bench.make("a", "b", "a/mon_groups/m")
     inside, outside = bench.process().pid, bench.process().pid
     bench.accepted("a/tasks", f"{inside}\n")
@@ -278,6 +305,7 @@ def monitoring_groups_take_only_their_own(bench: Bench) -> None:
 
 
 def removed_groups_give_threads_back(bench: Bench) -> None:
+    bench.needs_monitoring()
     bench.make("a", "a/mon_groups/m")
     process = bench.process()
     bench.accepted("a/tasks", f"{process.pid}\n")
@@ -291,6 +319,7 @@ def removed_groups_give_threads_back(bench: Bench) -> None:
 
 
 def groups_only_where_they_belong(bench: Bench) -> None:
+    bench.needs_monitoring()
     bench.make("a", "mon_groups/m")
     for path in ("a/sub", "info/x", "a/mon_groups/mon_groups"):
         expect(bench.mkdir(path), "EPERM", f"mkdir {path}")
@@ -311,6 +340,8 @@ def cpus_belong_to_one_group(bench: Bench) -> None:
     expect(bench.read("cpus_list").strip() != everything, True, "root has lost it")
     expect(bench.write("a/cpus", "zz\n"), "EINVAL", "no mask")
     expect(bench.status().split("\n")[-1], "Bad CPU list/mask", "status")
+    for text, error in (("3-2", "EINVAL"), ("x", "EINVAL"), ("9000", "ERANGE")):
+        expect(bench.write("a/cpus_list", f"{text}\n"), error, f"CPU list {text}")
     expect(bench.write("cpus_list", f"{everything}\n"), OK, "root takes all")
     expect(bench.read("a/cpus_list"), "\n", "CPUs left in the group")
     expect(bench.write("cpus_list", "0\n"), "EINVAL", "root gives CPUs away to nobody")
@@ -356,14 +387,25 @@ def monitoring_ids_run_out(bench: Bench) -> None:
     expect(bench.mkdir("a"), "ENOSPC", "a control group without an RMID")
 
 
+def both_ids_run_out(bench: Bench) -> None:
+    monitoring = bench.capabilities.monitoring
+    if monitoring is None or monitoring.num_rmids > 64:
+        raise NotApplicableError("no monitoring, or too many RMIDs to try")
+    groups = bench.capabilities.num_closids - 1
+    bench.make(*(f"g{n}" for n in range(groups)))
+    bench.make(*(f"mon_groups/m{n}" for n in range(monitoring.num_rmids - 1 - groups)))
+    expect(bench.mkdir("one_more"), "ENOSPC", "one group too many")
+    first = "CLOSIDs" if bench.profile.closid_before_rmid else "RMIDs"
+    expect(bench.status().split("\n")[-1], f"Out of {first}", "what is missed first")
+
+
 def counters_are_numbers_by_domain(bench: Bench) -> None:
-    if bench.capabilities.monitoring is None:
-        raise NotApplicableError("no monitoring")
+    monitoring = bench.needs_monitoring()
     bench.make("a", "a/mon_groups/m")
     for group in ("", "a/", "a/mon_groups/m/"):
         domains = bench.files.listdir(f"{group}mon_data")
         expect(domains, [f"mon_L3_{d:02d}" for d in bench.domains], "domains that are counted")
-        for event in bench.capabilities.monitoring.features:
+        for event in monitoring.features:
             text = bench.read(f"{group}mon_data/{domains[0]}/{event}").strip()
             expect(
                 text.isdecimal(), True, f"{event} of {group or 'root'} is a number, it is {text}"
@@ -371,6 +413,7 @@ def counters_are_numbers_by_domain(bench: Bench) -> None:
 
 
 def occupancy_threshold_is_bounded(bench: Bench) -> None:
+    bench.needs_monitoring()
     path = "info/L3_MON/max_threshold_occupancy"
     before = bench.read(path)
     expect(bench.write(path, "0\n"), OK, "a threshold of nothing")
@@ -392,6 +435,7 @@ CASES: tuple[Case, ...] = (
     bandwidth_is_rounded_up_and_bounded,
     one_write_is_all_or_nothing,
     size_follows_the_mask,
+    numbers_at_the_edge,
     exclusive_mode,
     modes_that_are_refused,
     a_thread_is_in_one_control_group,
@@ -407,6 +451,7 @@ CASES: tuple[Case, ...] = (
     status_of_cpus_and_mkdir,
     classes_run_out,
     monitoring_ids_run_out,
+    both_ids_run_out,
     counters_are_numbers_by_domain,
     occupancy_threshold_is_bounded,
 )

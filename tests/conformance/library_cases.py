@@ -2,7 +2,7 @@
 """What our library and executor do on a tree, told from the files, not from their own memory."""
 
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from host_agent.controllers.rdt_partition import (
     PartitionPlan,
@@ -13,13 +13,13 @@ from host_agent.controllers.rdt_partition import (
     vm_monitor,
 )
 from host_agent.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
-from host_agent.rdt.executor import DryRun, Executor, from_plain, to_plain
+from host_agent.rdt.executor import DryRun, Executor
 from host_agent.rdt.files import ResctrlFiles
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
-from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect
+from tests.conformance.bench import OK, Bench, Case, expect
 
 _LC_1 = "11111111-aaaa-4000-8000-000000000001"
 _LC_2 = "22222222-aaaa-4000-8000-000000000002"
@@ -97,6 +97,7 @@ def running_out_is_told(bench: Bench) -> None:
 
 
 def all_threads_are_moved_and_stay(bench: Bench) -> None:
+    bench.needs_monitoring()
     group, monitor = GROUP_PREFIX + "a", GROUP_PREFIX + "vm"
     bench.resctrl.create_group(group)
     bench.resctrl.create_monitor(group, monitor)
@@ -149,11 +150,10 @@ def an_ended_thread_is_passed_over(bench: Bench) -> None:
 
 
 def counters_are_typed(bench: Bench) -> None:
-    if bench.capabilities.monitoring is None:
-        raise NotApplicableError("no monitoring")
+    monitoring = bench.needs_monitoring()
     readings = bench.resctrl.counters("")
     expect(tuple(reading.domain for reading in readings), bench.domains, "domains")
-    expect(set(readings[0].events), set(bench.capabilities.monitoring.features), "events")
+    expect(set(readings[0].events), set(monitoring.features), "events")
 
 
 def lcs_own_their_ways(bench: Bench) -> None:
@@ -212,8 +212,11 @@ def departure_gives_the_ways_back(bench: Bench) -> None:
 
 
 def strangers_stay_untouched(bench: Bench) -> None:
+    bench.needs_monitoring()
     bench.make("stranger", "stranger/mon_groups/m", "mon_groups/theirs")
-    expect(bench.write("stranger/schemata", f"MB:{bench.domains[0]}=30\n"), OK, "their bandwidth")
+    line = bench.capabilities.l3[0].name
+    theirs_now = f"{line}:{bench.domains[-1]}={bench.capabilities.l3[0].cbm_mask >> 1:x}\n"
+    expect(bench.write("stranger/schemata", theirs_now), OK, "their mask")
     theirs = {
         path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
     }
@@ -292,20 +295,19 @@ def best_effort_lends_its_classes(bench: Bench) -> None:
     ours = [name for name in bench.groups() if name.startswith(GROUP_PREFIX)]
     shared = [name for name in ours if name not in (lc_group(_LC_1), lc_group(_LC_2))]
     expect(len(shared), 1, "classes of two BE beside two LCs")
-    monitors = bench.files.directories(f"{shared[0]}/mon_groups")
-    expect(monitors, sorted([vm_monitor(_BE_1), vm_monitor(_BE_2)]), "BE VMs in it")
+    if bench.capabilities.monitoring:
+        wanted = sorted([vm_monitor(_BE_1), vm_monitor(_BE_2)])
+        expect(bench.monitors(shared[0]), wanted, "BE VMs in it")
     if bench.capabilities.bandwidth:
         expect(bench.values(shared[0], "MB")[bench.domains[0]], 40, "the lower of both levels")
 
 
 def an_illegal_plan_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
-    found = to_plain(_plan(bench, _lc(bench, _LC_1, 4)))
-    name, text, monitors, exclusive = found.groups[0]
-    line = bench.capabilities.l3[0].name
-    bad = f"{line}:{bench.domains[0]}=0\n"
-    broken = from_plain(type(found)(found.root, [(name, bad, monitors, exclusive)], found.anchors))
-    expect(text != bad, True, "the plan is changed")
+    found = _plan(bench, _lc(bench, _LC_1, 4))
+    name, line = found.groups[0].name, bench.capabilities.l3[0].name
+    empty = replace(found.groups[0], schemata={line: {bench.domains[0]: 0}})
+    broken = replace(found, groups=(empty,))
     try:
         bench.executor.apply(broken)
     except NumaExtError as error:

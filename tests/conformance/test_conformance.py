@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance cases under pytest: on the in-process model and on the FUSE tree.
+
+On a real kernel the same cases run inside an emulated host: ``python -m tests.conformance.run`` there.
+"""
+
+import ctypes.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.hostmodel.resctrl_profiles import PROFILES
+from host_agent.hostmodel.resctrl_shape import Shape
+from tests.conformance.bench import Case, NotApplicableError
+from tests.conformance.fuse_run import NAMESPACES
+from tests.conformance.run import CASES, run_case
+from tests.conformance.world import ModelWorld
+
+REPOSITORY = Path(__file__).parents[2]
+SHAPES = {
+    "one-domain": Shape(),
+    "four-domains": Shape(domains=(0, 1, 2, 3)),
+    "no-shareable": Shape(shareable=0, cbm_len=11, closids=15, rmids=48),
+    "cdp": Shape(cdp=True, closids=16),
+    "no-mba": Shape(mba=False),
+    "no-monitoring": Shape(monitoring=()),
+}
+
+
+def _name(case: Case) -> str:
+    return case.__name__
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_model_behaves_like_the_kernel(case: Case, profile: str) -> None:
+    _run(case, ModelWorld(PROFILES[profile], SHAPES["four-domains"]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_model_of_every_shape(case: Case, shape: str) -> None:
+    _run(case, ModelWorld(PROFILES["6.12"], SHAPES[shape]))
+
+
+@pytest.fixture(scope="module", params=PROFILES)
+def fuse_results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """Run all cases once on a FUSE tree: case -> result."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounting a FUSE tree needs root and /dev/fuse")
+    if ctypes.util.find_library("fuse3") is None:
+        pytest.skip("libfuse3 is not installed (Debian: libfuse3-3)")
+    if subprocess.run([*NAMESPACES, "true"], check=False).returncode:
+        pytest.skip("no namespaces of our own here (needs CAP_SYS_ADMIN)")
+    folder = tmp_path_factory.mktemp("resctrl")
+    root, output = folder / "root", folder / "results.json"
+    root.mkdir()
+    arguments = ("--root", str(root), "--profile", request.param, "--json", str(output))
+    command = [*NAMESPACES, sys.executable, "-m", "tests.conformance.fuse_run", *arguments]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert output.exists(), finished.stdout + finished.stderr
+    return {result["case"]: result for result in json.loads(output.read_text())}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_fuse_tree_behaves_like_the_kernel(
+    case: Case, fuse_results: dict[str, dict[str, Any]]
+) -> None:
+    result = fuse_results[case.__name__]
+    if result["outcome"] == "skipped":
+        pytest.skip(result["reason"])
+    assert result["outcome"] == "ok", result["reason"]
+
+
+def _run(case: Case, world: ModelWorld) -> None:
+    try:
+        run_case(case, world)
+    except NotApplicableError as reason:
+        pytest.skip(str(reason))
