@@ -21,12 +21,10 @@ from placement_traits import names
 from placement_traits.client import PlacementClient, RetrySettings
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait
+from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter, RootMissingError, child_uuid
 from placement_traits.tree import (
-    Inventory,
     L3State,
-    Provider,
-    ProviderTree,
     TreeSettings,
     wanted_tree,
 )
@@ -387,26 +385,8 @@ def test_the_reporter_converges_from_any_state_to_any_tree(lasting_cloud, before
     wanted = wanted_tree(name, *after)
     reporter.sync(wanted)
     assert reporter.sync(wanted).problems == ()
-    assert _read(cloud, root) == wanted
+    assert read_tree(cloud.client, name) == wanted
     assert Reporter(cloud.client).sync(wanted).writes == 0
-
-
-def _read(cloud, root):
-    """Our part of one host's tree, as Placement holds it."""
-    providers = cloud.client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
-    children, root_traits, name = [], frozenset(), ""
-    for provider in providers:
-        path = f"/resource_providers/{provider['uuid']}"
-        traits = frozenset(filter(names.is_ours, cloud.client.get(f"{path}/traits")["traits"]))
-        if provider["uuid"] == root:
-            root_traits, name = traits, provider["name"]
-            continue
-        inventories = {
-            resource: Inventory(**body)
-            for resource, body in cloud.client.get(f"{path}/inventories")["inventories"].items()
-        }
-        children.append(Provider(provider["name"], traits, inventories))
-    return ProviderTree(name, root_traits, tuple(sorted(children, key=lambda child: child.name)))
 
 
 def test_retries_spread_out_with_jitter():

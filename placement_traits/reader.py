@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one host's part of Placement back as the tree that its agent wrote, for commands and tools."""
+
+import dataclasses
+from urllib.parse import quote
+
+from placement_traits import names
+from placement_traits.client import PlacementClient
+from placement_traits.errors import InvalidValueError
+from placement_traits.tree import Inventory, Provider, ProviderTree
+
+
+def hosts(client: PlacementClient) -> dict[str, str]:
+    """Return the root providers of all hosts with our agent: uuid by name, in order of name."""
+    if not client.get(f"/traits?name=in:{names.HOST}")["traits"]:
+        return {}
+    found = client.get(f"/resource_providers?required={names.HOST}")["resource_providers"]
+    return dict(sorted((provider["name"], provider["uuid"]) for provider in found))
+
+
+def read_tree(client: PlacementClient, host: str) -> ProviderTree:
+    """Read our part of a host's tree; traits and resource classes of others are left out.
+
+    :param client: Placement
+    :param host: name of nova's root provider
+    :raises InvalidValueError: there is no such host, or our agent does not run there
+    """
+    roots = client.get(f"/resource_providers?name={quote(host)}")["resource_providers"]
+    traits = _traits(client, roots[0]["uuid"]) if roots else frozenset()
+    if names.HOST not in traits:
+        raise InvalidValueError("host", host, ", ".join(hosts(client)) or "none: no agent reports")
+    root = roots[0]["uuid"]
+    below = client.get(f"/resource_providers?in_tree={root}&required={names.OWNER}")
+    children = (
+        Provider(
+            provider["name"],
+            _traits(client, provider["uuid"]),
+            _inventories(client, provider["uuid"]),
+        )
+        for provider in below["resource_providers"]
+    )
+    return ProviderTree(host, traits, tuple(sorted(children, key=lambda child: child.name)))
+
+
+def _traits(client: PlacementClient, provider: str) -> frozenset[str]:
+    body = client.get(f"/resource_providers/{provider}/traits")
+    return frozenset(filter(names.is_ours, body["traits"]))
+
+
+def _inventories(client: PlacementClient, provider: str) -> dict[str, Inventory]:
+    body = client.get(f"/resource_providers/{provider}/inventories")
+    fields = [field.name for field in dataclasses.fields(Inventory)]
+    return {
+        name: Inventory(**{field: inventory[field] for field in fields})
+        for name, inventory in body["inventories"].items()
+        if name in names.RESOURCE_CLASSES
+    }
