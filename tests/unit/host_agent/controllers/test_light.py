@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Controllers run on slow hosts: importing them must stay cheap."""
+
+import subprocess
+import sys
+
+
+def test_controllers_import_no_heavy_module() -> None:
+    code = (
+        "import sys\n"
+        "import host_agent.controllers.bwap, host_agent.controllers.mapping_memory\n"
+        "import host_agent.controllers.page_moves, host_agent.controllers.worker_sets\n"
+        "heavy = {'numpy', 'scipy', 'networkx', 'libvirt', 'nova', 'requests'} & set(sys.modules)\n"
+        "sys.exit(', '.join(sorted(heavy)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
