@@ -143,6 +143,8 @@ class LibvirtSource:
         connection.domainEventRegisterAny(
             None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_event, None
         )
+        # A libvirtd that ends wakes the loop, which then looks for it every round.
+        connection.registerCloseCallback(self._on_event, None)
         self._connection = connection
         self._changed.set()
         LOG.info("connected to libvirt at %s", self._uri)

@@ -144,6 +144,11 @@ class Observer:
         if known and same and not full:
             return known, False
         ram = self._privileged.guest_ram(uuid)
+        if not ram:
+            sentence = (
+                f"server {uuid}: its memory was not found among its mappings, so its pages stay"
+            )
+            self._warn(uuid, sentence)
         memory = _Memory(process.pid, process.started, ram, self._clock())
         self._memory[uuid] = memory
         return memory, True

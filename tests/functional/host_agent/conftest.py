@@ -6,19 +6,21 @@ is needed from outside is reached through ``/proc/HOLDER/root``. The agent runs 
 with a configuration file. Domains have no disk and idle in the firmware: 64 MiB, a fraction of a second to start.
 """
 
+import io
 import os
 import subprocess
 import sys
 import time
 import uuid as uuids
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.servers import Server
+from host_agent.cmd import agent, ctl
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 _HOLD = """
 import os, subprocess, sys, time
@@ -42,6 +44,8 @@ class ComputeHost:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connection: Any = None
+        self.kept: tuple[Server, ...] = ()
+        self._foreign_cgroups = set(_machine_cgroups())
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "qemu.conf").write_text(
             'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\nnamespaces = []\n'
@@ -145,10 +149,15 @@ class ComputeHost:
         """Delete a server."""
         self.domain(server).destroy()
 
-    def destroy_all(self) -> None:
+    def destroy_all(self, keep: Collection[str] = ()) -> None:
         """Delete all servers."""
         for domain in self._connection.listAllDomains():
-            domain.destroy()
+            if domain.UUIDString() not in keep:
+                domain.destroy()
+
+    def uuids(self) -> set[str]:
+        """Servers that run."""
+        return {domain.UUIDString() for domain in self._connection.listAllDomains()}
 
     def tasks(self, group: str) -> set[int]:
         """Threads in a control group, by its path below the tree."""
@@ -203,24 +212,12 @@ class ComputeHost:
         )
 
     def run_once(self, *arguments: str, **options: object) -> str:
-        """Run one round of the agent to its end; return its standard output."""
-        command = [sys.executable, "-m", "host_agent.cmd.agent", "--once"]
-        command += [f"--config-file={self.config(**options)}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        """Run one round of the agent in this process; return its standard output."""
+        return _run(agent.main, [f"--config-file={self.config(**options)}", "--once", *arguments])
 
-    def ctl_command(self, *arguments: str) -> list[str]:
-        """The command line of numa-host-agent-ctl."""
-        program = [sys.executable, "-m", "host_agent.cmd.ctl", f"--config-file={self.config()}"]
-        return [*program, *arguments]
-
-    def ctl(self, *arguments: str) -> str:
-        """Run numa-host-agent-ctl; return its standard output."""
-        command = self.ctl_command(*arguments)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def ctl(self, *arguments: str, status: int = 0) -> str:
+        """Run numa-host-agent-ctl in this process; return its standard output."""
+        return _run(ctl.main, [f"--config-file={self.config()}", *arguments], status)
 
     def stop(self) -> None:
         """End all processes; the mounts end with their namespace."""
@@ -229,6 +226,9 @@ class ComputeHost:
         for process in reversed(self._processes):
             process.kill()
             process.wait(10)
+        for folder in set(_machine_cgroups()) - self._foreign_cgroups:
+            with suppress(OSError):  # somebody else's libvirt uses it by now
+                folder.rmdir()
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
@@ -237,6 +237,19 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) 
     while not condition():
         assert time.monotonic() < end, f"{what} did not come in {seconds} s"
         time.sleep(0.05)
+
+
+def _run(main: Callable[[list[str]], int], arguments: list[str], status: int = 0) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(arguments) == status
+    return out.getvalue()
+
+
+def _machine_cgroups() -> Iterator[Path]:
+    """What libvirt makes in each cgroup hierarchy and never takes away."""
+    root = Path("/sys/fs/cgroup")
+    return (path for path in (root / "machine", *root.glob("*/machine")) if path.is_dir())
 
 
 def _l3_ids() -> set[str]:
@@ -262,9 +275,29 @@ def compute_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeHo
 
 @pytest.fixture
 def host(compute_host: ComputeHost) -> Iterator[ComputeHost]:
-    """The host without servers, groups or state of ours, and cleaned up afterwards."""
+    """The host, as a fresh one afterwards, but with the servers of :func:`pair`: starting QEMU takes longest."""
     yield compute_host
-    compute_host.destroy_all()
-    compute_host.run_once()
+    compute_host.destroy_all(keep={server.uuid for server in compute_host.kept})
+    compute_host.ctl("reset")
     for leftover in compute_host.state.glob("*"):
         leftover.unlink()
+
+
+@pytest.fixture
+def empty_host(host: ComputeHost) -> ComputeHost:
+    """The host without servers."""
+    host.destroy_all()
+    host.kept = ()
+    return host
+
+
+@pytest.fixture
+def pair(host: ComputeHost) -> tuple[Server, Server]:
+    """An LC pinned by nova to CPU 1, and a BE that may float over both CPUs."""
+    if {server.uuid for server in host.kept} - host.uuids() or not host.kept:
+        host.destroy_all()
+        host.kept = (Server("lc", LC_SPECS, cpus=(1,)), Server("be", BE_SPECS))
+        for server in host.kept:
+            host.boot(server)
+    lc, be = host.kept
+    return lc, be

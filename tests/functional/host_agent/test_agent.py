@@ -78,15 +78,6 @@ def partitioned(host: ComputeHost, lc: Server, be: Server) -> None:
     assert vcpu_cpus(be_pid) == ["0"], "the BE left the LC's core"
 
 
-@pytest.fixture
-def pair(host: ComputeHost) -> tuple[Server, Server]:
-    """An LC pinned by nova to CPU 1, and a BE that may float over both CPUs."""
-    lc, be = Server("lc", LC_SPECS, cpus=(1,)), Server("be", BE_SPECS)
-    host.boot(lc)
-    host.boot(be)
-    return lc, be
-
-
 def test_servers_land_as_their_flavors_say(host: ComputeHost, pair: tuple[Server, Server]) -> None:
     host.run_once()
     partitioned(host, *pair)
@@ -127,7 +118,8 @@ def test_deleting_a_server_releases_what_it_had(
     assert host.groups() == set()
 
 
-def test_the_running_agent_follows_events(host: ComputeHost) -> None:
+def test_the_running_agent_follows_events(empty_host: ComputeHost) -> None:
+    host = empty_host
     agent = host.agent(agent__interval_s=30, agent__resync_s=300)
     try:
         wait_for((host.state / "journal.jsonl").exists, "the agent")
@@ -162,7 +154,7 @@ def test_stopping_the_agent_keeps_everything(
     partitioned(host, *pair)
 
 
-@pytest.mark.parametrize("after_ms", [300, 450, 600, 750, 900, 1200])
+@pytest.mark.parametrize("after_ms", [400, 700, 1000])
 def test_killed_at_any_moment_and_restarted_it_converges(
     host: ComputeHost, pair: tuple[Server, Server], after_ms: int
 ) -> None:
@@ -211,7 +203,8 @@ def test_foreign_groups_are_left_alone(host: ComputeHost, pair: tuple[Server, Se
         foreign.rmdir()
 
 
-def test_a_paused_server_is_left_alone_until_it_runs(host: ComputeHost) -> None:
+def test_a_paused_server_is_left_alone_until_it_runs(empty_host: ComputeHost) -> None:
+    host = empty_host
     be = Server("be", BE_SPECS, shared="0")
     pid = host.boot(be, paused=True)
     host.run_once()
@@ -336,13 +329,13 @@ def test_reset_takes_everything_back(host: ComputeHost, pair: tuple[Server, Serv
 
 
 def test_the_doctor_says_what_is_there(host: ComputeHost) -> None:
-    command = host.ctl_command("doctor", "-f", "json")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    levels = {row["check"]: row["level"] for row in json.loads(done.stdout)}
+    rows = json.loads(host.ctl("doctor", "-f", "json"))
+    levels = {row["check"]: row["level"] for row in rows}
     assert (levels["libvirt"], levels["rdt"], levels["rights"]) == ("good", "good", "good")
 
 
-def test_without_rdt_pins_work_and_the_lack_is_told_once(host: ComputeHost) -> None:
+def test_without_rdt_pins_work_and_the_lack_is_told_once(empty_host: ComputeHost) -> None:
+    host = empty_host
     be = Server("be", BE_SPECS, shared="0")
     host.boot(be)
     agent = host.agent(host__resctrl=host.folder / "nothing", rdt__verify_s=0.1)
@@ -355,7 +348,8 @@ def test_without_rdt_pins_work_and_the_lack_is_told_once(host: ComputeHost) -> N
     assert "no resctrl file system is mounted" in told[0]["problem"]
 
 
-def test_an_operators_own_pin_is_reported_and_not_fought_over(host: ComputeHost) -> None:
+def test_an_operators_own_pin_is_reported_and_not_fought_over(empty_host: ComputeHost) -> None:
+    host = empty_host
     be = Server("be", BE_SPECS)
     lc = Server("lc", LC_SPECS, cpus=(1,))
     host.boot(lc)
