@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's complete topology: sysfs, PCI and resctrl put together."""
+"""This host's complete topology: sysfs, PCI, NVML and resctrl put together."""
 
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
+from host_agent.discovery.nvidia import Links, parse_topo_matrix, read_nvml, with_links
 from host_agent.discovery.pci import read_gpus
 from host_agent.discovery.rdt import read_rdt
 from host_agent.discovery.sysfs import Given, read_topology
 from host_agent.rdt.resctrl import Resctrl
+from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
+
+_NVIDIA: Final = "10de:"
 
 
 def discover(
@@ -17,6 +22,7 @@ def discover(
     resctrl: Resctrl | None = None,
     given: Given | None = None,
     gpu_products: Iterable[str] = (),
+    gpu_matrix: Path | None = None,
 ) -> HostTopology:
     """Read everything about this host.
 
@@ -24,12 +30,26 @@ def discover(
     :param resctrl: the resctrl tree; default the kernel's
     :param given: what only the operator knows: chassis of sockets, bandwidth of nodes
     :param gpu_products: ``vendor:product`` of devices to take as GPUs beside PCI display controllers
+    :param gpu_matrix: recorded ``nvidia-smi topo -m``; without one NVML is asked where there are NVIDIA GPUs
     :raises InvalidValueError: a file says something that the kernel never says, named by its path
     """
-    gpus, links = read_gpus(sys, gpu_products)
+    gpus, edges = read_gpus(sys, gpu_products)
+    links: Links = {}
+    if gpu_matrix is not None:
+        addresses = [gpu.address for gpu in gpus]
+        links = parse_topo_matrix(_text(gpu_matrix), addresses, str(gpu_matrix))
+    elif any((gpu.product or "").startswith(_NVIDIA) for gpu in gpus):
+        links = read_nvml()
     return dataclasses.replace(
         read_topology(sys, given),
         gpus=gpus,
-        gpu_links=links,
+        gpu_links=with_links(gpus, edges, links),
         rdt=read_rdt(resctrl or Resctrl()),
     )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise InvalidValueError("GPU matrix", str(path), f"a readable file ({error})") from error
