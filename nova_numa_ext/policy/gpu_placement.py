@@ -4,11 +4,11 @@
 Policies, and the order in which they prefer placements:
 
 ``pack``
-    1. GPUs near each other, 2. utility, 3. low GPU numbers
+    GPUs near each other, then utility, then low GPU numbers
 ``spread``
-    1. many sockets, 2. evenly, 3. utility, 4. low GPU numbers
+    many sockets, evenly shared, then utility, then low GPU numbers
 ``topo``
-    1. utility, 2. low GPU numbers
+    utility, then low GPU numbers
 ``topo_p``
     the same; a job whose best placement is below its minimum utility waits (TOPO-AWARE-P of Amaral 2019)
 
