@@ -15,7 +15,7 @@ T
 B
     mean over the job and all jobs that run on the host of (slowdown - 1) / (worst slowdown - 1): what the job
     suffers *and* causes (Eq. 4 with collocation / solo time). A job is slowed down by those it shares a socket's
-    buses with, by the strongest of them
+    buses with, by the strongest of them; what running jobs do to each other already does not count
 F
     mean share of free GPUs of the sockets that the placement touches, before the placement (Eq. 5): taking the last
     GPUs of a broken socket is good, breaking a whole one is not
