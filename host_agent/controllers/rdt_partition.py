@@ -17,26 +17,22 @@ The plan is a function of what is there: planning on the state that a plan has p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import chain, combinations, count, islice
 
-from host_agent.controllers.rdt_layout import Layout, Line, lay_out, steps
+from host_agent.controllers.rdt_classes import BE_PREFIX, BeClass, BeMember, deal
+from host_agent.controllers.rdt_layout import Layout, Line, lay_out
 from host_agent.rdt.shapes import (
     GROUP_PREFIX,
-    ROOT_GROUP,
     SHAREABLE_MODE,
     Actual,
     BandwidthUnit,
     Capabilities,
     GroupState,
     Schemata,
-    format_schemata,
 )
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import Tier
 
 _LC_PREFIX = f"{GROUP_PREFIX}lc-"
-_BE_PREFIX = f"{GROUP_PREFIX}be-"
 _VM_PREFIX = f"{GROUP_PREFIX}vm-"
 _FULL_PERCENT = 100
 
@@ -166,8 +162,8 @@ def plan(
     shared = {domain: layout.shared for domain, layout in layouts.items()}
 
     budget = _control_budget(capabilities, actual) - len(lcs)
-    bes = sorted((vm for vm in wanted if vm.tier is Tier.BE), key=lambda vm: vm.uuid)
-    classes = _be_classes(bes, actual, budget, homes or {}) if budget > 0 else []
+    bes = [vm for vm in wanted if vm.tier is Tier.BE]
+    classes = _classes(bes, actual, homes or {}, budget) if budget > 0 else []
     if not classes:
         refused += [
             _refuse(be, "closids", 1, 0, "no class of service is left for it") for be in bes
@@ -193,7 +189,7 @@ def plan(
         for be in be_class.members:
             monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
             reasons = _be_reasons(capabilities, be, be_class, monitor)
-            vms.append(VmPartition(be.uuid, be.tier, be_class.name, monitor, False, reasons))
+            vms.append(VmPartition(be.uuid, Tier.BE, be_class.name, monitor, False, reasons))
     root = _schemata(capabilities, shared, None) if settings.shrink_root else {}
     anchors = {domain: line.anchor for domain, line in lines.items()}
     return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors)
@@ -303,21 +299,24 @@ def _admit_by_ways(
             if layout is None:
                 last = next(lc for lc in reversed(admitted) if domain in lc.ways)
                 admitted.remove(last)
-                free = line.full & ~line.shareable & ~line.anchor
-                held = sum(amounts.values()) - amounts[last.uuid]
-                text = (
-                    f"{last.ways[domain]} exclusive ways in L3 domain {domain} do not fit: "
-                    f"{free.bit_count()} can be exclusive, {held} are other VMs'"
-                )
-                refused.append(
-                    _refuse(
-                        last, f"ways_l3_{domain}", last.ways[domain], free.bit_count() - held, text
-                    )
-                )
+                refused.append(_does_not_fit(line, domain, last, amounts))
                 break
             layouts[domain] = layout
         else:
             return layouts, refused
+
+
+def _does_not_fit(
+    line: Line, domain: int, lc: WantedPartition, amounts: Mapping[str, int]
+) -> Refusal:
+    own = (line.full & ~line.shareable).bit_count()
+    held = sum(amounts.values()) - amounts[lc.uuid]
+    text = (
+        f"{lc.ways[domain]} exclusive ways in L3 domain {domain} do not fit: {own} can be exclusive, "
+        f"{held} are other VMs', {line.shared_min} must stay shared"
+    )
+    free = own - held - line.shared_min
+    return _refuse(lc, f"ways_l3_{domain}", lc.ways[domain], free, text)
 
 
 def _refuse(
@@ -349,101 +348,22 @@ def _against(
 # -- best-effort VMs --
 
 
-@dataclass(frozen=True, slots=True)
-class _BeClass:
-    """BE VMs that share a control group; ``name`` is "" until one is given."""
-
-    name: str
-    members: tuple[WantedPartition, ...]
-
-    def levels(self) -> dict[int, int]:
-        """L3 domain -> percent: the lowest level of the members that run there."""
-        found: dict[int, int] = {}
-        for member in self.members:
-            for domain in member.domains:
-                level = member.mba_percent.get(domain, _FULL_PERCENT)
-                found[domain] = min(found.get(domain, _FULL_PERCENT), level)
-        return found
-
-    def loss(self) -> int:
-        """Percent points of bandwidth that the members lose by sharing one level per domain."""
-        levels = self.levels()
-        return sum(
-            member.mba_percent.get(domain, _FULL_PERCENT) - levels[domain]
-            for member in self.members
-            for domain in member.domains
-        )
-
-    def joined(self, other: "_BeClass") -> "_BeClass":
-        names = sorted(filter(None, (self.name, other.name)))
-        members = sorted((*self.members, *other.members), key=lambda vm: vm.uuid)
-        return _BeClass(names[0] if names else "", tuple(members))
-
-
-def _be_classes(
-    bes: Sequence[WantedPartition], actual: Actual, budget: int, known: Mapping[str, str]
-) -> list[_BeClass]:
-    """Deal BE VMs to at most ``budget`` classes, starting from the classes they are in."""
+def _classes(
+    bes: Sequence[WantedPartition], actual: Actual, known: Mapping[str, str], budget: int
+) -> list[BeClass]:
+    """Deal BE VMs to classes; monitoring groups tell who is where now."""
     homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
-    together: dict[str, list[WantedPartition]] = {}
-    for be in bes:
-        home = homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "")
-        key = home if home.startswith(_BE_PREFIX) and actual.get(home) else be.uuid
-        together.setdefault(key, []).append(be)
-    classes = [
-        _BeClass(key if key.startswith(_BE_PREFIX) else "", tuple(members))
-        for key, members in sorted(together.items())
+    members = [
+        BeMember(be.uuid, {d: be.mba_percent.get(d, _FULL_PERCENT) for d in be.domains})
+        for be in bes
     ]
-    while len(classes) < min(budget, len(bes)):
-        classes = _split_one(classes)
-    while len(classes) > budget:
-        classes = _merge_two(classes)
-    return _named(classes, actual)
-
-
-def _named(classes: list[_BeClass], actual: Actual) -> list[_BeClass]:
-    """Give names to the classes without: those of idle groups first (no CLOSID changes hands), then new ones."""
-    claimed = {be_class.name for be_class in classes}
-    there = [group.name for group in actual.ours if group.name.startswith(_BE_PREFIX)]
-    idle = sorted((name for name in there if name not in claimed), key=_number)
-    fresh = (name for n in count() if (name := f"{_BE_PREFIX}{n}") not in there)
-    nameless = sorted((c for c in classes if not c.name), key=lambda c: c.members[0].uuid)
-    names = sorted(islice(chain(idle, fresh), len(nameless)), key=_number)
-    named = [_BeClass(name, c.members) for name, c in zip(names, nameless, strict=True)]
-    return sorted((*(c for c in classes if c.name), *named), key=lambda c: _number(c.name))
-
-
-def _number(name: str) -> tuple[int, str]:
-    """Sort key of a class name: ``be-9`` before ``be-10``."""
-    tail = name.removeprefix(_BE_PREFIX)
-    return (int(tail) if tail.isdecimal() else 0, name)
-
-
-def _split_one(classes: list[_BeClass]) -> list[_BeClass]:
-    """Give the member that wins most by it a class of its own."""
-    found = []
-    for index, be_class in enumerate(classes):
-        for member in be_class.members if len(be_class.members) > 1 else ():
-            rest = _BeClass(be_class.name, tuple(m for m in be_class.members if m is not member))
-            found.append((rest.loss() - be_class.loss(), index, member.uuid, rest, member))
-    _, index, _, rest, member = min(found, key=lambda entry: entry[:3])
-    return [*classes[:index], rest, *classes[index + 1 :], _BeClass("", (member,))]
-
-
-def _merge_two(classes: list[_BeClass]) -> list[_BeClass]:
-    """Join the two classes that lose least bandwidth by it, existing ones and smaller ones first."""
-
-    def cost(pair: tuple[_BeClass, _BeClass]) -> tuple[int, int, list[str]]:
-        joined = pair[0].joined(pair[1])
-        loss = joined.loss() - pair[0].loss() - pair[1].loss()
-        return loss, len(joined.members), [member.uuid for member in joined.members]
-
-    first, second = min(combinations(classes, 2), key=cost)
-    return [first.joined(second), *(c for c in classes if c is not first and c is not second)]
+    now = {be.uuid: homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "") for be in bes}
+    there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
+    return deal(members, now, there, budget)
 
 
 def _monitored(
-    capabilities: Capabilities, actual: Actual, control_groups: int, classes: Sequence[_BeClass]
+    capabilities: Capabilities, actual: Actual, control_groups: int, classes: Sequence[BeClass]
 ) -> frozenset[str]:
     """Return the BE VMs that get a monitoring group: as many as there are RMIDs, those that have one first."""
     if capabilities.monitoring is None:
@@ -459,12 +379,11 @@ def _monitored(
 
 
 def _be_reasons(
-    capabilities: Capabilities, be: WantedPartition, be_class: _BeClass, monitor: str
+    capabilities: Capabilities, be: BeMember, be_class: BeClass, monitor: str
 ) -> tuple[Reason, ...]:
     levels = be_class.levels()
     reasons = [
-        Reason(f"mba_percent_l3_{d}", levels[d], be.mba_percent.get(d, _FULL_PERCENT))
-        for d in sorted(be.domains)
+        Reason(f"mba_percent_l3_{d}", levels[d], wanted) for d, wanted in sorted(be.levels.items())
     ]
     if capabilities.bandwidth is None:
         reasons = [Reason("mba", "absent", "wanted")]
@@ -491,126 +410,3 @@ def _schemata(
             for domain in bandwidth.domains
         }
     return wanted
-
-
-# -- the way there --
-
-
-class WriteKind(StrEnum):
-    """Commands of resctrl."""
-
-    REMOVE_GROUP = "remove group"
-    REMOVE_MONITOR = "remove monitor"
-    CREATE_GROUP = "create group"
-    CREATE_MONITOR = "create monitor"
-    SCHEMATA = "schemata"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One command on the resctrl tree."""
-
-    kind: WriteKind
-    group: str
-    monitor: str = ""
-    schemata: Schemata = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        place = f"{self.group or '(root)'}/{self.monitor}".rstrip("/")
-        values = format_schemata(self.schemata).strip().replace("\n", " ")
-        return f"{self.kind} {place} {values}".rstrip()
-
-
-def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
-    """List the commands that lead from what is to what should be, and nothing that is already so.
-
-    Order: remove (frees CLOSIDs), create, take ways and bandwidth away from those who share, move LCs one by one (never
-    two of them overlap, none ever has less than the smaller of its old and new amount), give the rest to those who
-    share, monitor. A new group's default mask counts for nothing, for no thread is in it yet.
-    """
-    planned = {group.name: group for group in wanted.groups}
-    writes: list[Write] = []
-    now: dict[str, dict[str, dict[int, int]]] = {}
-    for state in actual.groups:
-        if state.ours and state.name not in planned:
-            writes.append(Write(WriteKind.REMOVE_GROUP, state.name))
-            continue
-        keep = planned[state.name].monitors if state.ours else ()
-        if state.ours or state.name == ROOT_GROUP:
-            gone = [monitor for monitor in state.our_monitors if monitor not in keep]
-            writes += [Write(WriteKind.REMOVE_MONITOR, state.name, monitor) for monitor in gone]
-            now[state.name] = {name: dict(values) for name, values in state.schemata.items()}
-    existing = set(now)
-    for name in planned.keys() - existing:
-        now[name] = {}
-    writes += [Write(WriteKind.CREATE_GROUP, name) for name in sorted(planned.keys() - existing)]
-
-    targets = {ROOT_GROUP: GroupPlan(ROOT_GROUP, wanted.root), **dict(sorted(planned.items()))}
-    for name, group in targets.items():
-        if name in existing:
-            writes += _write(now, name, _narrowed(now[name], group, wanted.anchors))
-    for domain, anchor in wanted.anchors.items():
-        writes += _lc_moves(
-            now, [g for g in wanted.groups if domain in g.exclusive], domain, anchor
-        )
-    for name, group in targets.items():
-        writes += _write(now, name, group.schemata)
-    for name, group in sorted(planned.items()):
-        state_now = actual.get(name)
-        have = state_now.monitors if state_now else ()
-        writes += [
-            Write(WriteKind.CREATE_MONITOR, name, m) for m in group.monitors if m not in have
-        ]
-    return tuple(writes)
-
-
-def _write(now: dict[str, dict[str, dict[int, int]]], group: str, target: Schemata) -> list[Write]:
-    """Return the write of what differs, and take it as done in ``now``."""
-    differs = {
-        name: {d: v for d, v in values.items() if now[group].get(name, {}).get(d) != v}
-        for name, values in target.items()
-    }
-    differs = {name: values for name, values in differs.items() if values}
-    for name, values in differs.items():
-        now[group].setdefault(name, {}).update(values)
-    return [Write(WriteKind.SCHEMATA, group, schemata=differs)] if differs else []
-
-
-def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Schemata:
-    """Return what a group that shares must give up first: ways outside its new mask, bandwidth above its new level."""
-    result: dict[str, dict[int, int]] = {}
-    for name, values in group.schemata.items():
-        for domain, new in values.items():
-            before = old.get(name, {}).get(domain)
-            if before is None or (domain in group.exclusive and name != "MB"):
-                continue
-            if name == "MB":
-                narrow = min(before, new)
-            else:
-                both = before & new
-                anchor = anchors[domain]
-                narrow = both if both & anchor == anchor else anchor
-            result.setdefault(name, {})[domain] = narrow
-    return result
-
-
-def _lc_moves(
-    now: dict[str, dict[str, dict[int, int]]], lcs: Sequence[GroupPlan], domain: int, anchor: int
-) -> list[Write]:
-    caches = [name for name in (lcs[0].schemata if lcs else {}) if name.startswith("L3")]
-    target = {group.name: group.schemata[caches[0]][domain] for group in lcs}
-    current = {
-        name: mask
-        for name in target
-        if (mask := now[name].get(caches[0], {}).get(domain, 0)) and not mask & anchor
-    }
-    order = steps(current, target)
-    if order is None:
-        order = sorted(
-            target
-        )  # somebody else made LCs overlap; then no order is better than another
-    return [
-        write
-        for name in order
-        for write in _write(now, name, {cache: {domain: target[name]} for cache in caches})
-    ]

@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
+from host_agent.controllers.rdt_changes import Write, WriteKind, changes
 from host_agent.controllers.rdt_partition import (
     PartitionPlan,
-    Write,
-    WriteKind,
-    changes,
 )
 from host_agent.rdt.errors import ResctrlBusyError, ResctrlGoneError
 from host_agent.rdt.resctrl import MoveResult, Resctrl

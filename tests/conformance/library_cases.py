@@ -4,10 +4,10 @@
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
+from host_agent.controllers.rdt_changes import Write
 from host_agent.controllers.rdt_partition import (
     PartitionPlan,
     WantedPartition,
-    Write,
     lc_group,
     plan,
     vm_monitor,
