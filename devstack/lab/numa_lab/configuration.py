@@ -90,13 +90,18 @@ def agent_conf(settings: Settings, host: HostConfig) -> str:
     return render(settings.source / "templates" / "numa-host-agent.conf", values)
 
 
+def write_servers(settings: Settings) -> None:
+    """Write the configuration of MariaDB and RabbitMQ."""
+    for name in ("mariadb.cnf", "rabbitmq.conf"):
+        text = render(settings.source / "templates" / name, _common_values(settings))
+        write_if_changed(settings.etc / name, text)
+    write_if_changed(settings.etc / "rabbitmq-plugins", "[].\n")
+
+
 def write_controller(settings: Settings) -> None:
-    """Write the configuration of everything that runs on this machine beside the computes."""
+    """Write the configuration of OpenStack's services; needs the virtual environment's own files."""
     values = _common_values(settings)
     templates = settings.source / "templates"
-    for name in ("mariadb.cnf", "rabbitmq.conf"):
-        write_if_changed(settings.etc / name, render(templates / name, values))
-    write_if_changed(settings.etc / "rabbitmq-plugins", "[].\n")
     for name, user in (("keystone", ""), ("placement", "placement"), ("glance-api", "glance")):
         text = render(templates / f"{name}.conf", values | {"auth": _auth(settings, user)})
         write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)

@@ -36,24 +36,30 @@ class ControlPlane:
         self._etc = settings.etc
 
     def tasks(self) -> dict[str, Task]:
-        """The steps from nothing to a serving controller, for ``graph.run``."""
+        """The steps from installed packages and a filled environment to a serving controller.
+
+        They begin after the tasks "packages" and "venv" of the caller.
+        """
+        settings = self._settings
 
         def ensure(name: str, *after: str) -> Task:
             return Task(lambda: self._service(name).ensure(self._progress), after)
 
         return {
-            "database files": Task(self._database_files),
+            "server files": Task(lambda: configuration.write_servers(settings), ("packages",)),
+            "service files": Task(lambda: configuration.write_controller(settings), ("venv",)),
+            "database files": Task(self._database_files, ("server files",)),
             "mariadb": ensure("mariadb", "database files"),
             "databases": Task(self._databases, ("mariadb",)),
-            "epmd": ensure("epmd"),
-            "rabbitmq": ensure("rabbitmq", "epmd"),
-            "keystone schema": Task(self._keystone_schema, ("databases",)),
-            "nova schema": Task(self._nova_schema, ("databases",)),
-            "placement schema": Task(self._placement_schema, ("databases",)),
-            "glance schema": Task(self._glance_schema, ("databases",)),
+            "epmd": ensure("epmd", "packages"),
+            "rabbitmq": ensure("rabbitmq", "server files", "epmd"),
+            "keystone schema": Task(self._keystone_schema, ("databases", "service files")),
+            "nova schema": Task(self._nova_schema, ("databases", "service files")),
+            "placement schema": Task(self._placement_schema, ("databases", "service files")),
+            "glance schema": Task(self._glance_schema, ("databases", "service files")),
             "keystone": ensure("keystone", "keystone schema"),
             "identities": Task(self._identities, ("keystone",)),
-            "network": ensure("network"),
+            "network": ensure("network", "service files"),
             "placement": ensure("placement", "placement schema", "identities"),
             "glance": ensure("glance", "glance schema", "identities"),
             "nova-api": ensure("nova-api", "nova schema", "rabbitmq", "identities"),

@@ -145,7 +145,6 @@ class Lab:
             "packages": Task(lambda: packages.ensure(settings, progress, wanted)),
             "machine parts": Task(self._machine_parts if hosts else _nothing, ("packages",)),
             "venv": Task(lambda: pyenv.ensure(settings, progress), ("packages",)),
-            "configuration": Task(lambda: configuration.write_controller(settings), ("venv",)),
             "local libvirt": Task(lambda: self._local.start_libvirt(progress), ("packages",)),
             "local nova": Task(lambda: self._local.start_nova(progress), ("local libvirt", *cloud)),
             "local up": Task(
@@ -154,8 +153,7 @@ class Lab:
         }
         if settings.plugin:
             tasks["local agent"] = Task(lambda: self._local.start_agent(progress), ("local up",))
-        for name, task in self._controller.tasks().items():
-            tasks[name] = Task(task.action, task.after or ("configuration",))
+        tasks |= self._controller.tasks()
         for host in hosts:
             tasks |= self._host_tasks(host, cloud)
         return tasks
