@@ -224,6 +224,8 @@ def _cells(root: ET.Element) -> Iterator[Cell]:
         _int("memnode", node.get("cellid")): cpus.parse(node.get("nodeset", ""))
         for node in root.iterfind("numatune/memnode")
     }
+    memory = root.find("numatune/memory")
+    every = cpus.parse(memory.get("nodeset", "")) if memory is not None else frozenset[int]()
     for position, cell in enumerate(root.iterfind("cpu/numa/cell")):
         number = _int("cell", cell.get("id", str(position)))
         kib = int(cell.get("memory", "0")) * _KIB_PER_UNIT.get(cell.get("unit", "KiB"), 1)
@@ -231,7 +233,7 @@ def _cells(root: ET.Element) -> Iterator[Cell]:
             number,
             cpus.parse(cell.get("cpus", "")),
             int(kib) // 1024,
-            bound.get(number, frozenset()),
+            bound.get(number, every),
         )
 
 

@@ -203,7 +203,7 @@ def _floating(
     shares, memory_reasons = _memory(host, guest, best)
     wish = _wish(host, guest, chosen)
     reasons = (
-        Reason("home_nodes", ",".join(map(str, best)), f"of {len(usable)} with shared CPUs"),
+        Reason("home_nodes", ",".join(map(str, best)), f"{len(usable)} nodes with shared CPUs"),
         Reason("lc_in_l3_domain", rank.beside_lc, 0),
         Reason("class_penalty", rank.penalty, 0),
         *memory_reasons,
@@ -299,8 +299,9 @@ def _memory(
     reasons: list[Reason] = [Reason("memory_policy", policy)]
     try:
         shares = wanted_shares(policy, vcpus_per_node=vcpus, nodes=host.topology.node_ids)
-    except CapabilityMissingError as error:
-        reasons.append(Reason("memory_policy_used", MemoryPolicy.LOCAL, str(error)))
+    except CapabilityMissingError:
+        against = f"{policy} needs `numa-host-agent-ctl calibrate`"
+        reasons.append(Reason("memory_policy_used", MemoryPolicy.LOCAL, against))
         shares = wanted_shares(
             MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=host.topology.node_ids
         )

@@ -4,7 +4,9 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,28 @@ def test_stopping_the_agent_keeps_everything(
     agent.terminate()
     assert agent.wait(20) == 0
     partitioned(host, *pair)
+
+
+def test_prometheus_reads_the_running_agent(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    agent = host.agent(agent__metrics_port=port)
+
+    def text() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    label = f'server="{pair[0].uuid}"'
+    try:
+        wait_for(lambda: f'numa_ext_server_exclusive{{name="lc",{label}}} 1.0' in text(), "metrics")
+        assert 'numa_ext_actions_total{action="join",result="done"} 2.0' in text()
+    finally:
+        agent.terminate()
+        assert agent.wait(20) == 0
 
 
 @pytest.mark.parametrize("after_ms", [400, 700, 1000])

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent tells Placement, and what happens while Placement is down."""
 
+import dataclasses
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
+
+from host_agent import conf as agent_conf
 from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
-from host_agent.report import Publisher, PublishSettings, neighbours, wanted
+from host_agent.report import Publisher, PublishSettings, make_adapter, neighbours, wanted
 from host_agent.workloads import Activity, parse
-from placement_traits.errors import ServiceUnavailableError
+from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.tree import ProviderTree
 from tests.support.hosts import four_nodes
@@ -39,8 +44,6 @@ def test_neighbours_are_told_per_l3_domain() -> None:
 
 
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
-    import dataclasses
-
     without = dataclasses.replace(SETTINGS, tiers=frozenset({Tier.BE}))
     assert TierTrait.LC in wanted(turn(), SETTINGS, 0).root_traits
     assert TierTrait.LC not in wanted(turn(), without, 0).root_traits
@@ -126,7 +129,19 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
 def test_a_paused_round_says_nothing_new() -> None:
     placement = Placement(failures=0)
     publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
-    import dataclasses
-
     publisher.heard(dataclasses.replace(turn(), paused=True))
     assert not publisher.publish_once()
+
+
+def test_credentials_come_from_novas_own_section(tmp_path: Path) -> None:
+    config = tmp_path / "agent.conf"
+    config.write_text("[placement]\nauth_type = none\nendpoint = http://127.0.0.1:8778\n")
+    adapter = make_adapter(agent_conf.load([f"--config-file={config}"]))
+    assert adapter.service_type == "placement"
+    assert adapter.get_endpoint() == "http://127.0.0.1:8778"
+
+
+def test_missing_credentials_are_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "agent.conf").write_text("")
+    with pytest.raises(CapabilityMissingError, match="auth_type"):
+        make_adapter(agent_conf.load([f"--config-file={tmp_path}/agent.conf"]))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options, settings and rights."""
+
+from pathlib import Path
+
+import pytest
+
+from host_agent import conf as agent_conf
+from host_agent.paths import HostPaths
+from host_agent.privileged import seam
+
+
+def load(tmp_path: Path, text: str = "", *arguments: str) -> agent_conf.Conf:
+    (tmp_path / "agent.conf").write_text(text)
+    return agent_conf.load([f"--config-file={tmp_path}/agent.conf", *arguments])
+
+
+def test_defaults_of_options_and_of_settings_are_the_same(tmp_path: Path) -> None:
+    conf = load(tmp_path)
+    assert agent_conf.settings(conf) == agent_conf.Settings()
+    assert agent_conf.paths(conf) == HostPaths()
+
+
+def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
+    conf = load(
+        tmp_path, "[rdt]\nbe_mba_percent = 30\n[memory]\ndead_band_percent = 5\n", "--dry-run"
+    )
+    settings = agent_conf.settings(conf)
+    assert (settings.rdt.be_mba_percent, settings.memory.dead_band) == (30, 0.05)
+    assert conf.dry_run
+    assert not conf.once
+
+
+def test_a_bad_value_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="be_mba_percent"):
+        agent_conf.settings(load(tmp_path, "[rdt]\nbe_mba_percent = 300\n"))
+
+
+def test_every_option_is_offered_to_the_sample_configuration() -> None:
+    groups = {
+        group.name: {option.dest for option in options} for group, options in agent_conf.list_opts()
+    }
+    assert {"auth_type", "auth_url", "password", "cell_packing"} <= groups["placement"]
+    assert {"agent", "libvirt_host", "host", "pinning", "memory", "rdt"} <= set(groups)
+
+
+@pytest.mark.parametrize(
+    ("effective", "enough"),
+    [("000001ffffffffff", True), ("0000000000000000", False), ("0000000000880002", False)],
+)
+def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
+    assert seam.has_rights(f"Name:\tpython\nCapEff:\t{effective}\n") is enough
