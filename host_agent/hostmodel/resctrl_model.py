@@ -14,11 +14,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from host_agent.hostmodel.resctrl_numbers import (
+    format_cpu_list,
+    parse_cpu_list,
+    parse_cpu_mask,
+    parse_int32,
+)
 from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, KernelProfile
 from host_agent.hostmodel.resctrl_shape import INTEL, Shape
 from host_agent.hostmodel.resctrl_threads import Demand, Threads, ThreadTable, Traffic, no_demand
@@ -29,7 +35,6 @@ _MONITOR_FILES: Final = ("cpus", "cpus_list", "tasks")
 _WRITABLE: Final = frozenset(
     {"cpus", "cpus_list", "tasks", "schemata", "mode", "max_threshold_occupancy"}
 )
-_INT32: Final = 1 << 31
 _UINT32: Final = 1 << 32
 _UINT64: Final = 1 << 64
 _Id = Literal["closid", "rmid"]
@@ -417,7 +422,7 @@ class ResctrlModel:
                 return "".join(f"{tid}\n" for tid in sorted(self._tasks(place)))
         cpus = self._monitor(place).cpus
         if name == "cpus_list":
-            return _cpu_list(cpus) + "\n"
+            return format_cpu_list(cpus) + "\n"
         width = (max(self.shape.cpus) + 4) // 4
         return f"{sum(1 << cpu for cpu in cpus):0{width}x}\n"
 
@@ -554,7 +559,7 @@ class ResctrlModel:
 
     def _write_tasks(self, place: _Place, data: str, writer: int) -> None:
         if not self.profile.task_lists:
-            tid = _integer(data)
+            tid = parse_int32(data)
             if tid is None or tid < 0:
                 raise _error(errno.EINVAL)
             self._status = ""
@@ -562,7 +567,7 @@ class ResctrlModel:
             return
         self._status = ""
         for entry in data.rstrip("\n").removesuffix(",").split(",") if data.strip() else ():
-            tid = _integer(entry)
+            tid = parse_int32(entry)
             if tid is None:
                 raise self._fail(errno.EINVAL, f"Task list parsing error pid {entry.strip()}")
             if tid < 0:
@@ -659,7 +664,7 @@ class ResctrlModel:
     def _parse_cpus(self, name: str, data: str) -> set[int]:
         text = data.strip()
         try:
-            new = _cpu_mask(text) if name == "cpus" else _cpu_set(text, self.shape.cpus)
+            new = parse_cpu_mask(text) if name == "cpus" else parse_cpu_list(text, self.shape.cpus)
         except ValueError:
             raise self._fail(errno.EINVAL, "Bad CPU list/mask") from None
         if new and max(new) > max(self.shape.cpus):
@@ -725,47 +730,3 @@ def _split(path: str) -> tuple[str, ...]:
 
 def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
-
-
-def _integer(text: str) -> int | None:
-    """Parse a 32-bit number as the kernel does; None when it is none."""
-    try:
-        number = int(text.strip(" \t\n"), 0)
-    except ValueError:
-        return None
-    return number if abs(number) < _INT32 else None
-
-
-def _cpu_mask(text: str) -> set[int]:
-    if not re.fullmatch(r"[0-9a-fA-F,]*", text):
-        raise ValueError(text)
-    mask = int(text.replace(",", "") or "0", 16)
-    return {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
-
-
-def _cpu_set(text: str, online: frozenset[int]) -> set[int]:
-    """Parse ``1,4-6,8-15:2/4`` and ``all`` (first-last:used/every)."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?\s*", part)
-        if part == "all":
-            found |= online
-            continue
-        if not match:
-            raise ValueError(text)
-        first, last = int(match[1]), int(match[2] or match[1])
-        used, every = int(match[3] or 1), int(match[4] or 1)
-        if last < first or not 0 < used <= every:
-            raise ValueError(text)
-        found |= {cpu for cpu in range(first, last + 1) if (cpu - first) % every < used}
-    return found
-
-
-def _cpu_list(cpus: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and runs[-1][-1] == cpu - 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library and the executor where conformance cannot go: odd hardware, faults, limbo, crashes of strangers."""
+
+import errno
+import pickle
+from pathlib import Path
+
+import pytest
+
+from host_agent.controllers.rdt_changes import WriteKind
+from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_profiles import LINUX_6_1
+from host_agent.hostmodel.resctrl_shape import AMD, INTEL, Shape
+from host_agent.hostmodel.resctrl_threads import ThreadTable, Traffic
+from host_agent.rdt.errors import (
+    ResctrlBusyError,
+    ResctrlError,
+    ResctrlGoneError,
+    ResctrlRefusedError,
+    ResctrlUnavailableError,
+)
+from host_agent.rdt.executor import Executor
+from host_agent.rdt.files import OsFiles
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import BandwidthUnit, Unknown
+from placement_traits.errors import ConflictError
+from placement_traits.names import Tier
+
+LC = "11111111-aaaa-4000-8000-000000000001"
+BE = "33333333-bbbb-4000-8000-000000000003"
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wanted_plan(model: ResctrlModel) -> PartitionPlan:
+    resctrl = Resctrl(model)
+    lc = WantedPartition(LC, Tier.LC, frozenset({0}), ways={0: 4})
+    be = WantedPartition(BE, Tier.BE, frozenset({0}), mba_percent={0: 30})
+    return plan(resctrl.capabilities(), resctrl.actual(), [lc, be])
+
+
+# -- detection --
+
+
+def test_amd_has_holes_and_absolute_bandwidth() -> None:
+    found = Resctrl(ResctrlModel(AMD, LINUX_6_1)).capabilities()
+
+    assert found.l3[0].sparse_masks
+    assert found.bandwidth is not None
+    assert found.bandwidth.unit is BandwidthUnit.EIGHTH_GBPS
+    assert (found.bandwidth.max_bandwidth, found.bandwidth.thread_throttle_mode) == (2048, None)
+
+
+def test_code_and_data_are_two_resources_with_half_the_classes() -> None:
+    model = ResctrlModel(Shape(cdp=True, closids=16))
+    resctrl = Resctrl(model)
+    found = resctrl.capabilities()
+
+    assert [cache.name for cache in found.l3] == ["L3CODE", "L3DATA"]
+    assert found.num_closids == 8
+    Executor(resctrl).apply(wanted_plan(model))
+    own = resctrl.actual().get(lc_group(LC))
+    assert own is not None
+    assert own.schemata["L3CODE"] == own.schemata["L3DATA"] == {0: 0xF}
+
+
+def test_a_host_that_only_monitors_has_groups_but_no_masks() -> None:
+    resctrl = Resctrl(ResctrlModel(Shape(l3=False, mba=False)))
+
+    assert resctrl.capabilities().num_closids == 0
+    assert resctrl.capabilities().monitoring is not None
+    assert resctrl.actual().root.schemata == {}
+
+
+def test_the_kernels_bandwidth_loop_is_seen_in_the_mount_options(tmp_path: Path) -> None:
+    root = tmp_path / "resctrl"
+    files = {
+        "schemata": "MB:0=100\n",
+        "mode": "shareable\n",
+        "info/MB/min_bandwidth": "10\n",
+        "info/MB/bandwidth_gran": "10\n",
+        "info/MB/delay_linear": "1\n",
+        "info/MB/num_closids": "8\n",
+        "info/MB/thread_throttle_mode": "per-thread\n",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"resctrl {root} resctrl rw,mba_MBps 0 0\n")
+
+    found = Resctrl(OsFiles(str(root), str(mounts))).capabilities()
+
+    assert found.bandwidth is not None
+    assert found.bandwidth.unit is BandwidthUnit.MBPS
+    assert found.bandwidth.thread_throttle_mode == "per-thread"
+
+
+def test_nothing_mounted_is_said(tmp_path: Path) -> None:
+    resctrl = Resctrl(OsFiles(str(tmp_path / "nothing")))
+
+    assert not resctrl.available()
+    with pytest.raises(ResctrlUnavailableError, match="mount -t resctrl"):
+        resctrl.capabilities()
+
+
+# -- errors --
+
+
+def test_errors_survive_the_way_through_the_privileged_helper() -> None:
+    error = ResctrlRefusedError("writing 'x'", "a/schemata", "x", errno.EINVAL, "Mask out of range")
+
+    again = type(error)(*error.args)
+
+    assert str(again) == str(error) == str(pickle.loads(pickle.dumps(error)))
+    assert str(error) == (
+        "resctrl: writing 'x' at /a/schemata failed: Invalid argument (EINVAL); "
+        "the kernel says: Mask out of range"
+    )
+
+
+def test_the_sentence_of_an_older_command_is_not_taken_for_this_ones() -> None:
+    model = ResctrlModel(INTEL, LINUX_6_1)
+    resctrl = Resctrl(model)
+    with pytest.raises(OSError, match="Invalid"):
+        model.write("schemata", "L3:0=zz\n")
+    with pytest.raises(ResctrlGoneError) as caught:
+        resctrl.remove_group("numa_ext-none")
+    assert caught.value.status == ""
+
+
+# -- counters --
+
+
+def test_counters_grow_with_traffic_and_bandwidth_level() -> None:
+    table = ThreadTable([10])
+    moved: dict[int, float] = {10: 0.0}
+    model = ResctrlModel(threads=table, demand=lambda tid, _d: Traffic(moved[tid], moved[tid] / 4))
+    resctrl = Resctrl(model)
+    resctrl.create_group("numa_ext-a")
+    resctrl.move_tasks("numa_ext-a", "", lambda: [10])
+    moved[10] = 1000.0
+    assert resctrl.counters("numa_ext-a")[0].events["mbm_total_bytes"] == 1000
+    resctrl.write_schemata("numa_ext-a", {"MB": {0: 50}})
+    moved[10] = 2000.0
+    events = resctrl.counters("numa_ext-a")[0].events
+    assert (events["mbm_total_bytes"], events["mbm_local_bytes"]) == (1500, 375)
+    assert resctrl.counters("")[0].events["mbm_total_bytes"] == 0
+
+
+def test_occupancy_is_bounded_by_the_mask() -> None:
+    table = ThreadTable([10])
+    moved = [0.0]
+    model = ResctrlModel(threads=table, demand=lambda _t, _d: Traffic(moved[0], 0))
+    resctrl = Resctrl(model)
+    resctrl.create_group("numa_ext-a")
+    resctrl.write_schemata("numa_ext-a", {"L3": {0: 0x7}})
+    resctrl.move_tasks("numa_ext-a", "", lambda: [10])
+    moved[0] = 1e12
+    assert resctrl.counters("numa_ext-a")[0].events["llc_occupancy"] == (16 << 20) * 3 // 12
+
+
+def test_a_counter_that_cannot_be_read_is_unknown_and_the_group_sums_the_others() -> None:
+    model = ResctrlModel()
+    resctrl = Resctrl(model)
+    resctrl.create_group("numa_ext-a")
+    resctrl.create_monitor("numa_ext-a", "numa_ext-vm")
+    model.set_fault("numa_ext-a", "numa_ext-vm", "Error")
+    events = resctrl.counters("numa_ext-a", "numa_ext-vm")[0].events
+    assert set(events.values()) == {Unknown.ERROR}
+    assert resctrl.counters("numa_ext-a")[0].events["llc_occupancy"] == 0
+    model.set_fault("numa_ext-a", fault="Unavailable")
+    model.set_fault("numa_ext-a", "numa_ext-vm", "Unavailable")
+    events = resctrl.counters("numa_ext-a")[0].events
+    assert set(events.values()) == {Unknown.UNAVAILABLE}
+    model.set_fault("numa_ext-a", fault="")
+    assert resctrl.counters("numa_ext-a")[0].events["llc_occupancy"] == 0
+
+
+# -- the executor --
+
+
+def limbo(clock: Clock, seconds: float) -> ResctrlModel:
+    """All RMIDs but root's have just been freed."""
+    model = ResctrlModel(Shape(rmids=4), limbo_s=seconds, clock=clock)
+    for name in "abc":
+        model.mkdir(name)
+    for name in "abc":
+        model.rmdir(name)
+    return model
+
+
+def test_the_executor_waits_for_monitoring_ids_in_limbo() -> None:
+    clock = Clock()
+    model = limbo(clock, 2.0)
+    executor = Executor(Resctrl(model), clock=clock, sleep=clock.sleep)
+
+    written = executor.apply(wanted_plan(model))
+
+    assert 2.0 <= clock.now < 3.0
+    assert [w.kind for w in written].count(WriteKind.CREATE_GROUP) == 2
+
+
+def test_the_executor_does_not_wait_for_ever() -> None:
+    clock = Clock()
+    model = limbo(clock, 60.0)
+    executor = Executor(Resctrl(model), clock=clock, sleep=clock.sleep, limbo_wait_s=5.0)
+
+    with pytest.raises(ResctrlBusyError, match="Out of RMIDs"):
+        executor.apply(wanted_plan(model))
+    assert 5.0 <= clock.now < 6.0
+
+
+class Meddled(ResctrlModel):
+    """Somebody gives root its ways back after each of our writes to it."""
+
+    def write(self, path: str, data: str, writer: int = 0) -> None:
+        super().write(path, data, writer)
+        if path == "schemata":
+            super().write(path, "L3:0=fff\n")
+
+
+def test_what_is_not_kept_is_told() -> None:
+    model = Meddled()
+
+    with pytest.raises(ConflictError, match=r"still to do: schemata \(root\) L3:0=ff0"):
+        Executor(Resctrl(model)).apply(wanted_plan(model))
+
+
+def test_reset_spares_ways_that_a_stranger_holds_exclusively() -> None:
+    model = ResctrlModel()
+    model.write("schemata", "L3:0=ff0\n")
+    model.mkdir("stranger")
+    model.write("stranger/schemata", "L3:0=f\n")
+    model.write("stranger/mode", "exclusive\n")
+    Executor(Resctrl(model)).apply(wanted_plan(model))
+
+    Executor(Resctrl(model)).reset()
+
+    assert model.listdir("").count("stranger") == 1
+    assert Resctrl(model).actual().root.schemata["L3"] == {0: 0xFF0}
+    assert Resctrl(model).actual().ours == ()
+
+
+def test_threads_of_a_process_that_is_gone_are_none(tmp_path: Path) -> None:
+    model = ResctrlModel()
+    resctrl = Resctrl(model)
+    resctrl.create_group("numa_ext-a")
+
+    assert Executor(resctrl, proc=str(tmp_path)).move_process("numa_ext-a", "", 4711).moved == ()
+
+
+def test_a_group_removed_meanwhile_is_an_error_of_ours() -> None:
+    resctrl = Resctrl(ResctrlModel())
+
+    with pytest.raises(ResctrlError, match="numa_ext-gone"):
+        resctrl.move_tasks("numa_ext-gone", "", lambda: [1])
