@@ -46,13 +46,14 @@ _PROBE: Final = "MEMORY_MB:1"
 class ViewSettings:
     """How the view is kept.
 
-    :param interval_s: seconds between two comparisons of generations
+    :param interval_s: seconds between two comparisons of generations, longer where :attr:`busy_share` asks for it
     :param full_interval_s: seconds between two complete reads; traits of nova's roots are re-read only then or when a
         provider of ours below them changed
     :param max_age_s: older than this the view is stale
     :param wait_s: longest time a caller of :meth:`FleetView.snapshot` waits, and only while nothing was ever read
     :param full_share: share of changed hosts above which one complete read is cheaper than single ones
     :param full_least: no complete read for fewer changed hosts than this
+    :param busy_share: largest share of the time that Placement is kept busy by us: on a large fleet the pauses grow
     """
 
     interval_s: float = 2.0
@@ -61,6 +62,7 @@ class ViewSettings:
     wait_s: float = 5.0
     full_share: float = 0.2
     full_least: int = 8
+    busy_share: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ class FleetView:
                 pass  # noted in the statistics; the log line comes with the change of state
             except Exception:  # the outermost guard of this thread
                 LOG.exception("Reading the fleet failed in a way that was not foreseen.")
-            if self._stopping.wait(self._settings.interval_s):
+            if self._stopping.wait(pause_s(self._settings, self._stats.last_duration_s)):
                 return
 
     def refresh(self) -> None:
@@ -372,6 +374,11 @@ class FleetView:
                 if name in names.RESOURCE_CLASSES
             },
         )
+
+
+def pause_s(settings: ViewSettings, duration_s: float) -> float:
+    """Return the seconds to wait after a refresh that took ``duration_s``, so that Placement is not kept busy by us."""
+    return max(settings.interval_s, duration_s * (1 / settings.busy_share - 1))
 
 
 def _known_names(host: HostView) -> dict[str, str]:

@@ -73,14 +73,15 @@ class WsgiTransport(BaseAdapter):
 
 
 class PlacementInProcess(fixtures.Fixture):
-    """A fresh Placement with an empty database; :attr:`adapter` talks to it as its admin."""
+    """A fresh Placement, :attr:`application`, with an empty database; :attr:`adapter` talks to it as its admin."""
 
     def setUp(self) -> None:
         """Make the database and load the application."""
         super().setUp()
         server = self.useFixture(PlacementFixture(use_intercept=False))
         http = requests.Session()
-        http.mount(URL, WsgiTransport(deploy.loadapp(server.conf_fixture.conf)))
+        self.application = deploy.loadapp(server.conf_fixture.conf)
+        http.mount(URL, WsgiTransport(self.application))
         self.adapter = adapter.Adapter(
             session.Session(token_endpoint.Token(URL, "admin"), session=http),
             service_type="placement",

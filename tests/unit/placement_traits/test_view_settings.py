@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the view that need no Placement."""
+
+import pytest
+
+from placement_traits.view import Amount, FleetSnapshot, ViewSettings, ViewState, pause_s
+
+
+def test_on_a_small_fleet_the_interval_rules():
+    assert pause_s(ViewSettings(interval_s=2.0, busy_share=0.2), duration_s=0.1) == 2.0
+
+
+def test_on_a_large_fleet_placement_is_busy_with_us_a_fifth_of_the_time():
+    assert pause_s(ViewSettings(interval_s=2.0, busy_share=0.2), duration_s=3.0) == pytest.approx(
+        12
+    )
+
+
+def test_what_is_free_may_be_negative_after_a_shrink():
+    assert Amount(capacity=5, used=8).free == -3
+
+
+def test_an_unknown_host_is_none():
+    assert FleetSnapshot({}, 0.0, ViewState.FRESH).host("f00") is None
