@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance cases of the resctrl model hold on the real kernel of an emulated host."""
+
+from pathlib import Path
+
+from tests.integration.cloud import Cloud
+
+REPOSITORY = Path(__file__).parents[2]
+TIMEOUT_S = 400
+
+
+def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
+    """The agent stands aside: the cases take every group away, and it puts its own back afterwards."""
+    host = running_cloud.hosts["h2"]
+    profile = ".".join(host.run("uname -r").split(".")[:2])
+    python = host.agent.description.argv[0]
+    host.agent.stop()
+    try:
+        output = host.run(
+            f"cd {REPOSITORY} && {python} -m tests.conformance.run --profile {profile}", TIMEOUT_S
+        )
+    finally:
+        host.agent.start()
+    assert output.rstrip().endswith(" 0 failed")
