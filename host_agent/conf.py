@@ -176,7 +176,7 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
         ),
         cfg.FloatOpt(
             "backoff_max_s",
-            default=120.0,
+            default=30.0,
             min=1.0,
             help="Longest pause between two attempts while Placement does not answer.",
         ),

@@ -110,6 +110,7 @@ class Observer:
                 self._warn(uuid, f"domain {uuid} is skipped: {error}")
                 continue
             workloads[uuid] = workload
+            self.forget_memory(uuid)
             if workload.unmanaged is Unmanaged.MALFORMED:
                 self._warn(uuid, f"server {uuid} is left alone: {workload.problem}")
         self._seen = {uuid: domain for uuid, domain in listed.items() if uuid in workloads}
@@ -124,15 +125,16 @@ class Observer:
             LOG.warning("%s", sentence)
 
     def _guest(self, workload: Workload, *, full: bool) -> Guest:
-        if workload.request is None and not self._read_all:
+        # A bound server counts even when it is left alone: what nova promised it and it has not touched is not free.
+        bound = bool(workload.domain.cells)
+        if workload.request is None and not bound and not self._read_all:
             return Guest(workload)
         uuid = workload.uuid
         try:
             process = self._privileged.process(uuid)
-            if workload.activity is not Activity.RUNNING and not self._read_all:
-                return Guest(workload, process)
             memory, fresh = self._ram(uuid, process, full=full)
-            sampled = {} if fresh else self._sample(uuid, memory)
+            acted_on = workload.request and workload.activity is Activity.RUNNING
+            sampled = self._sample(uuid, memory) if acted_on and not fresh else {}
         except (NumaExtError, OSError) as error:
             return Guest(workload, problem=str(error))
         age = self._clock() - memory.at

@@ -165,6 +165,22 @@ def test_memory_promised_to_bound_servers_is_not_taken(bench: Bench) -> None:
     assert bench.host.vcpu_cpus(server) == ["6"]
 
 
+@pytest.mark.parametrize(("touched_mb", "stays"), [(0, False), (400, True)])
+def test_a_promise_counts_for_servers_that_are_left_alone_too(
+    bench: Bench, touched_mb: int, stays: bool
+) -> None:
+    """What an unmanaged bound server holds already is gone from the free memory and not counted twice."""
+    for node in range(3):
+        bench.free_mb(node, 900)
+    alone = {**LC_SPECS, "numa_ext:managed": "false", "numa_ext:tier": "BE"}
+    for key in ("resources:CUSTOM_RDT_CLOS", "resources_NODE:CUSTOM_LLC_WAY"):
+        del alone[key]
+    bench.host.boot(Server("alone", alone, cpus=(1,), memory_mb=400), {0: touched_mb})
+    server = bench.host.boot(be(memory_mb=512), {0: 256, 1: 256})
+    bench.round()
+    assert (bench.host.vcpu_cpus(server) == ["0"]) is stays
+
+
 def test_a_bound_servers_stray_pages_come_home(bench: Bench) -> None:
     server = bench.host.boot(lc(), {1: 60, 2: 4})
     bench.round()
