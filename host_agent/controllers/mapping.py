@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
+from typing import Final
 
 from host_agent.controllers.reshuffle import Limits, SearchLimitError, move_cost_mb, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Rank, Server, Slot
@@ -45,6 +46,9 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import InterferenceClass
 
 Reasons = tuple[Reason, ...]
+
+_TRIED_SLOTS: Final = 8
+"""Best slots of a server that are tried when one move shall help."""
 
 
 class Metric(StrEnum):
@@ -495,7 +499,7 @@ def _single_moves(
         mover_before = occupancy.rank_of(name)
         old = occupancy.take(name)
         candidates = occupancy.slots_for(mover)
-        for rank, slot in candidates[: settings.limits.branches]:
+        for rank, slot in candidates[:_TRIED_SLOTS]:
             if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
                 continue
             if name != server.name and not (

@@ -23,13 +23,11 @@ class Limits:
 
     :param moves: most servers that are moved for one
     :param operations: most rankings
-    :param branches: slots per server that are tried; above the exact size of a host
     :param vcpu_cost_mb: one moved vCPU costs as much as that much moved memory, MiB
     """
 
     moves: int = 3
     operations: int = 1500
-    branches: int = 8
     vcpu_cost_mb: int = 64
 
 
@@ -124,9 +122,9 @@ class _Search:
                 f"reshuffling stopped after {self._limits.operations} operations without an answer."
             )
         self._left -= 1
-        branches = len(self._occupancy.layout.cells) + self._limits.branches
-        for rank, slot in self._occupancy.slots_for(server)[:branches]:
-            if not self._accepted(server, rank, before.get(server.name)):
+        was = before.get(server.name)
+        for rank, slot in self._occupancy.slots_for(server, one_cell=self._one_cell(server, was)):
+            if not self._accepted(server, rank, was):
                 continue
             if server.name in old and set(slot.cpus) == set(old[server.name].cpus):
                 continue  # not a move: a smaller group covers it
@@ -138,6 +136,13 @@ class _Search:
             if found is not None:
                 return {server.name: slot, **found}
         return None
+
+    def _one_cell(self, server: Server, before: Rank | None) -> bool:
+        """Tell whether only slots within one cell can be accepted, which are found much faster."""
+        cells = self._occupancy.layout.cells
+        node_is_cell = len({cell.node for cell in cells}) == len(cells)
+        fits = server.vcpus <= max(cell.capacity for cell in cells)
+        return node_is_cell and fits and (before is None or before.nodes == 1)
 
     def _accepted(self, server: Server, rank: Rank, before: Rank | None) -> bool:
         if self._occupancy.good(server, rank):

@@ -342,16 +342,18 @@ class Occupancy:
         per_core = self.layout.memory_mb[node] / max(1, sum(cell.capacity for cell in cells))
         return int(self.free_mb(node) - reserve_share * per_core * max(0, idle))
 
-    def slots_for(self, server: Server) -> list[tuple[Rank, Slot]]:
+    def slots_for(self, server: Server, *, one_cell: bool = False) -> list[tuple[Rank, Slot]]:
         """Return candidate slots, best first; empty when the server does not fit.
 
         With few cells, or when the server fits one cell, the list holds every set of cells that could be best.
+
+        :param one_cell: only slots within one cell
         """
         free = self.free(server)
         if sum(map(len, free.values())) < server.vcpus:
             return []
         ranked: dict[tuple[int, ...], tuple[Rank, Slot]] = {}
-        for cpus in self._candidates(server, free):
+        for cpus in self._candidates(server, free, one_cell):
             key = tuple(sorted(cpus))
             if key in ranked:
                 continue
@@ -361,12 +363,14 @@ class Occupancy:
                 ranked[key] = (self.rank(server, slot), slot)
         return sorted(ranked.values(), key=lambda item: (item[0], item[1].cpus))
 
-    def _candidates(self, server: Server, free: Mapping[int, list[int]]) -> Iterator[list[int]]:
+    def _candidates(
+        self, server: Server, free: Mapping[int, list[int]], one_cell: bool
+    ) -> Iterator[list[int]]:
         wanted = server.vcpus
         single = [index for index, cpus in free.items() if len(cpus) >= wanted]
         for index in single:
             yield free[index][:wanted]
-        if single and not self._crowded(server, single):
+        if one_cell or (single and not self._crowded(server, single)):
             return
         if len(free) <= EXACT_CELLS:
             for size in range(2, len(free) + 1):
