@@ -15,6 +15,7 @@ declarations of running servers, must not exceed the capacity; equality is accep
 *reserved* part of the inventory, kept by the agent, so that Placement's own count is that rule.
 """
 
+import functools
 from collections.abc import Sequence
 
 from nova_numa_ext.policy.cells import HostCell
@@ -55,21 +56,26 @@ def capabilities(request: WorkloadRequest, host: HostView | None) -> tuple[Reaso
     )
 
 
-def conflict(one: InterferenceClass, domain: L3View) -> InterferenceClass | None:
-    """Return the class in an L3 domain that ``one`` must not share it with, None when it may."""
+@functools.cache
+def conflict(
+    one: InterferenceClass, neighbours: frozenset[NeighbourTrait]
+) -> InterferenceClass | None:
+    """Return the class among the neighbours of an L3 domain that ``one`` must not share it with, None when it may."""
     for trait, animal in ANIMALS.items():
-        if trait in domain.neighbours and not may_share(one, animal):
+        if trait in neighbours and not may_share(one, animal):
             return animal
     return None
 
 
 def neighbours(request: WorkloadRequest, host: HostView) -> tuple[Reason, ...]:
     """Refuse a host whose every L3 domain has a neighbour that the request's class must not share a cache with."""
-    conflicts = [conflict(request.interference_class, domain) for domain in host.l3]
-    worst = conflicts[0] if conflicts else None
-    if worst is None or not all(conflicts):
-        return ()
-    return (Reason(Term.NEIGHBOURS, worst, request.interference_class),)
+    worst = None
+    for domain in host.l3:
+        animal = conflict(request.interference_class, domain.neighbours)
+        if animal is None:
+            return ()
+        worst = worst or animal
+    return () if worst is None else (Reason(Term.NEIGHBOURS, worst, request.interference_class),)
 
 
 def local_memory(request: WorkloadRequest, cells: Sequence[HostCell]) -> tuple[Reason, ...]:

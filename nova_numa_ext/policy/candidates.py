@@ -9,6 +9,7 @@ again while the request lasts. Everything else only ranks, because nova filters 
 server of the request (``--min/--max``), when free CPUs and so the predicted nodes have moved on.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -19,7 +20,7 @@ from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import L3Amount, WorkloadRequest
 from placement_traits.fleet import HostView, L3View
-from placement_traits.names import NeighbourTrait, Tier
+from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
 
 OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
     Tier.LC: frozenset({NeighbourTrait.BE}),
@@ -116,52 +117,49 @@ def order(
     kept, removed = [], []
     for candidate in candidates:
         used = [(domains[uuid], amount) for uuid, amount in candidate.l3 if uuid in domains]
-        against = _conflict(request, used)
+        places = [domain for domain, _ in used]
+        against = _conflict(request, places)
         if against is not None:
             removed.append((candidate, against))
-        else:
-            gone = sum(d.uuid in taken and not holds(d, amount) for d, amount in used)
-            domains_used = [domain for domain, _ in used]
-            rank = Rank(
-                fallback_cpus=int(candidate.fallback_cpus),
-                taken=gone,
-                off_node=_off_node(domains_used, nodes(candidate)),
-                class_penalty=class_penalty(request, domains_used),
-                shared_tiers=shared_tiers(request, domains_used),
-                gpu=-gpu_utility(candidate),
-                ways_free=-sum(d.ways.free for d in domains_used if d.ways),
-                bandwidth_free_mbps=-sum(
-                    d.bandwidth_mbps.free for d in domains_used if d.bandwidth_mbps
-                ),
-                l3_ids=tuple(sorted(domain.l3_id for domain in domains_used)),
-                providers=candidate.providers,
-            )
-            kept.append(Ranked(candidate, rank))
+            continue
+        rank = Rank(
+            int(candidate.fallback_cpus),
+            sum(d.uuid in taken and not holds(d, amount) for d, amount in used) if taken else 0,
+            _off_node(places, nodes(candidate)),
+            class_penalty(request, places),
+            shared_tiers(request, places),
+            -gpu_utility(candidate),
+            -sum([d.ways.free for d in places if d.ways]),
+            -sum([d.bandwidth_mbps.free for d in places if d.bandwidth_mbps]),
+            tuple(sorted([domain.l3_id for domain in places])),
+            candidate.providers,
+        )
+        kept.append(Ranked(candidate, rank))
     kept.sort(key=lambda ranked: (ranked.rank, ranked.candidate.index))
     return Ordering(tuple(kept), tuple(removed))
 
 
 def class_penalty(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
     """Worst penalty of the request's class with what runs in the domains."""
-    return max(
-        (
-            penalty(request.interference_class, animal)
-            for domain in domains
-            for trait, animal in ANIMALS.items()
-            if trait in domain.neighbours
-        ),
-        default=0,
-    )
+    mine = request.interference_class
+    return max([_worst_penalty(mine, domain.neighbours) for domain in domains], default=0)
+
+
+@functools.cache
+def _worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
+    animals = [animal for trait, animal in ANIMALS.items() if trait in neighbours]
+    return max([penalty(mine, animal) for animal in animals], default=0)
 
 
 def shared_tiers(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
     """Number of domains in which servers of the other tier run."""
-    return sum(bool(OTHER_TIER[request.tier] & domain.neighbours) for domain in domains)
+    other = OTHER_TIER[request.tier]
+    return sum([not other.isdisjoint(domain.neighbours) for domain in domains])
 
 
-def _conflict(request: WorkloadRequest, used: Sequence[tuple[L3View, L3Amount]]) -> Reason | None:
-    for domain, _ in used:
-        animal = conflict(request.interference_class, domain)
+def _conflict(request: WorkloadRequest, domains: Sequence[L3View]) -> Reason | None:
+    for domain in domains:
+        animal = conflict(request.interference_class, domain.neighbours)
         if animal is not None:
             return Reason(Term.NEIGHBOURS, animal, request.interference_class)
     return None
@@ -170,8 +168,11 @@ def _conflict(request: WorkloadRequest, used: Sequence[tuple[L3View, L3Amount]])
 def _off_node(domains: Sequence[L3View], nodes: tuple[int, ...] | None) -> int:
     if nodes is None or not domains:
         return 0
-    covered = {node for domain in domains for node in domain.nodes}
-    return sum(not set(nodes) & set(domain.nodes) for domain in domains) + len(set(nodes) - covered)
+    wanted = set(nodes)
+    away = sum([wanted.isdisjoint(domain.nodes) for domain in domains])
+    for domain in domains:
+        wanted.difference_update(domain.nodes)
+    return away + len(wanted)
 
 
 def _plain(value: object) -> str | float:

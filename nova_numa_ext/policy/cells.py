@@ -63,7 +63,7 @@ class HostCell:
     :param legacy_pinning: the same CPUs serve shared and dedicated guests (``vcpu_pin_set``)
     :param memory_mb: memory
     :param memory_usage_mb: memory of NUMA guests
-    :param pages: page pools
+    :param pages: page pools, largest pages first
     """
 
     id: int
@@ -214,27 +214,31 @@ def _sorted(
 def _page_size(cell: HostCell, guest: GuestCell) -> int | None:
     """Page size that the guest cell's memory would use, 0 where the host tells none; None when it does not fit."""
     wanted_kb = guest.memory_mb * KIB_PER_MIB
-    sizes = sorted((pool.size_kb for pool in cell.pages), reverse=True)
     if guest.page_size_kb:
-        named = {PAGES_SMALL: sizes[-1:], PAGES_LARGE: sizes[:-1], PAGES_ANY: sizes}
-        for size in named.get(guest.page_size_kb, [guest.page_size_kb]):
-            if _pages_fit(cell, size, wanted_kb, use_free=True):
-                return size
+        for pool in _allowed(cell.pages, guest.page_size_kb):
+            if wanted_kb <= pool.free_kb and wanted_kb % pool.size_kb == 0:
+                return pool.size_kb
         return None
-    if sizes:
-        return sizes[-1] if _pages_fit(cell, sizes[-1], wanted_kb, use_free=guest.pinned) else None
+    if cell.pages:
+        smallest = cell.pages[-1]
+        available_kb = smallest.free_kb if guest.pinned else smallest.total_kb
+        fits = wanted_kb <= available_kb and wanted_kb % smallest.size_kb == 0
+        return smallest.size_kb if fits else None
     # A guest may not overcommit against itself; a pinned one not at all.
     return (
         0 if guest.memory_mb <= (cell.free_memory_mb if guest.pinned else cell.memory_mb) else None
     )
 
 
-def _pages_fit(cell: HostCell, size_kb: int, wanted_kb: int, *, use_free: bool) -> bool:
-    for pool in cell.pages:
-        if pool.size_kb == size_kb:
-            available = pool.free_kb if use_free else pool.total_kb
-            return wanted_kb <= available and wanted_kb % size_kb == 0
-    return False
+def _allowed(pools: tuple[PagePool, ...], wanted: int) -> tuple[PagePool, ...]:
+    """Pools that a page size of the guest (a size in KiB or one of ``PAGES_*``) allows, largest first."""
+    if wanted == PAGES_ANY:
+        return pools
+    if wanted == PAGES_SMALL:
+        return pools[-1:]
+    if wanted == PAGES_LARGE:
+        return pools[:-1]
+    return tuple(pool for pool in pools if pool.size_kb == wanted)
 
 
 def _cpus_fit(cell: HostCell, guest: GuestCell, reserved: int) -> bool:

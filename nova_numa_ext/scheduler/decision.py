@@ -140,6 +140,7 @@ class _Judge:
         self._host_cells = host_cells
         self._isolated = facts.isolated_emulator(spec)
         self._wants_pci = bool(facts.pci_requests(spec))
+        self._wants_networks = bool(facts.networks(spec))
         self._fresh = around.snapshot.state is ViewState.FRESH
         self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
 
@@ -153,11 +154,12 @@ class _Judge:
         if reasons:
             return Verdict(host_state, reasons)
         nodes = _Nodes(self, host_state, view, own_cells)
+        domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         ordering = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             [
-                facts.candidate(index, raw, view, self._request.dedicated)
+                facts.candidate(index, raw, domains, self._request.dedicated)
                 for index, raw in enumerate(host_state.allocation_candidates)
             ],
             nodes.of,
@@ -208,7 +210,9 @@ class _Judge:
             isolated_emulator=self._isolated,
             pci_free=facts.pci_free(host_state),
             wants_pci=self._wants_pci,
-            accepts=facts.nova_accepts(host_state, self._spec, raw),
+            accepts=facts.nova_accepts(host_state, self._spec, raw)
+            if self._wants_pci or self._wants_networks
+            else None,
         )
 
     def _packs(self, view: HostView | None) -> bool:

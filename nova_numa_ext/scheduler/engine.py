@@ -169,26 +169,24 @@ class Engine:
             return [0.0] * len(weighed)
         judged = [decision.verdicts.get(w.obj.uuid) for w in weighed]
         offers = [verdict.offer if verdict and verdict.offer else Offer() for verdict in judged]
-        result = scores(request, offers, [self._multipliers(w.obj) for w in weighed])
+        result = scores(request, offers, self._multipliers([w.obj for w in weighed]))
         self._guess_best(decision, weighed, result)
         self._note(records.weigh_entry(_request_id(), spec, weighed, result, self._limit))
         return [score.value for score in result]
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of our weigher for one host, aggregates considered."""
-        return self._multiplier(host_state, "weight")
+        return _multiplier(host_state, "weight", self._conf[GROUP].weight_multiplier)
 
-    def _multipliers(self, host_state: Any) -> dict[Term, float]:
-        return {term: self._multiplier(host_state, term) for term in SCORED}
-
-    def _multiplier(self, host_state: Any, name: str) -> float:
-        option: float = self._conf[GROUP][f"{name}_multiplier"]
-        if not host_state.aggregates:
-            return option
-        value: float = scheduler_utils.get_weight_multiplier(
-            host_state, f"numa_ext_{name}_multiplier", option
-        )
-        return max(0.0, value)
+    def _multipliers(self, host_states: Sequence[Any]) -> list[Mapping[Term, float]]:
+        """Weight of each term for each host; most hosts are in no aggregate and share the options."""
+        options = {term: float(self._conf[GROUP][f"{term}_multiplier"]) for term in SCORED}
+        return [
+            {term: _multiplier(state, term, option) for term, option in options.items()}
+            if state.aggregates
+            else options
+            for state in host_states
+        ]
 
     def _guess_best(
         self, decision: Decision, weighed: Sequence[Any], result: Sequence[Score]
@@ -228,6 +226,16 @@ class Engine:
             self._note(records.fault_entry(_request_id(), spec, where, error))
         except Exception:
             LOG.exception("The fault could not be noted in the decision journal.")
+
+
+def _multiplier(host_state: Any, name: str, option: float) -> float:
+    """Return ``option``, or what the host's aggregates say instead."""
+    if not host_state.aggregates:
+        return option
+    value: float = scheduler_utils.get_weight_multiplier(
+        host_state, f"numa_ext_{name}_multiplier", option
+    )
+    return value if name == "weight" else max(0.0, value)
 
 
 def _reorder(verdict: Verdict) -> None:

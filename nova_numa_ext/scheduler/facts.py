@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's objects as the plain data that ``policy/`` decides on."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final
 
 from nova.virt import hardware
 
@@ -17,9 +18,10 @@ from nova_numa_ext.policy.cells import (
 )
 from nova_numa_ext.request import L3Amount
 from placement_traits import names
-from placement_traits.fleet import HostView
 
-_MOST_HOSTS_REMEMBERED = 50_000
+_MOST_HOSTS_REMEMBERED: Final = 50_000
+_WAY: Final = names.LLC_WAY
+_BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 
 
 def image_traits(spec: Any) -> frozenset[str]:
@@ -122,49 +124,54 @@ def _host_cell(cell: Any) -> HostCell:
         legacy_pinning=cell.pcpuset == cell.cpuset,
         memory_mb=cell.memory,
         memory_usage_mb=cell.memory_usage,
-        pages=tuple(PagePool(pool.size_kb, pool.free_kb, pool.total_kb) for pool in cell.mempages),
+        pages=tuple(
+            PagePool(pool.size_kb, pool.free_kb, pool.total_kb)
+            for pool in sorted(cell.mempages, key=lambda pool: pool.size_kb, reverse=True)
+        ),
     )
 
 
 def candidate(
-    index: int, raw: Mapping[str, Any], host: HostView | None, dedicated: bool
+    index: int, raw: Mapping[str, Any], domains: Container[str], dedicated: bool
 ) -> Candidate:
     """Return what we look at in one of nova's allocation candidates.
 
     :param index: its position in the host's list
     :param raw: ``{"allocations": {provider: {"resources": {class: amount}}}, "mappings": …}``
-    :param host: our part of the host's provider tree, None when there is none
+    :param domains: L3 providers of the host
     :param dedicated: the guest asks for dedicated CPUs only
     """
-    allocations = {uuid: entry["resources"] for uuid, entry in raw["allocations"].items()}
-    domains = {domain.uuid for domain in host.l3} if host is not None else set()
-    return Candidate(
-        index=index,
-        l3=tuple(
-            (uuid, _l3_amount(allocations[uuid])) for uuid in sorted(allocations) if uuid in domains
-        ),
-        providers=tuple(sorted(allocations)),
-        fallback_cpus=dedicated and not any("PCPU" in taken for taken in allocations.values()),
+    allocations = raw["allocations"]
+    providers = tuple(sorted(allocations))
+    l3 = tuple(
+        (uuid, _l3_amount(allocations[uuid]["resources"])) for uuid in providers if uuid in domains
     )
+    fallback = dedicated and not any("PCPU" in taken["resources"] for taken in allocations.values())
+    return Candidate(index, l3, providers, fallback)
+
+
+@functools.lru_cache(maxsize=1024)
+def _amount(ways: int, bandwidth_mbps: int) -> L3Amount:
+    return L3Amount("", ways, bandwidth_mbps)
 
 
 def _l3_amount(resources: Mapping[str, int]) -> L3Amount:
-    return L3Amount(
-        "", resources.get(names.LLC_WAY, 0), resources.get(names.MEMORY_BANDWIDTH_MBPS, 0)
-    )
+    return _amount(resources.get(_WAY, 0), resources.get(_BANDWIDTH, 0))
+
+
+def networks(spec: Any) -> Any:
+    """Physical networks that a RequestSpec wants near its NUMA cells, None without."""
+    return (spec.network_metadata if "network_metadata" in spec else None) or None
 
 
 def nova_accepts(
     host_state: Any, spec: Any, raw: Mapping[str, Any]
-) -> Callable[[tuple[int, ...]], bool] | None:
-    """Return nova's own last word on host cells that fit: PCI devices and physical networks near them; None without.
+) -> Callable[[tuple[int, ...]], bool]:
+    """Return nova's own last word on host cells that fit: are PCI devices and physical networks near them?
 
     :param raw: the allocation candidate, whose mappings say which PCI providers it uses
     """
-    requests = pci_requests(spec)
-    networks = spec.network_metadata if "network_metadata" in spec else None
-    if not requests and not networks:
-        return None
+    requests, wanted = pci_requests(spec), networks(spec)
 
     def accepts(ids: tuple[int, ...]) -> bool:
         chosen = []
@@ -177,9 +184,9 @@ def nova_accepts(
         ):
             return False
         by_id = {cell.id: cell for cell in host_state.numa_topology.cells}
-        return not networks or bool(
+        return not wanted or bool(
             hardware._numa_cells_support_network_metadata(
-                host_state.numa_topology, [by_id[host_id] for host_id in ids], networks
+                host_state.numa_topology, [by_id[host_id] for host_id in ids], wanted
             )
         )
 

@@ -111,5 +111,8 @@ def test_nothing_is_lost_and_only_conflicts_are_removed(situation):
     assert sorted(c.index for c in kept + removed) == [c.index for c in candidates]
     by_uuid = {d.uuid: d for d in view.l3}
     for candidate in candidates:
-        clash = any(conflict(request.interference_class, by_uuid[uuid]) for uuid, _ in candidate.l3)
+        clash = any(
+            conflict(request.interference_class, by_uuid[uuid].neighbours)
+            for uuid, _ in candidate.l3
+        )
         assert (candidate in removed) == clash
