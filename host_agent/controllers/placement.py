@@ -11,11 +11,12 @@ compared in this order, first difference decides:
 2. there is a CPU for each vCPU
 3. fewest nodes
 4. no latency-critical server in the L3 domains (for one of those: nobody at all, but they are dedicated)
-5. it lives there already
-6. interference classes that do not like each other
-7. vCPUs per CPU that already live there
-8. memory it has there already
-9. nearest to each other, then lowest numbers
+5. its memory is there, when it cannot be moved (a VFIO device pins it)
+6. it lives there already
+7. interference classes that do not like each other
+8. vCPUs per CPU that already live there
+9. memory it has there already
+10. nearest to each other, then lowest numbers
 
 Resource control follows the CPUs: a latency-critical server wants its ways in the L3 domains of its CPUs; a best-effort
 server wants a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
@@ -228,6 +229,7 @@ class _Rank:
     cpus_lack: bool
     nodes: int
     beside_lc: int
+    pinned_away: float
     elsewhere: bool
     penalty: int
     load: float
@@ -254,15 +256,17 @@ def _rank(
     neighbours = [other for other, where in placed if set(where) & set(nodes)]
     living = sum(other.workload.domain.vcpus for other in neighbours)
     total = sum(resident.values())
+    away = round(1.0 - has / total, 3) if total else 0.0
     return _Rank(
         memory_lacks=room < max(total, 1.0),
         cpus_lack=len(chosen) < domain.vcpus,
         nodes=len(nodes),
         beside_lc=len(host.lc_l3 & _l3_of(host.topology, quiet)),
+        pinned_away=away if domain.immovable else 0.0,
         elsewhere=nodes != home,
         penalty=sum(penalty(_class(guest), _class(other)) for other in neighbours),
         load=living / len(chosen),
-        memory_away=round(1.0 - has / total, 3) if total else 0.0,
+        memory_away=away,
         spread=sum(host.topology.distance(a, b) for a, b in combinations(nodes, 2)),
         numbers=nodes,
     )

@@ -50,9 +50,9 @@ class _Progress:
 
     @property
     def over(self) -> bool:
-        elapsed = self.clock() - self.started
-        limits = self.limits
-        return bool(self.problem) or self.moved_kb >= limits.max_kb or elapsed >= limits.seconds
+        """Nothing more may be moved; time runs out only after a first batch, or looking up could eat it for ever."""
+        late = self.calls > 0 and self.clock() - self.started >= self.limits.seconds
+        return bool(self.problem) or self.moved_kb >= self.limits.max_kb or late
 
     def pace(self) -> None:
         """Sleep until what was moved fits the rate, but not beyond the time limit."""

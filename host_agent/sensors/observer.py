@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from host_agent.assignment import Guest, Observation
 from host_agent.events import DomainSource, ListedDomain
@@ -21,6 +22,9 @@ from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
+
+# A guest that has touched little of its memory is hit by few sampled pages, which say nothing: the full pass counts.
+_SAMPLE_MIN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,9 @@ class Observer:
         ranges = [(found.start, found.end) for found in memory.ram]
         found = dict(self._privileged.sample(uuid, ranges, self._sample_pages))
         total = sum(found.values())
-        return {node: count / total for node, count in found.items()} if total else {}
+        if total < _SAMPLE_MIN:
+            return {}
+        return {node: count / total for node, count in found.items()}
 
     def _free_mb(self, node: int) -> int:
         """Free memory of a node, with the page cache that the kernel gives up easily."""

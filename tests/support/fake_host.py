@@ -45,6 +45,7 @@ class FakeHost:
     :ivar broken: server UUID -> error that every access to it raises
     :ivar libvirt_down: libvirt does not answer
     :ivar stubborn: threads that do not go where they are put
+    :ivar sampled: what every sample finds (node -> pages); None: the truth
     :ivar move_kb: memory that one call of ``move_memory`` can move, KiB
     """
 
@@ -58,6 +59,7 @@ class FakeHost:
     stubborn: set[int] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     move_kb: int = 1 << 40
+    sampled: dict[int, int] | None = None
     listings: int = 0
     waits: list[float] = field(default_factory=list)
     _tid: int = 1000
@@ -147,7 +149,8 @@ class FakeHost:
     def sample(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
     ) -> tuple[tuple[int, int], ...]:
-        return tuple(sorted(self._find(uuid).memory_kb.items()))
+        found = self._find(uuid).memory_kb if self.sampled is None else self.sampled
+        return tuple(sorted(found.items()))
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         found = self._find(uuid)

@@ -293,6 +293,29 @@ def test_pages_of_a_vfio_server_stay(bench: Bench) -> None:
     assert (entry.result, "VFIO" in entry.problem) == (Result.NOTED, True)
 
 
+def test_a_vfio_server_lives_where_its_memory_was_pinned(bench: Bench) -> None:
+    device = "<interface type='hostdev'/>"
+    crowd = [bench.host.boot(be(f"be{n}"), {2: 64}) for n in range(3)]
+    server = bench.host.boot(be("gpu", devices=device), {2: 64})
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["4"]
+    assert bench.host.memory_mb(server) == {2: 64}
+    assert len(crowd) == 3
+
+
+def test_a_few_sampled_pages_are_not_believed(bench: Bench) -> None:
+    """A guest that touched little: the sample hits three pages, two of them astray; the full pass knows better."""
+    server = bench.host.boot(be(), {0: 64})
+    bench.round()
+    writes = len(bench.host.writes)
+    bench.host.sampled = {0: 1, 3: 2}
+    bench.round(full=False)
+    assert len(bench.host.writes) == writes
+    bench.host.sampled = {0: 100, 3: 200}
+    bench.round(full=False)
+    assert bench.host.writes[writes:] == [("move", server.uuid)]
+
+
 def test_large_memory_moves_in_several_rounds(bench: Bench) -> None:
     server = bench.host.boot(lc(memory_mb=1000), {1: 0, 0: 1000})
     bench.host.move_kb = 400 * 1024
