@@ -25,6 +25,7 @@ from placement_traits.topology import Gpu, GpuEdge, HostTopology
 from placement_traits.tree import Inventory, ProviderTree, TreeSettings, wanted_tree
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
+_PCI = "COMPUTE_MANAGED_PCI_DEVICE"
 _NOVA = {"VCPU": Inventory(256), "PCPU": Inventory(64), "MEMORY_MB": Inventory(524_288)}
 
 
@@ -106,7 +107,7 @@ class _Rows:
         for gpu in topology(number).gpus:
             name = f"{ours.root}_{gpu.address}"
             novas = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-            self.add(name, novas, (), {"PGPU": Inventory(1)}, root)
+            self.add(name, novas, (_PCI,), {"PGPU": Inventory(1)}, root)
 
 
 def fill(adapter: Any, hosts: int) -> int:

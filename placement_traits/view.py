@@ -3,8 +3,8 @@
 
 Two kinds of reading, both a few requests whatever the number of hosts:
 
-* *complete*: one list of our providers with their generations, one list of all names, and one query of allocation
-  candidates, whose provider summaries hold traits, capacity and use of whole trees;
+* *complete*: one list of our providers with their generations, one list of the names of roots and GPUs, and one query
+  of allocation candidates, whose provider summaries hold traits, capacity and use of whole trees, but no names;
 * *incremental*: the first list again; a host whose generations differ from the last time is read alone (one or two
   requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from placement_traits import names
 from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
@@ -40,6 +40,9 @@ LOG = logging.getLogger(__name__)
 
 # Any amount of this makes a host's tree appear among the candidates; all hosts of nova have it.
 _PROBE: Final = "MEMORY_MB:1"
+
+# Nova marks its PCI providers with this.
+_PCI: Final = "COMPUTE_MANAGED_PCI_DEVICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +94,15 @@ class ViewStats:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """One provider as the API told it."""
+    """One provider as the API told it, as far as it concerns us."""
 
     traits: frozenset[str]
     amounts: Mapping[str, Amount]
+
+    @property
+    def named(self) -> bool:
+        """The name says something that the traits do not: host or PCI address."""
+        return not self.traits.isdisjoint((names.HOST, names.GPU, _PCI))
 
 
 class FleetView:
@@ -121,6 +129,7 @@ class FleetView:
         self._background = background
         self._hosts: Mapping[str, HostView] = {}
         self._fingerprints: dict[str, int] = {}
+        self._marks: list[str] = []
         self._as_of = -inf
         self._full_at = -inf
         self._version = 0
@@ -242,17 +251,17 @@ class FleetView:
 
     def _read_all(self) -> None:
         """Read the whole fleet."""
+        self._marks = []
         # The list of generations first: what changes while the rest is read differs next time.
         fingerprints = self._list_fingerprints()
         hosts: dict[str, HostView] = {}
         if fingerprints:
+            named = self._existing(names.HOST, names.GPU)
             names_of: dict[str, dict[str, str]] = {}
-            for provider in self._client.get("/resource_providers")["resource_providers"]:
+            for provider in self._list(f"required=in:{','.join((*named, _PCI))}"):
                 tree = names_of.setdefault(provider["root_provider_uuid"], {})
                 tree[provider["uuid"]] = provider["name"]
-            trees = (
-                self._summaries(f"root_required={names.HOST}") if self._exists(names.HOST) else {}
-            )
+            trees = self._summaries(f"root_required={names.HOST}") if names.HOST in named else {}
             for root in fingerprints:
                 facts = trees.get(root)
                 host = (
@@ -291,29 +300,27 @@ class FleetView:
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    def _exists(self, trait: str) -> bool:
-        """Tell whether a trait exists at all: Placement refuses queries with one that does not."""
-        return bool(self._client.get(f"/traits?name=in:{trait}")["traits"])
+    def _existing(self, *traits: str) -> list[str]:
+        """Return those traits that exist at all: Placement refuses queries with one that does not."""
+        found = self._client.get(f"/traits?name=in:{','.join(traits)}")["traits"]
+        return [trait for trait in traits if trait in found]
+
+    def _list(self, query: str) -> Any:
+        return self._client.get(f"/resource_providers?{query}")["resource_providers"]
 
     def _list_fingerprints(self) -> dict[str, int]:
         """Return one number by root that changes with any generation below it."""
-        required = names.OWNER
-        if not self._fingerprints and not self._exists(names.OWNER):
+        if not self._marks:
+            self._marks = self._existing(names.OWNER, names.GPU)
+        if names.OWNER not in self._marks:
             return {}
-        if self._gpus_exist():
-            required += f",!{names.GPU}"
-        body = self._client.get(f"/resource_providers?required={required}")
+        without_gpus = f",!{names.GPU}" if names.GPU in self._marks else ""
         prints: dict[str, int] = {}
-        for provider in body["resource_providers"]:
+        for provider in self._list(f"required={names.OWNER}{without_gpus}"):
             root = provider["root_provider_uuid"]
             mark = hash((provider["uuid"], provider["generation"]))
             prints[root] = prints.get(root, 0) ^ mark
         return prints
-
-    def _gpus_exist(self) -> bool:
-        if any(host.gpus for host in self._hosts.values()):
-            return True
-        return self._exists(names.GPU)
 
     def _summaries(self, query: str) -> dict[str, dict[str, _Facts]]:
         """Return what the provider summaries of a query of candidates tell: facts by provider, by root."""
@@ -325,8 +332,8 @@ class FleetView:
                 for name, resource in summary["resources"].items()
                 if name in names.RESOURCE_CLASSES
             }
-            traits = frozenset(filter(names.is_ours, summary["traits"]))
-            trees.setdefault(summary["root_provider_uuid"], {})[uuid] = _Facts(traits, amounts)
+            facts = _Facts(_telling(summary["traits"]), amounts)
+            trees.setdefault(summary["root_provider_uuid"], {})[uuid] = facts
         return trees
 
     def _read_tree(self, root: str, before: HostView | None) -> HostView | None:
@@ -335,13 +342,12 @@ class FleetView:
         if facts is None:
             return self._read_tree_slowly(root)
         known = {} if before is None else _known_names(before)
-        if not facts.keys() <= known.keys():
+        if any(fact.named and uuid not in known for uuid, fact in facts.items()):
             known = self._names(root)
         return _host(root, facts, known)
 
     def _names(self, root: str) -> dict[str, str]:
-        body = self._client.get(f"/resource_providers?in_tree={root}")
-        return {provider["uuid"]: provider["name"] for provider in body["resource_providers"]}
+        return {provider["uuid"]: provider["name"] for provider in self._list(f"in_tree={root}")}
 
     def _read_tree_slowly(self, root: str) -> HostView | None:
         """Read one host provider by provider: a host that is full is no candidate."""
@@ -350,9 +356,6 @@ class FleetView:
             return None
         facts = {}
         for uuid, name in names_of.items():
-            if uuid != root and not name.startswith(f"{names_of[root]}:"):
-                facts[uuid] = _Facts(frozenset(), {})
-                continue
             try:
                 facts[uuid] = self._read_provider(uuid)
             except NotFoundError:
@@ -361,10 +364,13 @@ class FleetView:
 
     def _read_provider(self, uuid: str) -> _Facts:
         path = f"/resource_providers/{uuid}"
+        traits = _telling(self._client.get(f"{path}/traits")["traits"])
+        if names.OWNER not in traits:
+            return _Facts(traits, {})
         inventories = self._client.get(f"{path}/inventories")["inventories"]
         used = self._client.get(f"{path}/usages")["usages"]
         return _Facts(
-            frozenset(filter(names.is_ours, self._client.get(f"{path}/traits")["traits"])),
+            traits,
             {
                 name: Amount(
                     int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
@@ -376,17 +382,20 @@ class FleetView:
         )
 
 
+def _telling(traits: Iterable[str]) -> frozenset[str]:
+    """Drop the traits that say nothing to us; a fleet of nova's own would fill the memory."""
+    return frozenset(trait for trait in traits if names.is_ours(trait) or trait == _PCI)
+
+
 def pause_s(settings: ViewSettings, duration_s: float) -> float:
     """Return the seconds to wait after a refresh that took ``duration_s``, so that Placement is not kept busy by us."""
     return max(settings.interval_s, duration_s * (1 / settings.busy_share - 1))
 
 
 def _known_names(host: HostView) -> dict[str, str]:
-    """Names by uuid as far as a host's view holds them; RDT and L3 providers are told apart by their traits."""
-    parts = [part.uuid for part in (host.rdt, *host.l3) if part is not None]
+    """Names by uuid of the providers whose name matters, as far as a host's view holds them."""
     return {
         host.root_uuid: host.name,
-        **dict.fromkeys(parts, ""),
         **{gpu.uuid: names.gpu_provider(host.name, gpu.address) for gpu in host.gpus},
         **{uuid: f"{host.name}_{address}" for address, uuid in host.pci.items()},
     }
@@ -404,14 +413,14 @@ def _host(root: str, facts: Mapping[str, _Facts], names_of: Mapping[str, str]) -
     return HostView(
         root,
         name,
-        frozenset(facts[root].traits),
+        facts[root].traits,
         _rdt(rest, ours),
         tuple(sorted(l3, key=lambda view: view.l3_id)),
         _gpus(gpus, name, names_of),
         {
             names_of[uuid].removeprefix(f"{name}_"): uuid
-            for uuid in facts
-            if uuid in names_of and names_of[uuid].startswith(f"{name}_")
+            for uuid, fact in facts.items()
+            if _PCI in fact.traits and names_of.get(uuid, "").startswith(f"{name}_")
         },
     )
 

@@ -60,7 +60,7 @@ def fleet(empty_cloud):
     for number in range(4):
         name = f"h{number}"
         empty_cloud.roots[name] = empty_cloud.compute(name)
-        empty_cloud.child(empty_cloud.roots[name], f"{name}_0000:05:00.0", "CUSTOM_NOVA_PCI")
+        empty_cloud.child(empty_cloud.roots[name], f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE")
         Reporter(empty_cloud.client).sync(wanted_tree(name, two_nodes(), SETTINGS))
     empty_cloud.compute("plain")
     empty_cloud.seen = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: empty_cloud.fault)
@@ -103,7 +103,7 @@ def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
     assert domain.neighbours == frozenset()
     assert [(gpu.address, gpu.node) for gpu in host.gpus] == [
         ("0000:05:00.0", 0),
-        ("0000:85:00.0", 2),
+        ("0000:85:00.0", 1),
     ]
     assert host.gpus[0].links == {"0000:85:00.0": GpuLink.NV2}
     assert set(host.pci) == {"0000:05:00.0"}
