@@ -9,11 +9,15 @@
        └──── MAPI or stall rate changed: new phase ──── FOUND ◄── it rose: undo ──────┘
 
 The memory accesses per instruction (MAPI) tell whether a guest is memory-intensive and when it has entered a stable
-phase. The search then climbs from DWP 0 (canonical weights) towards the workers, a constant fraction x of all pages
-per step, as long as the stall rate falls. The source stops at the first step that does not fall; with a noisy
-measurement that is often the first step. Here a step *within the noise of the measurement* neither counts as better nor
-stops the search, up to ``plateau_steps`` in a row; the search ends on the best step that was better beyond noise.
-Without noise and plateaus both rules give the same result.
+phase; until then its pages are left where they are. A guest that is not memory-intensive gets its pages onto its
+workers, where they are near (DWP 1). For the others the search climbs from DWP 0 (canonical weights) towards the
+workers, a constant fraction x of all pages per step, as long as the stall rate falls. On a machine without counters the
+canonical weights are all there is.
+
+The source stops at the first step that does not fall; with a noisy measurement that is often the first step. Here a
+step *within the noise of the measurement* neither counts as better nor stops the search, up to ``plateau_steps`` in a
+row; the search ends on the best step that was better beyond noise. Without noise and plateaus both rules give the same
+result.
 
 Beside a high-priority neighbour the search has two stages: first its stall rate guides and gives a lower bound for DWP,
 then the guest's own stall rate goes on from there and never below.
@@ -44,11 +48,11 @@ class Settings:
     :param undo: go back to the best step when the search ends; False leaves the pages of the worsening step
     :param noise_sigmas: differences below this many standard errors are a plateau
     :param plateau_steps: steps in a row within noise that are walked over; 0 is the rule of the source
-    :param memory_intensive_mapi: guests below are left at their canonical weights, memory accesses per instruction
+    :param memory_intensive_mapi: guests below get their pages onto their workers, memory accesses per instruction
     :param stable_samples: samples of MAPI that are looked at for stability and phases
     :param stable_variation: largest coefficient of variation of MAPI in a stable phase
     :param phase_change: relative change of MAPI or stall rate that starts a new search
-    :param blind_samples: missing samples in a row after which a search is given up
+    :param blind_samples: missing samples in a row after which a search is given up, or never begun
     """
 
     samples: int = 20
@@ -127,6 +131,7 @@ class State:
     :param canonical: shares at DWP 0
     :param workers: nodes of the guest's vCPUs
     :param co_scheduled: a high-priority neighbour guides the first stage
+    :param started: the guest has been in a stable phase; before, nothing is wanted
     :param dwp: the DWP that is wanted now
     :param lower_bound: DWP found by the first stage
     :param best: best measurement of this search so far
@@ -141,6 +146,7 @@ class State:
     canonical: Shares
     workers: frozenset[int]
     co_scheduled: bool = False
+    started: bool = False
     phase: Phase = Phase.WAITING
     guide: Guide = Guide.OWN
     dwp: float = 0.0
@@ -154,9 +160,9 @@ class State:
     blind: int = 0
 
     @property
-    def wanted(self) -> dict[int, float]:
-        """Share of memory per node that the search wants now."""
-        return dwp_weights(self.canonical, self.workers, self.dwp)
+    def wanted(self) -> dict[int, float] | None:
+        """Share of memory per node that the search wants now; None, leave the pages where they are."""
+        return dwp_weights(self.canonical, self.workers, self.dwp) if self.started else None
 
 
 def decide(
@@ -167,7 +173,7 @@ def decide(
         return state, ()
     state = _take_mapi(observation, state, settings)
     if state.phase is Phase.WAITING:
-        return _wait(state, settings)
+        return _wait(observation, state, settings)
     changed = _phase_change(state, settings)
     if changed is not None:
         return _restart(state), (changed,)
@@ -222,15 +228,25 @@ def _take_mapi(observation: Observation, state: State, settings: Settings) -> St
     return replace(state, mapi=mapi, sampled_s=observation.now_s)
 
 
-def _wait(state: State, settings: Settings) -> tuple[State, tuple[Reason, ...]]:
+def _wait(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    if observation.mapi is None:
+        blind = state.blind + 1
+        if blind != settings.blind_samples or state.started:
+            return replace(state, blind=blind), ()
+        reason = Reason("no_counters", "canonical weights without a search")
+        return replace(state, blind=blind, started=True, dwp=0.0), (reason,)
     if not stable(state.mapi, settings):
-        return state, ()
+        return replace(state, blind=0), ()
     mapi = sum(state.mapi) / len(state.mapi)
     if not memory_intensive(mapi, settings):
         reason = Reason("not_memory_intensive", mapi, settings.memory_intensive_mapi)
-        return replace(state, phase=Phase.FOUND, phase_mapi=mapi, best=None), (reason,)
+        local = replace(state, started=True, phase=Phase.FOUND, dwp=1.0, phase_mapi=mapi, best=None)
+        return local, (reason,)
     started = replace(
         state,
+        started=True,
         phase=Phase.PLACING,
         guide=Guide.NEIGHBOUR if state.co_scheduled else Guide.OWN,
         dwp=0.0,

@@ -238,7 +238,7 @@ def _memory(
     vcpus = Counter(topology.node_of_cpu(cpu) for cpu in slot.cpus)
     if policy not in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM):
         wanted = wanted_shares(policy, vcpus_per_node=vcpus, nodes=topology.node_ids)
-        return _Memory(None) if wanted is None else _fitted(wanted, guest, inputs)
+        return _fitted(wanted, guest, inputs)
     workers = frozenset(vcpus)
     canonical = inputs.canonical.get(workers) if policy is MemoryPolicy.BWAP else None
     search = bwap.State(canonical or uniform(topology.node_ids), workers)
@@ -267,10 +267,10 @@ def _searched(guest: Guest, inputs: Inputs, search: bwap.State, settings: Settin
     return _Memory(wanted.shares, (*reasons, *wanted.reasons), search)
 
 
-def _fitted(wanted: Shares, guest: Guest, inputs: Inputs) -> _Memory:
+def _fitted(wanted: Shares | None, guest: Guest, inputs: Inputs) -> _Memory:
     resident = guest.resident_mb
     if not resident or not wanted:
-        return _Memory(dict(wanted) or None)
+        return _Memory(dict(wanted) if wanted else None)
     room = {
         node: inputs.room_mb.get(node, 0.0) + resident.get(node, 0.0)
         for node in inputs.observation.topology.node_ids

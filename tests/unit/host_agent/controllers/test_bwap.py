@@ -109,10 +109,10 @@ def test_f_004_15_stage_two_goes_on_for_the_guest_s_own_sake() -> None:
     assert final.dwp == pytest.approx(0.85, abs=0.08)
 
 
-def test_f_004_16_a_guest_that_is_not_memory_intensive_is_left_alone() -> None:
+def test_f_004_16_a_guest_that_is_not_memory_intensive_gets_its_pages_near() -> None:
     quiet = guest(lambda dwp: 1 - dwp, mapi=FAST.memory_intensive_mapi / 2)
-    assert quiet.run().dwp == 0.0
-    assert quiet.visited == [0.0]
+    assert quiet.run().wanted == pytest.approx({**dict.fromkeys(A_0, 0.0), 0: 1.0})
+    assert quiet.visited == [0.0, 1.0]
 
 
 def test_f_004_16_the_search_waits_until_mapi_is_steady() -> None:
@@ -120,6 +120,7 @@ def test_f_004_16_the_search_waits_until_mapi_is_steady() -> None:
     for mapi in (0.02, 0.001, 0.02, 0.001, 0.02, 0.001):
         starting.mapi = mapi
         assert starting.run(samples=1).phase is Phase.WAITING
+        assert starting.state.wanted is None, "nothing moves before"
     starting.mapi = 0.02
     assert starting.run(samples=4, until=Phase.PLACING).phase is Phase.PLACING
 
@@ -189,4 +190,17 @@ def test_nothing_is_measured_before_the_pages_have_arrived() -> None:
     late = Observation(run.now_s + 1, placed=False, stall_rate=1.0, mapi=0.02)
     state, _ = bwap.decide(late, run.state, FAST)
     assert state.phase is Phase.PLACING
+    assert state.wanted is not None
     assert math.isclose(sum(state.wanted.values()), 1.0)
+
+
+def test_without_counters_the_canonical_weights_are_used_and_a_search_may_come_later() -> None:
+    state, now = State(canonical=A_0, workers=frozenset({0})), 0.0
+    for _ in range(FAST.blind_samples):
+        assert state.wanted is None
+        now += 1.0
+        blind = Observation(now, placed=True, stall_rate=None, mapi=None)
+        state, reasons = bwap.decide(blind, state, FAST)
+    assert reasons[0].term == "no_counters"
+    assert state.wanted == pytest.approx(A_0)
+    assert Guest(state, FAST, lambda dwp: 2 - dwp, now_s=now).run().dwp == 1.0

@@ -161,10 +161,15 @@ def test_on_an_overcommitted_host_the_simple_rule_stays() -> None:
 
 def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
+    rounds.counters = {"a": Counters(ipc=1.0, mpi=0.02, stall_rate=1.0)}
     rounds.canonical = {
         frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)
     }
-    home = wanted(rounds.round(), "a").nodes[0]
+    first = wanted(rounds.round(), "a")
+    assert first.memory_shares is None, "nothing moves before it is steady"
+    home = first.nodes[0]
+    for _ in range(QUICK.search.stable_samples - 2):
+        rounds.round()
     shares = []
     for _ in range(120):
         decision = rounds.round()
@@ -179,7 +184,10 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
 
 
 def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
-    found = wanted(Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})]).round(), "a")
+    rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
+    rounds.counters = {"a": Counters(mpi=0.02, stall_rate=1.0)}
+    for _ in range(QUICK.search.stable_samples):
+        found = wanted(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
     assert "memory_policy_used" in {reason.term for reason in found.reasons}
 
