@@ -287,6 +287,7 @@ def nova_configuration():
     CONF.set_override("shuffle_best_same_weighed_hosts", False, scheduler)
     CONF.set_override("track_instance_changes", False, scheduler)
     yield SimpleNamespace(set=CONF.set_override)
+    engine.use(None)
     CONF.reset()
     CONF.clear()
 
@@ -296,5 +297,4 @@ def cloud(nova_configuration, tmp_path):
     """No hosts yet."""
     with PlacementInProcess() as placement:
         yield Cloud(placement, tmp_path / "decisions.jsonl")
-    engine.use(None)
     report.PLACEMENTCLIENT = None

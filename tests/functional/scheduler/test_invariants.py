@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every decision, over random fleets: on nova's HostStates, without Placement."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nova.conf import CONF
+from nova.scheduler import host_manager
+from support.fleet import domain, hosts
+
+from nova_numa_ext.policy import admission
+from nova_numa_ext.scheduler import engine
+from placement_traits.fleet import FleetSnapshot, HostView, ViewState
+from placement_traits.names import RdtTrait, TierTrait
+from tests.functional.scheduler.conftest import BE, LC, compute_node, request_spec
+
+FLAVORS = (
+    LC,
+    BE,
+    {**LC, "numa_ext:interference_class": "rabbit"},
+    {**LC, "numa_ext:interference_class": "devil"},
+    {**BE, "numa_ext:remote_memory": "sensitive"},
+    {**BE, "hw:numa_nodes": "1", "numa_ext:interference_class": "rabbit"},
+)
+TRAITS = [TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT]
+
+
+class Fleet:
+    """A view that is what the test says."""
+
+    def __init__(self, views=(), state=ViewState.FRESH):
+        self.shown = FleetSnapshot({view.root_uuid: view for view in views}, 1.0, state)
+
+    def snapshot(self):
+        return self.shown
+
+
+def state_of(view, used=None):
+    """A HostState of the host, with one candidate for each of its L3 domains."""
+    state = host_manager.HostState(view.name, view.name, "cell")
+    state.update(compute=compute_node(view.name, used=used), aggregates=[], inst_dict={})
+    state.uuid = view.root_uuid
+    state.allocation_candidates = [
+        {
+            "allocations": {
+                view.root_uuid: {"resources": {"PCPU": 1}},
+                each.uuid: {"resources": {"CUSTOM_LLC_WAY": 4}},
+            },
+            "mappings": {"": [view.root_uuid], "_NODE": [each.uuid]},
+        }
+        for each in view.l3
+    ]
+    return state
+
+
+@st.composite
+def fleets(draw):
+    """Up to four hosts in any state, some without an agent, with random use of their NUMA nodes."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        shape = draw(hosts())
+        traits = draw(st.frozensets(st.sampled_from(TRAITS), min_size=1))
+        view = HostView(f"root{number}", f"h{number}", traits, shape.rdt, shape.l3)
+        use = st.tuples(st.integers(0, 2), st.sampled_from([0, 1024, 2048]))
+        used = {node: draw(use) for node in range(4)}
+        found.append((view, used, draw(st.booleans()) or number == 0))
+    return found
+
+
+def decide(views, states, flavor):
+    engine.use(engine.Engine(CONF, Fleet(views), None))
+    return engine.engine().filter(states, request_spec(flavor))
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(fleets(), st.sampled_from(FLAVORS))
+def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flavor):
+    views = [view for view, _, known in fleet if known]
+    states = [state_of(view, used) for view, used, _ in fleet]
+    passed = decide(views, states, flavor)
+    request = engine.engine()._current.decision.wanted.request
+    by_root = {view.root_uuid: view for view in views}
+    for state in passed:
+        view = by_root[state.uuid]
+        assert admission.capabilities(request, view) == ()
+        assert admission.neighbours(request, view) == ()
+        assert state.allocation_candidates or not view.l3
+        for raw in state.allocation_candidates:
+            used = [each for each in view.l3 if each.uuid in raw["allocations"]]
+            assert not any(
+                admission.conflict(request.interference_class, each.neighbours) for each in used
+            )
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(fleets(), st.sampled_from(FLAVORS))
+def test_the_same_question_gets_the_same_answer(nova_configuration, fleet, flavor):
+    views = [view for view, _, known in fleet if known]
+
+    def answer(order):
+        states = [state_of(view, used) for view, used, _ in fleet]
+        for state in states:
+            state.allocation_candidates = order(state.allocation_candidates)
+        passed = decide(views, states, flavor)
+        return {state.uuid: state.allocation_candidates for state in passed}
+
+    assert answer(list) == answer(lambda candidates: candidates[::-1])
+
+
+@pytest.mark.parametrize(("answer", "passes"), [("neutral", True), ("refuse", False)])
+@pytest.mark.parametrize("state", [ViewState.STALE, ViewState.EMPTY])
+def test_a_stale_view_gets_the_configured_answer(nova_configuration, state, answer, passes):
+    nova_configuration.set("on_stale", answer, "numa_ext")
+    view = HostView("root", "h1", frozenset(), None, (domain(0),))
+    engine.use(engine.Engine(CONF, Fleet([view], state), None))
+    states = [state_of(view)]
+    assert engine.engine().filter(states, request_spec(LC)) == (states if passes else [])
+    assert engine.engine().filter(states, request_spec({})) == states
+
+
+def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configuration):
+    lonely = HostView("root1", "h1", frozenset(TRAITS), None, (domain(0),))
+    shared = HostView(
+        "root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=["CUSTOM_NUMA_EXT_HAS_LC"]),)
+    )
+    states = [state_of(lonely), state_of(shared)]
+    engine.use(engine.Engine(CONF, Fleet([lonely, shared]), None))
+
+    def scores():
+        spec = request_spec(BE)
+        engine.engine().filter(states, spec)
+        return engine.engine().weigh([SimpleNamespace(obj=s, weight=0.0) for s in states], spec)
+
+    before = scores()
+    assert before[0] > before[1]
+    states[1].aggregates = [SimpleNamespace(metadata={"numa_ext_neighbours_multiplier": "0"})]
+    after = scores()
+    assert after[0] == before[0]
+    assert after[1] > before[1]
+
+
+def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
+    """With one host left nova does not call weighers; the pick is noted by the filter."""
+    view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
+    engine.use(engine.Engine(CONF, Fleet([view]), None))
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    assert engine.engine().filter([state_of(view)], request_spec(rabbit)) != []
+    assert engine.engine().filter([state_of(view)], request_spec(rabbit)) == []
