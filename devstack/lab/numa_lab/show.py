@@ -29,7 +29,7 @@ SERVERS = (
 )
 IMAGE = "toucher"
 _ACTIVE_TIMEOUT_S = 600.0
-_ENFORCED_TIMEOUT_S = 300.0
+_ENFORCED_TIMEOUT_S = 600.0
 _READ_TIMEOUT_S = 120.0
 
 Facts = dict[str, Any]
@@ -206,14 +206,14 @@ def row(facts: Facts, server: Facts) -> list[str]:
 
 
 def _schemata(on: Facts, group: str | None, cpus: set[int]) -> Callable[[str], str]:
-    """Look up the values of a group in the L3 domains of some CPUs, equal ones said once."""
+    """Look up the values of a group as ``domain:value``, in the L3 domains of some CPUs."""
     domains = [domain for domain, text in on["l3_cpus"].items() if cpu_set(text) & cpus]
 
     def values(resource: str) -> str:
         if group is None or resource not in on["resctrl"][group]["schemata"]:
             return "-"
         schemata = on["resctrl"][group]["schemata"][resource]
-        return ",".join(dict.fromkeys(schemata[domain] for domain in domains if domain in schemata))
+        return " ".join(f"{domain}:{schemata[domain]}" for domain in domains if domain in schemata)
 
     return values
 
