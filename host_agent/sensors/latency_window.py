@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sliding window of latencies: a ring of histograms, one per 100 ms, whose sum is kept by adding and subtracting.
+
+The window answers two questions without keeping a single request: the 99th percentile of the last seconds, and that of
+the requests *received after a moment* (an action and its settling time). Times are the host's: clocks of guests are not
+trusted. Buckets grow by 1 %, so a percentile is exact within half a per cent, and memory is bounded whatever comes in:
+at most ``window_s / slot_s + 1`` slots of at most ``BUCKETS`` counts.
+
+Source: Gureya 2021, section 5.5 (window of n = 3 s, polled every m = 20 ms). Samples from before an action say nothing
+about it: the source's window would judge an action by them for three seconds.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+LOWEST_US: Final = 1.0
+HIGHEST_US: Final = 60_000_000.0
+_GROWTH: Final = math.log(1.01)
+BUCKETS: Final = int(math.log(HIGHEST_US / LOWEST_US) / _GROWTH) + 1
+_QUANTILE: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyReading:
+    """What is known of one server's latency.
+
+    :param p99_us: 99th percentile, microseconds; None when there are too few samples: unknown, not good
+    :param samples: requests it is made of
+    :param above: of these, requests slower than the objective
+    :param since_s: no sample received before this time is in it, host's monotonic clock
+    """
+
+    p99_us: float | None
+    samples: int
+    above: int
+    since_s: float
+
+    @property
+    def surely_violated(self) -> bool:
+        """More slow requests than chance explains (three standard deviations) if the percentile met the objective."""
+        allowed = (1.0 - _QUANTILE) * self.samples
+        return self.p99_us is not None and self.above > allowed + 3.0 * math.sqrt(allowed)
+
+
+class _Tally:
+    """Counts per bucket and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * BUCKETS
+        self.total = 0
+
+    def add(self, slot: dict[int, int], sign: int = 1) -> None:
+        for bucket, count in slot.items():
+            self.counts[bucket] += sign * count
+            self.total += sign * count
+
+    def above(self, bucket: int) -> int:
+        return sum(self.counts[bucket + 1 :])
+
+    def quantile(self) -> int:
+        """Return the bucket of the smallest latency that is not exceeded by 99 % of the requests."""
+        slower = math.floor((1.0 - _QUANTILE) * self.total + 1e-9)
+        for bucket in range(BUCKETS - 1, -1, -1):
+            slower -= self.counts[bucket]
+            if slower < 0:
+                return bucket
+        return 0
+
+
+class LatencyWindow:
+    """The latencies of one server.
+
+    :param slo_p99_us: objective, microseconds
+    :param window_s: length of the window, seconds
+    :param slot_s: length of one histogram, seconds
+    :param least_samples: fewer requests make no percentile
+    """
+
+    def __init__(
+        self,
+        slo_p99_us: float,
+        window_s: float = 3.0,
+        slot_s: float = 0.1,
+        least_samples: int = 200,
+    ) -> None:
+        self._slo_bucket = _bucket(slo_p99_us)
+        self._slot_s = slot_s
+        self._length = max(1, round(window_s / slot_s))
+        self._least = least_samples
+        self._slots: deque[tuple[int, dict[int, int]]] = deque()
+        self._all = _Tally()
+        self._since = _Tally()
+        self._first = -(1 << 62)
+
+    def add(self, latencies: Iterable[tuple[float, int]], now_s: float) -> None:
+        """Take requests that have just been received.
+
+        :param latencies: latency in microseconds and number of requests; values outside the range are clipped to it
+        :param now_s: host's monotonic clock, never running backwards
+        """
+        slot = self._advance(now_s)
+        got: dict[int, int] = {}
+        for latency, count in latencies:
+            bucket = _bucket(latency)
+            got[bucket] = got.get(bucket, 0) + count
+        if not got:
+            return
+        if not self._slots or self._slots[-1][0] != slot:
+            self._slots.append((slot, {}))
+        held = self._slots[-1][1]
+        for bucket, count in got.items():
+            held[bucket] = held.get(bucket, 0) + count
+        self._all.add(got)
+        if slot >= self._first:
+            self._since.add(got)
+
+    def read(self, now_s: float, since_s: float = -math.inf) -> LatencyReading:
+        """Return the percentile of the window, without requests received before ``since_s``."""
+        self._advance(now_s)
+        if since_s == -math.inf:
+            return self._reading(self._all, since_s)
+        first = math.ceil(since_s / self._slot_s - 1e-6)
+        if first != self._first:
+            self._first = first
+            self._since = _Tally()
+            for number, slot in self._slots:
+                if number >= first:
+                    self._since.add(slot)
+        return self._reading(self._since, since_s)
+
+    def _advance(self, now_s: float) -> int:
+        """Drop the slots that have left the window; return the number of the present one."""
+        present = math.floor(now_s / self._slot_s + 1e-6)
+        while self._slots and self._slots[0][0] <= present - self._length:
+            number, slot = self._slots.popleft()
+            self._all.add(slot, -1)
+            if number >= self._first:
+                self._since.add(slot, -1)
+        return present
+
+    def _reading(self, tally: _Tally, since_s: float) -> LatencyReading:
+        above = tally.above(self._slo_bucket)
+        if tally.total < self._least:
+            return LatencyReading(None, tally.total, above, since_s)
+        return LatencyReading(_middle(tally.quantile()), tally.total, above, since_s)
+
+
+def _bucket(latency_us: float) -> int:
+    clipped = min(max(latency_us, LOWEST_US), HIGHEST_US)
+    return min(BUCKETS - 1, int(math.log(clipped / LOWEST_US) / _GROWTH))
+
+
+def _middle(bucket: int) -> float:
+    return LOWEST_US * math.exp((bucket + 0.5) * _GROWTH)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What latency-critical servers say about themselves: percentiles, and guests that cannot be trusted."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host_agent.sensors.latency_window import BUCKETS, LatencyWindow
+from host_agent.sensors.slo import FeedSettings, SloFeed, SloFeeds
+from host_agent.sensors.slo_protocol import MAX_LINE, Limits, Parser
+
+SLO_US = 1000.0
+
+
+def _exact_p99(latencies: list[float]) -> float:
+    """The smallest latency that 99 % of the requests do not exceed."""
+    ordered = sorted(latencies)
+    return ordered[len(ordered) - 1 - math.floor(0.01 * len(ordered) + 1e-9)]
+
+
+def test_f_004_21_samples_leave_the_window_after_three_seconds() -> None:
+    window = LatencyWindow(SLO_US)
+    window.add([(5000.0, 1000)], now_s=0.02)
+    for poll in range(2, 150):
+        window.add([(500.0, 100)], now_s=0.02 * poll)
+        assert window.read(0.02 * poll).p99_us == pytest.approx(5000.0, rel=0.01)
+    window.add([(500.0, 100)], now_s=3.01)
+    assert window.read(3.01).p99_us == pytest.approx(500.0, rel=0.01)
+
+
+def test_f_004_21_samples_after_an_action_are_told_from_those_before() -> None:
+    window = LatencyWindow(SLO_US)
+    window.add([(5000.0, 10_000)], now_s=1.0)
+    window.add([(700.0, 150)], now_s=1.52)
+    early = window.read(1.55, since_s=1.45)
+    assert (early.p99_us, early.samples) == (None, 150), "too few samples: unknown, not good"
+    window.add([(700.0, 50)], now_s=1.63)
+    after = window.read(1.65, since_s=1.45)
+    assert after.p99_us == pytest.approx(700.0, rel=0.01)
+    assert after.samples == 200
+    assert window.read(1.65).p99_us == pytest.approx(5000.0, rel=0.01)
+
+
+def test_a_moment_inside_a_slot_starts_at_the_next_slot() -> None:
+    window = LatencyWindow(SLO_US, least_samples=1)
+    window.add([(5000.0, 100)], now_s=1.01)
+    assert window.read(1.09, since_s=1.05).samples == 0
+    window.add([(700.0, 1)], now_s=1.11)
+    assert window.read(1.11, since_s=1.05).samples == 1
+
+
+def test_silence_is_unknown() -> None:
+    window = LatencyWindow(SLO_US)
+    window.add([(500.0, 10_000)], now_s=0.0)
+    assert window.read(1.0).p99_us is not None
+    assert window.read(10.0).p99_us is None
+
+
+def test_slow_requests_beyond_chance_are_a_sure_violation() -> None:
+    window = LatencyWindow(SLO_US)
+    window.add([(500.0, 196), (3000.0, 4)], now_s=0.0)
+    assert not window.read(0.0).surely_violated, "4 of 200 happen by chance where 2 are allowed"
+    window.add([(3000.0, 6)], now_s=0.0)
+    assert window.read(0.0).surely_violated
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(1.0, 1e6)), min_size=200, max_size=400))
+def test_the_percentile_is_that_of_the_samples_still_in_the_window(
+    arrivals: list[tuple[float, float]],
+) -> None:
+    """Adding and subtracting histograms must not drift from counting anew."""
+    window = LatencyWindow(SLO_US, window_s=1.0, least_samples=1)
+    arrivals = sorted(arrivals)
+    for at, latency in arrivals:
+        window.add([(latency, 1)], at)
+    now = arrivals[-1][0]
+    oldest = math.floor(now / 0.1 + 1e-6) - 10
+    kept = [latency for at, latency in arrivals if math.floor(at / 0.1 + 1e-6) > oldest]
+    assert window.read(now).samples == len(kept)
+    assert window.read(now).p99_us == pytest.approx(_exact_p99(kept), rel=0.0102)
+    since = now - 0.5
+    first = math.ceil(since / 0.1 - 1e-6)
+    fresh = [latency for at, latency in arrivals if math.floor(at / 0.1 + 1e-6) >= first]
+    assert window.read(now, since).samples == len(fresh)
+
+
+# -- the line protocol -------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_samples_and_histograms() -> None:
+    parser = Parser()
+    said = b"numa-ext-slo 1\n# alive\ns 812 640.5\nh 500:120 1000:3\n\n"
+    assert parser.feed(said, 0.0) == ((812.0, 1), (640.5, 1), (500.0, 120), (1000.0, 3))
+    assert (parser.told.lines, parser.told.rubbish) == (5, 0)
+
+
+def test_lines_may_come_in_pieces() -> None:
+    parser = Parser()
+    got = [latency for byte in b"s 812\nh 500:2\n" for latency in parser.feed(bytes([byte]), 0.0)]
+    assert got == [(812.0, 1), (500.0, 2)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe\n",
+        b"s\n",
+        b"s -5\n",
+        b"s 1e9\n",
+        b"s nan\n",
+        b"s 5 x\n",
+        b"h 5\n",
+        b"h 5:-1\n",
+        b"h 5:1:1\n",
+        b"s " + "٣".encode() + b"\n",
+        b"numa-ext-slo 2\n",
+        b"GET / HTTP/1.1\r\n",
+    ],
+)
+def test_rubbish_is_counted_and_skipped(line: bytes) -> None:
+    parser = Parser()
+    assert parser.feed(line + b"s 5\n", 0.0) == ((5.0, 1),)
+    assert parser.told.rubbish == 1
+
+
+@pytest.mark.parametrize("line", [b"s 0\n", b"s 99999999\n", b"h 5:9999999\n", b"h 0:1 5:1\n"])
+def test_values_that_cannot_be_are_not_used(line: bytes) -> None:
+    parser = Parser()
+    assert parser.feed(line, 0.0) == ()
+    assert parser.told.implausible == 1
+
+
+def test_more_requests_than_any_server_can_serve_are_not_used() -> None:
+    parser = Parser(Limits(requests_per_s=1000.0))
+    assert parser.feed(b"h 5:800\nh 9:800\n", 0.0) == ((5.0, 800),)
+    assert parser.feed(b"h 9:800\n", 1.0) == ((9.0, 800),), "the allowance comes back with time"
+
+
+def test_an_over_long_line_is_skipped_to_its_end() -> None:
+    parser = Parser()
+    parser.feed(b"s " + b"5 " * MAX_LINE, 0.0)
+    assert parser.feed(b"6\ns 7\n", 0.0) == ((7.0, 1),)
+    assert parser.told.rubbish == 1
+
+
+def test_a_flood_is_cut_off_and_the_next_line_is_whole() -> None:
+    parser = Parser(Limits(bytes_per_s=100.0, burst_bytes=20.0))
+    assert len(parser.feed(b"s 1\n" * 100, 0.0)) == 5
+    assert parser.told.dropped_bytes == 380
+    assert parser.feed(b"s 2\n", 0.001) == ()
+    assert parser.feed(b"s 3\n", 1.0) == ((3.0, 1),)
+
+
+@given(st.lists(st.binary(max_size=3 * MAX_LINE), max_size=20))
+def test_no_bytes_upset_the_feed_and_memory_is_bounded(pieces: list[bytes]) -> None:
+    feed = SloFeed(SLO_US)
+    for number, piece in enumerate(pieces):
+        feed.received(piece, number * 0.01)
+    feed.received(b"\n" + b"s 500\n" * 200, 1e6)
+    assert feed.read(1e6).samples == 200
+    assert len(feed._parser._rest) <= MAX_LINE
+    assert sum(len(slot) for _, slot in feed._window._slots) <= 30 * BUCKETS
+
+
+def test_feeds_follow_the_servers_of_the_host() -> None:
+    feeds = SloFeeds(FeedSettings(least_samples=1))
+    feeds.serve({"a": 1000.0, "b": 5000.0})
+    feeds.received("a", b"s 900\n", 0.0)
+    feeds.received("stranger", b"s 900\n", 0.0)
+    feeds.serve({"a": 1000.0, "c": 5000.0})
+    readings = feeds.read(0.0)
+    assert {uuid: reading.samples for uuid, reading in readings.items()} == {"a": 1, "c": 0}
+    feeds.serve({"a": 800.0})
+    assert feeds.read(0.0)["a"].samples == 0, "slow means something else now"
+    assert feeds.told()["a"].lines == 0
+
+
+def test_a_percentile_of_many_requests_is_close() -> None:
+    chance = random.Random(1)
+    latencies = [chance.expovariate(1 / 200.0) for _ in range(20_000)]
+    window = LatencyWindow(SLO_US)
+    window.add([(latency, 1) for latency in latencies], 0.0)
+    assert window.read(0.0).p99_us == pytest.approx(_exact_p99(latencies), rel=0.006)
