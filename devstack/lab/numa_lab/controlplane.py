@@ -46,7 +46,7 @@ class ControlPlane:
             return Task(lambda: self._service(name).ensure(self._progress), after)
 
         return {
-            "server files": Task(lambda: configuration.write_servers(settings), ("packages",)),
+            "server files": Task(self._server_files, ("packages",)),
             "service files": Task(lambda: configuration.write_controller(settings), ("venv",)),
             "database files": Task(self._database_files, ("server files",)),
             "mariadb": ensure("mariadb", "database files"),
@@ -112,7 +112,6 @@ class ControlPlane:
     def _rabbitmq(self) -> Service:
         ports, conf = self._settings.ports, self._etc / "rabbitmq.conf"
         home = self._settings.state / "rabbitmq"
-        home.mkdir(parents=True, exist_ok=True)
         environment = {
             "HOME": f"{home}",
             "RABBITMQ_NODENAME": "lab@localhost",
@@ -168,6 +167,10 @@ class ControlPlane:
         )
 
     # -- steps
+
+    def _server_files(self) -> None:
+        configuration.write_servers(self._settings)
+        (self._settings.state / "rabbitmq").mkdir(parents=True, exist_ok=True)
 
     def _database_files(self) -> None:
         target = self._settings.state / "mysql"

@@ -48,6 +48,16 @@ def test_down_and_clean_of_nothing_are_no_errors(
     assert cli.main(CHECKOUT, ["clean"]) == 0
 
 
+def test_asking_for_the_status_of_a_lab_that_is_not_there_makes_nothing(
+    environment: Settings,
+) -> None:
+    assert cli.main(CHECKOUT, ["clean"]) == 0
+
+    assert cli.main(CHECKOUT, ["status"]) == 1
+
+    assert not environment.lab.exists()
+
+
 def test_reset_keeps_the_virtual_environment_and_drops_state_and_passwords(
     environment: Settings,
 ) -> None:
