@@ -30,15 +30,14 @@ def read_tree(client: PlacementClient, host: str) -> ProviderTree:
     if names.HOST not in traits:
         raise InvalidValueError("host", host, ", ".join(hosts(client)) or "none: no agent reports")
     root = roots[0]["uuid"]
-    below = client.get(f"/resource_providers?in_tree={root}&required={names.OWNER}")
-    children = (
-        Provider(
-            provider["name"],
-            _traits(client, provider["uuid"]),
-            _inventories(client, provider["uuid"]),
-        )
-        for provider in below["resource_providers"]
-    )
+    # Not ``required=``: Placement refuses a trait that nobody has made yet, and a host may have no children.
+    below = client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
+    children = []
+    for provider in below:
+        its = _traits(client, provider["uuid"])
+        if provider["uuid"] != root and names.OWNER in its:
+            inventories = _inventories(client, provider["uuid"])
+            children.append(Provider(provider["name"], its, inventories))
     return ProviderTree(host, traits, tuple(sorted(children, key=lambda child: child.name)))
 
 

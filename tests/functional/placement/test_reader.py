@@ -2,7 +2,7 @@
 """Topology -> Placement -> topology, for every machine that we ship."""
 
 import pytest
-from support.hosts import SETTINGS
+from support.hosts import SETTINGS, four_nodes
 
 from placement_traits import presets
 from placement_traits.errors import InvalidValueError
@@ -30,6 +30,14 @@ def test_the_largest_preset_makes_the_round_trip(one_compute):
 
 def test_what_others_add_is_not_read(shared_compute):
     assert read_tree(shared_compute.client, "h1") == shared_compute.tree
+
+
+def test_a_host_with_nothing_below_its_root_is_read(one_compute):
+    """No L3, no RDT, no GPU: not even the trait that marks our children exists."""
+    bare = four_nodes(l3_domains=(), cores=(), rdt=None, gpus=(), gpu_links=())
+    tree = wanted_tree("h1", bare, SETTINGS)
+    Reporter(one_compute.client).sync(tree)
+    assert read_tree(one_compute.client, "h1") == tree
 
 
 def test_hosts_with_an_agent_are_listed(reported_compute):

@@ -60,7 +60,9 @@ def fleet(empty_cloud):
     for number in range(4):
         name = f"h{number}"
         empty_cloud.roots[name] = empty_cloud.compute(name)
-        empty_cloud.child(empty_cloud.roots[name], f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE")
+        empty_cloud.child(
+            empty_cloud.roots[name], f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE"
+        )
         Reporter(empty_cloud.client).sync(wanted_tree(name, two_nodes(), SETTINGS))
     empty_cloud.compute("plain")
     empty_cloud.seen = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: empty_cloud.fault)
@@ -273,3 +275,12 @@ def test_an_unforeseen_error_does_not_end_the_thread(caplog):
     view.stop()
     assert "not foreseen" in caplog.text
     assert view.stats.failures >= 2
+
+
+def test_a_host_with_nothing_below_its_root_is_not_in_the_view(empty_cloud):
+    """Nothing of it could be asked for; the filter treats it as a host without an agent."""
+    empty_cloud.compute("h0")
+    report(empty_cloud, "h0", l3_domains=(), cores=(), rdt=None, gpus=(), gpu_links=())
+    view = FleetView(empty_cloud.adapter, background=False)
+    view.refresh()
+    assert view.snapshot().hosts == {}
