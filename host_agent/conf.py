@@ -183,10 +183,10 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
         cfg.StrOpt(
             "cell_packing",
             choices=["pack", "spread"],
-            default="pack",
-            help="How nova fills this host's NUMA cells: copy nova's "
-            "[compute]packing_host_numa_cells_allocation_strategy (true is pack), so that the scheduler predicts the "
-            "cells that nova-compute will pick.",
+            default="spread",
+            help="How nova fills this host's NUMA cells, so that the scheduler predicts the cells that nova-compute will "
+            "pick: spread where nova's [compute]packing_host_numa_cells_allocation_strategy is false (its default), "
+            "pack where it is true.",
         ),
         cfg.IntOpt(
             "bandwidth_mbps_per_node",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RDT capability of this host in the shape that the topology carries."""
 
+import functools
 import logging
 
 from host_agent.rdt.resctrl import Resctrl
@@ -11,11 +12,17 @@ LOG = logging.getLogger(__name__)
 
 
 def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
-    """Read the mounted resctrl tree; None, and one line in the log, where nothing is mounted."""
+    """Read the mounted resctrl tree; None where nothing is mounted, which is said at the first look only."""
     if not resctrl.available():
-        LOG.info("No resctrl file system is mounted: this host offers no RDT resources.")
+        _say_once("No resctrl file system is mounted: this host offers no RDT resources.")
         return None
     return rdt_capability(resctrl.capabilities())
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    """Discovery runs at each full pass; the log shall not tell the same each minute."""
+    LOG.info(sentence)
 
 
 def rdt_capability(capabilities: Capabilities) -> RdtCapability:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.discovery import rdt as rdt_discovery
 from host_agent.discovery.capture import capture, restore
 from host_agent.discovery.host import discover
 from host_agent.discovery.pci import read_gpus
@@ -241,7 +242,9 @@ def test_a_virtual_function_is_not_another_gpu(tmp_path):
 def test_a_host_without_resctrl_says_so_once_and_has_no_rdt(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     machine(tmp_path, [(0, 0, 0, 0, "0")])
-    assert discover(tmp_path, Resctrl(OsFiles(str(tmp_path / "fs/resctrl")))).rdt is None
+    rdt_discovery._say_once.cache_clear()
+    for _ in range(2):
+        assert discover(tmp_path, Resctrl(OsFiles(str(tmp_path / "fs/resctrl")))).rdt is None
     assert [record.message for record in caplog.records] == [
         "No resctrl file system is mounted: this host offers no RDT resources."
     ]
