@@ -16,7 +16,9 @@ from tests.integration.cloud import Cloud, Host, eventually
 def placement_stopped(cloud: Cloud) -> Iterator[int]:
     """Placement does not answer for the length of the test: its processes are frozen, so that no data is lost."""
     (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    children = [
+        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
     for process in (pid, *children):
         os.kill(process, signal.SIGSTOP)
     yield pid
