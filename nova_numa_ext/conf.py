@@ -67,7 +67,7 @@ Seconds after which the view of Placement counts as stale, see ``on_stale``. Kee
     ),
     cfg.FloatOpt(
         "view_wait",
-        default=2.0,
+        default=5.0,
         min=0.0,
         help="""
 Longest time in seconds that a scheduling decision waits for the very first reading of Placement after the start of
