@@ -53,8 +53,8 @@ PACKAGES = (
 SSH_PORT = 0
 PEER_PORT = 1  # of host 0: one for the whole lab
 
-_BOOT_TIMEOUT_S = 180.0
-_CONNECT_TIMEOUT_S = 60.0
+_BOOT_TIMEOUT_S = 300.0
+_CONNECT_TIMEOUT_S = 120.0
 # The last try is with one thread for all CPUs: slower, but without the race that panics kernels.
 _BOOT_TRIES = ("multi", "multi", "multi", "single")
 

@@ -176,5 +176,5 @@ Host {self._name}
   LogLevel ERROR
   ServerAliveInterval 60
   ServerAliveCountMax 10
-  ConnectTimeout 60
+  ConnectTimeout 110
 """
