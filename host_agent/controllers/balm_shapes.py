@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the BALM controller sees, keeps, wants and tells."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from host_agent.controllers.memory_traffic import Traffic, traffic_at
+from host_agent.controllers.slo_colour import LcServer, Thresholds
+from host_agent.controllers.throttle import FULL
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.errors import InvalidValueError
+
+Shares = Mapping[int, float]
+
+# -- seen --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeServer:
+    """One best-effort server.
+
+    :param uuid: of the server
+    :param nodes: NUMA nodes of its CPUs
+    :param shares: node -> share of its pages now; sums to 1
+    :param preferred: node -> share that its own memory policy wants
+    :param level: throttle level in force, per cent
+    :param traffic: its memory traffic in the near past; None when unknown
+    :param movable: its pages may be moved (a floating guest without pinned pages)
+    :param room: node -> largest share of its memory that the node can hold; nodes that are missing take all
+    """
+
+    uuid: str
+    nodes: frozenset[int]
+    shares: Shares
+    preferred: Shares
+    level: int = FULL
+    traffic: Traffic | None = None
+    movable: bool = True
+    room: Shares = field(default_factory=dict)
+
+    def traffic_at(self, nodes: frozenset[int]) -> float | None:
+        """Return its traffic to some memory nodes, MB/s; None when unknown."""
+        if self.traffic is None:
+            return None
+        return traffic_at(nodes, self.nodes, self.shares, self.traffic)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The host at one poll.
+
+    :param lcs: latency-critical servers with an objective and some source of latency, whose readings leave out what was
+        received before :attr:`State.judge_from_s`
+    :param bes: best-effort servers
+    :param nodes: memory nodes of the host
+    :param levels: legal throttle levels, per cent, ascending; empty when nothing can be throttled
+    """
+
+    lcs: tuple[LcServer, ...]
+    bes: tuple[BeServer, ...]
+    nodes: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+# -- chosen by the operator --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of the controller; the source gives those marked *.
+
+    :param thresholds: * colours
+    :param throttle_step: * per cent by which a throttle is released at a time
+    :param page_step: * part of all pages per migration step
+    :param max_retries: passes in a row that may end red; one more than this, plus the first, and it gives up
+    :param settle_s: time an action needs to show in latencies, seconds
+    :param judge_s: requests are collected at least so long after settling before an action is found good, seconds; a
+        violation beyond chance is believed at once
+    :param throttle_while_moving: a step up that violated is taken back while pages move, and tried again when they have
+        arrived; the source leaves the violating level in force for the whole move
+    :param arrived: pages are where they should be when no node is off by more than this share
+    :param stuck_s: a move that makes no progress for so long is given up
+    :param noticeable: servers with less of the best-effort traffic at the violated nodes are left alone in the first
+        pass
+    :param green_hold_s: the system must be green for so long before bandwidth is given back
+    :param green_hold_max_s: longest hold after attempts that had to be undone; each doubles it
+    :param reclaim_step: part of all pages that returns at a time
+    :param yellow_pause_s: no new search for yellow alone so soon after one that could do no better
+    :param effect: an action that changes the worst latency by less than this part is without effect
+    :param ignore_s: a server that nothing helped is ignored, or not tried again, for so long
+    :param budget_s_per_hour: seconds per hour in which best-effort servers may be throttled while a server is red or
+        silent all the same
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    throttle_step: int = 10
+    page_step: float = 0.10
+    max_retries: int = 3
+    settle_s: float = 0.2
+    judge_s: float = 0.3
+    throttle_while_moving: bool = True
+    arrived: float = 0.02
+    stuck_s: float = 15.0
+    noticeable: float = 0.05
+    green_hold_s: float = 5.0
+    green_hold_max_s: float = 320.0
+    reclaim_step: float = 0.05
+    yellow_pause_s: float = 30.0
+    effect: float = 0.05
+    ignore_s: float = 600.0
+    budget_s_per_hour: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("page_step", "reclaim_step"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise InvalidValueError(name, getattr(self, name), "above 0.0, up to 1.0")
+        if self.throttle_step < 1:
+            raise InvalidValueError("throttle_step", self.throttle_step, "1 to 100")
+
+
+# -- wanted ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What BALM wants of one best-effort server.
+
+    :param level: throttle level, per cent, for the L3 domains of its CPUs
+    :param shares: node -> share of its pages; None leaves them to its own memory policy
+    """
+
+    level: int = FULL
+    shares: Shares | None = None
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+
+
+class Release(StrEnum):
+    """What was taken back though an objective is violated."""
+
+    THROTTLE = "throttle"
+    PAGES = "pages"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class CannotFixSloViolation:
+    """Nothing on this host helps: some server has to leave. For a higher layer to handle.
+
+    :param lcs: servers whose objectives are violated
+    :param nodes: where
+    :param leave: servers whose live migration would help, best first
+    :param reasons: their traffic at the violated nodes
+    """
+
+    lcs: tuple[str, ...]
+    nodes: tuple[int, ...]
+    leave: tuple[str, ...]
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An action that was without effect, or used up its budget, was taken back.
+
+    :param be: server that is free again
+    :param what: of what
+    :param lcs: servers whose violation it did not help
+    """
+
+    be: str
+    what: Release
+    lcs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetExhausted:
+    """A latency-critical server had others throttled in vain, or in silence, for as long as it may; it is ignored.
+
+    :param lc: the server
+    :param seconds: time used
+    """
+
+    lc: str
+    seconds: float
+
+
+Event = CannotFixSloViolation | Released | BudgetExhausted
+
+# -- kept --------------------------------------------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """Where the controller stands; drawn in :mod:`~host_agent.controllers.balm`."""
+
+    WATCH = "watch"
+    HEAL = "heal"
+    CLIMB = "climb"
+    TRIAL = "trial"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One pass of healing and climbing.
+
+    :param order: best-effort servers, heaviest user of the violated nodes first
+    :param position: whose turn it is in the climb
+    :param location: violated nodes
+    :param valid: what was wanted when all objectives were last met in this pass; empty when never
+    :param undo: what was wanted of the climbing server before its last action; None before the first
+    :param capped: servers whose limit was found
+    """
+
+    order: tuple[str, ...]
+    location: frozenset[int]
+    position: int = 0
+    valid: Mapping[str, Wanted] = field(default_factory=dict)
+    undo: Wanted | None = None
+    capped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Pages under way.
+
+    :param be: whose
+    :param then: level when they have arrived
+    :param careful: the level now is one at which all objectives were met
+    :param left: largest distance of a node from its share, at the last progress
+    :param progress_s: time of the last progress
+    """
+
+    be: str
+    then: int
+    careful: bool
+    left: float = math.inf
+    progress_s: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Something given back, to be taken again if an objective suffers."""
+
+    be: str
+    before: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Releasing:
+    """Taking actions back one by one to see which of them help at all.
+
+    :param queue: (server, what) still to try
+    :param red: servers that are red whatever is done
+    :param baseline: worst ratio of their latencies to objectives with everything in force
+    :param trying: (server, what) taken back now, with what was wanted before; None before the first
+    :param helpful: some action was shown to have an effect on the red ones
+    """
+
+    queue: tuple[tuple[str, Release], ...]
+    red: frozenset[str]
+    baseline: float
+    trying: tuple[str, Release, Wanted] | None = None
+    helpful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All the controller remembers.
+
+    :param judge_from_s: requests received before say nothing about what is in force now
+    :param wanted: by server; survives a restart of the agent when it is kept
+    :param retries: passes in a row that ended red
+    :param before: what was wanted before the first of them
+    :param green_since_s: start of the present green time
+    :param green_hold_s: hold before the next attempt to give back; None is the option's
+    :param attempts: attempts to give back so far: whose turn it is
+    :param yellow_from_s: yellow alone starts no search before
+    :param parked: servers beyond help -> time when they are tried again
+    :param ignored: servers that are not listened to -> time until
+    :param spent_s: server -> throttle budget used, seconds, refilled over the hour
+    :param seen_s: time of the last decision
+    """
+
+    phase: Phase = Phase.WATCH
+    judge_from_s: float = -math.inf
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    search: Search | None = None
+    moving: Moving | None = None
+    trial: Trial | None = None
+    releasing: Releasing | None = None
+    retries: int = 0
+    before: Mapping[str, Wanted] = field(default_factory=dict)
+    green_since_s: float | None = None
+    green_hold_s: float | None = None
+    attempts: int = 0
+    yellow_from_s: float = -math.inf
+    parked: Mapping[str, float] = field(default_factory=dict)
+    ignored: Mapping[str, float] = field(default_factory=dict)
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    seen_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one poll decided.
+
+    :param state: to be given to the next one
+    :param changes: server -> what is wanted of it, only where that has changed
+    :param reasons: why
+    :param events: what an operator or a higher layer must know
+    """
+
+    state: State
+    changes: Mapping[str, Wanted] = field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
+    events: tuple[Event, ...] = ()
