@@ -2,14 +2,14 @@
  *
  * A guest without an operating system that makes its memory resident: a multiboot kernel of about 1 KiB.
  *
- * Every vCPU writes one word into each 4 KiB page from 16 MiB to the end of memory. Then it halts, or, when the kernel
- * command line begins with "forever" (nova's own begins with "root="), starts over. The number of finished passes of vCPU i stands at guest-physical address
- * 0x9000 + 4 * i, the number of running vCPUs at 0x8ff0; after its first pass vCPU 0 writes "TOUCHED" to the first
- * serial port. A nested server under TCG touches 256 MiB in well under a minute this way; a Linux guest needs minutes.
+ * Every vCPU writes one word into each 4 KiB page from 4 MiB to the end of memory. Then it halts, or, when the kernel
+ * command line begins with "forever" (nova's own begins with "root="), starts over. The number of finished passes of
+ * vCPU i stands at guest-physical address 0x9000 + 4 * i, the number of running vCPUs at 0x8ff0; after its first pass
+ * vCPU 0 writes "TOUCHED" to the first serial port. A Linux guest would need minutes to boot under nested emulation.
  */
         .set    MULTIBOOT_MAGIC, 0x1badb002
         .set    MULTIBOOT_FLAGS, 0x3            /* page-aligned, with memory information */
-        .set    FIRST_BYTE, 16 << 20
+        .set    FIRST_BYTE, 4 << 20
         .set    PAGE, 4096
         .set    COUNTERS, 0x9000
         .set    RUNNING, 0x8ff0
