@@ -4,7 +4,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +13,22 @@ from tests.integration.cloud import Cloud, Host, eventually
 
 
 @pytest.fixture
-def placement_stopped(cloud: Cloud) -> Iterator[int]:
-    """Placement does not answer for the length of the test: its processes are frozen, so that no data is lost."""
+def placement_frozen(cloud: Cloud) -> Iterator[Callable[[], None]]:
+    """Placement does not answer until the value is called: its processes are frozen, so that no data is lost."""
     (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
-    children = [
-        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
-    for process in (pid, *children):
+    workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    processes = (pid, *map(int, workers))
+
+    def thaw() -> None:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+    for process in processes:
         os.kill(process, signal.SIGSTOP)
-    yield pid
-    for process in (pid, *children):
-        os.kill(process, signal.SIGCONT)
+    try:
+        yield thaw
+    finally:
+        thaw()
 
 
 def l3_traits(cloud: Cloud, host: str, domain: str) -> set[str]:
@@ -57,12 +62,28 @@ def test_the_agent_publishes_the_neighbourhood_and_takes_it_back(cloud: Cloud) -
         )
 
 
-def test_with_placement_down_the_agent_keeps_controlling(
+def synced(host: Host) -> bool:
+    """What the agent's metric says about Placement."""
+    port = 9177
+    metrics = host.run(f"curl -sf http://127.0.0.1:{port}/metrics")
+    (value,) = [
+        line.split()[1]
+        for line in metrics.splitlines()
+        if line.startswith("numa_ext_placement_synced ")
+    ]
+    return float(value) == 1.0
+
+
+def test_with_placement_down_the_agent_keeps_controlling_and_catches_up(
     cloud: Cloud, h1: Host, request: pytest.FixtureRequest
 ) -> None:
     server = cloud.boot("lc.small", "--host", "h1")
     before = h1.enforced(server.id)
-    request.getfixturevalue("placement_stopped")
+    eventually("the agent has published", lambda: synced(h1), 120, 3)
+    thaw = request.getfixturevalue("placement_frozen")
     h1.run(f"rmdir /sys/fs/resctrl/{before.group}")
     after = h1.enforced(server.id)
     assert after.group == before.group
+    eventually("the agent notices that Placement is away", lambda: not synced(h1), 240, 3)
+    thaw()
+    eventually("the agent has caught up", lambda: synced(h1), 180, 3)

@@ -5,7 +5,6 @@ All that is asserted is read back from the kernel and libvirt of the emulated ho
 """
 
 import json
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -110,10 +109,12 @@ def test_placement_counts_what_the_lc_server_took(cloud: Cloud, pair: Pair) -> N
 def test_the_agent_explains_what_it_did(pair: Pair) -> None:
     lc, _ = pair.domains()
     (told,) = [row for row in pair.host.ctl("status") if row["uuid"] == pair.lc.id]
-    assert told["group"] == lc.group
+    assert told["managed"] is True
+    assert told["rdt_group"] == lc.group
     assert {str(node) for node in told["nodes"]} == lc.nodes
-    reasons = json.dumps(pair.host.ctl("explain", pair.lc.id))
-    assert pair.lc.id in reasons
+    assert told["exclusive"] is True
+    explained = json.dumps(pair.host.ctl("explain", pair.lc.id))
+    assert lc.group in explained, "the explanation does not name the server's group"
 
 
 def test_the_scheduler_explains_its_choice(cloud: Cloud, pair: Pair) -> None:
@@ -144,16 +145,23 @@ def test_a_hard_reboot_ends_in_the_same_state(cloud: Cloud, pair: Pair) -> None:
     assert after.nodes == before.nodes
 
 
-@pytest.mark.parametrize("moment_s", [0.0, 0.4, 1.5])
-def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment_s: float) -> None:
-    """Groups are taken away, the agent begins to put them back and is killed at some moment of that."""
+MOMENTS = {
+    "at-once": "true",
+    "group-made": "until [ -d /sys/fs/resctrl/{group} ]; do :; done",
+    "first-thread-in": "until [ -s /sys/fs/resctrl/{group}/tasks ]; do :; done",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment: str) -> None:
+    """The LC server's group is taken away, the agent begins to make it again and is killed at some point of that."""
     before, _ = pair.domains()
     pair.host.agent.stop()
     pair.host.run(f"rmdir /sys/fs/resctrl/{before.group}")
     pair.host.agent.start()
-    # The moment only varies where the kill hits; whatever it hits, the end state must be the same.
-    pair.host.run(f"sleep {moment_s}")
-    pair.host.agent.kill(signal.SIGKILL)
+    pid = pair.host.agent.pid()
+    reached = MOMENTS[moment].format(group=before.group)
+    pair.host.run(f"{reached}; kill -KILL {pid}", 240)
     middle = pair.host.domain(pair.lc.id)
     assert middle is not None, "the server ended with the agent"
     assert middle.facts["pid"] == before.facts["pid"]
@@ -195,6 +203,15 @@ def test_deletion_takes_groups_and_monitors_away(cloud: Cloud) -> None:
     cloud.delete([server.id])
 
     def gone() -> bool:
-        return group not in host.read_back()["resctrl"]
+        facts = host.read_back()
+        monitors = [name for group in facts["resctrl"].values() for name in group["monitors"]]
+        mine = [name for name in (*facts["resctrl"], *monitors) if server.id[:8] in name]
+        return not mine and all(domain["uuid"] != server.id for domain in facts["domains"])
 
     eventually(f"group {group} is gone", gone)
+    facts = host.read_back()
+    claimed = [name for name in facts["resctrl"] if name.startswith("numa_ext-lc")]
+    full = max(int(mask, 16) for mask in facts["resctrl"][""]["schemata"]["L3"].values())
+    if not claimed:
+        masks = {int(mask, 16) for mask in facts["resctrl"][""]["schemata"]["L3"].values()}
+        assert masks == {full}, "the root group has not got its ways back"
