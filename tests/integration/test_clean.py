@@ -62,7 +62,7 @@ def test_clean_after_an_interrupted_up_leaves_nothing() -> None:
     before = Machine.now()
     up = subprocess.Popen([*LAB, "up", "--hosts", "1"], env=environment, stdout=subprocess.DEVNULL)
     try:
-        eventually("the emulated host boots", lambda: (folder / "run" / "h1.pid").exists(), 300)
+        eventually("the emulated host boots", (folder / "run" / "h1.pid").exists, 300)
         eventually("the API listens", lambda: PORT_BASE in listening(), 300)
     finally:
         up.send_signal(signal.SIGINT)

@@ -62,9 +62,9 @@ def test_the_agent_publishes_the_neighbourhood_and_takes_it_back(cloud: Cloud) -
         )
 
 
-def synced(host: Host) -> bool:
+def synced(cloud: Cloud, host: Host) -> bool:
     """What the agent's metric says about Placement."""
-    port = 9177
+    port = cloud.settings.ports.agent_metrics
     metrics = host.run(f"curl -sf http://127.0.0.1:{port}/metrics")
     (value,) = [
         line.split()[1]
@@ -79,11 +79,11 @@ def test_with_placement_down_the_agent_keeps_controlling_and_catches_up(
 ) -> None:
     server = cloud.boot("lc.small", "--host", "h1")
     before = h1.enforced(server.id)
-    eventually("the agent has published", lambda: synced(h1), 120, 3)
+    eventually("the agent has published", lambda: synced(cloud, h1), 120, 3)
     thaw = request.getfixturevalue("placement_frozen")
     h1.run(f"rmdir /sys/fs/resctrl/{before.group}")
     after = h1.enforced(server.id)
     assert after.group == before.group
-    eventually("the agent notices that Placement is away", lambda: not synced(h1), 240, 3)
+    eventually("the agent notices that Placement is away", lambda: not synced(cloud, h1), 240, 3)
     thaw()
-    eventually("the agent has caught up", lambda: synced(h1), 180, 3)
+    eventually("the agent has caught up", lambda: synced(cloud, h1), 180, 3)
