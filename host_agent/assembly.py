@@ -61,6 +61,7 @@ def build_observer(
         privileged,
         topology_reader(conf),
         agent_conf.paths(conf).sys / "devices/system/node",
+        device_root=agent_conf.paths(conf).sys / "bus/pci/devices",
         manage_untagged=conf.agent.manage_untagged,
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,

@@ -36,6 +36,7 @@ class Guest:
     :param ram_age_s: seconds since that pass
     :param sampled: node -> share of the sampled pages, newer than ``ram``; empty when not sampled since
     :param problem: why something could not be read, "" when all could
+    :param gpus: PCI address -> NUMA node of each device it holds, None where the firmware does not say
     """
 
     workload: Workload
@@ -44,11 +45,17 @@ class Guest:
     ram_age_s: float = 0.0
     sampled: Shares = field(default_factory=dict)
     problem: str = ""
+    gpus: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
     def uuid(self) -> str:
         """UUID of the server."""
         return self.workload.uuid
+
+    @property
+    def gpu_rows(self) -> list[dict[str, str | int | None]]:
+        """Its devices in plain words, for the journal and the console."""
+        return [{"address": address, "node": node} for address, node in self.gpus.items()]
 
     @property
     def resident_mb(self) -> dict[int, float]:

@@ -105,6 +105,7 @@ def _row(
         "l3_mask": masks,
         "mba": bandwidth,
         "threads": {name or "(root)": number for name, number in sorted(held.items())},
+        "gpus": guest.gpu_rows,
         "problem": guest.problem or workload.problem,
         "why": why,
     }
@@ -131,14 +132,22 @@ def last_decisions(conf: agent_conf.Conf) -> dict[str, tuple[str, ...]]:
 
 
 def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
-    """Return the newest decision about a server and what was done since."""
+    """Return the newest decision about a server and what was done since.
+
+    A server that the journal does not know is looked at instead: key ``now`` is its row of :func:`status`, whose ``why``
+    and ``problem`` say why it is left alone.
+
+    :param server: UUID or name
+    """
     found = entries(conf, server)
     newest = max(
         (index for index, entry in enumerate(found) if entry.get("action") == "decide"),
         default=None,
     )
     if newest is None:
-        return {"server": server, "decision": None, "actions": found}
+        rows = () if found else status(conf)
+        now = next((row for row in rows if server in (row["uuid"], row["server"])), None)
+        return {"server": server, "decision": None, "actions": found, "now": now}
     return {"server": server, "decision": found[newest], "actions": found[newest + 1 :]}
 
 
@@ -152,6 +161,10 @@ def told(story: Mapping[str, Any]) -> str:
         lines.append("because")
         lines += [f"  {reason}" for reason in decision.get("reasons", ())]
         lines += [f"  {decision['problem']}"] if decision.get("problem") else []
+    now = story.get("now")
+    if now:
+        lines.append(f"{now['server']}, never decided about, as it is now:")
+        lines += [f"  {key}: {_cell(value)}" for key, value in now.items()]
     lines.append("then")
     lines += [f"  {line(entry)}" for entry in story["actions"]] or ["  nothing had to be done"]
     return "\n".join(lines) + "\n"
@@ -254,6 +267,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return "-"
+    if isinstance(value, Mapping) and set(value) == {"address", "node"}:
+        return f"{value['address']}@{_cell(value['node'])}"
     if isinstance(value, Mapping):
         return " ".join(f"{key}:{_cell(item)}" for key, item in value.items()) or "-"
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -26,6 +26,7 @@ NOVA_NAMESPACES: Final = (
 )
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _KIB_PER_UNIT: Final[Mapping[str, float]] = {
     "b": 1 / 1024,
     "bytes": 1 / 1024,
@@ -85,7 +86,7 @@ class Domain:
     :param vcpu_pins: vCPU -> CPUs (``<vcpupin>``)
     :param emulator_pin: CPUs of the emulator threads (``<emulatorpin>``), None when not restricted
     :param cells: guest NUMA nodes, empty for a guest without a NUMA topology
-    :param hostdevs: PCI addresses of VFIO devices
+    :param hostdevs: VFIO devices: PCI addresses, ``mdev-UUID``, ``interface-TYPE``
     :param huge_pages: backed by a hugetlb pool
     :param locked: its memory is locked (``<locked/>``) or encrypted
     """
@@ -101,6 +102,11 @@ class Domain:
     hostdevs: tuple[str, ...] = ()
     huge_pages: bool = False
     locked: bool = False
+
+    @property
+    def pci_devices(self) -> tuple[str, ...]:
+        """PCI addresses of the devices it holds, ascending; mediated ones have none."""
+        return tuple(sorted(name for name in self.hostdevs if _PCI_ADDRESS.fullmatch(name)))
 
     @property
     def immovable(self) -> str | None:

@@ -27,6 +27,7 @@ from host_agent.conf import Settings
 from host_agent.journal import Entry, Journal, Result
 from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
@@ -111,12 +112,14 @@ class Executor:
         for wanted in decision.assignments:
             if self._decided.get(wanted.uuid) != wanted:
                 self._decided[wanted.uuid] = wanted
+                guest = observation.get(wanted.uuid)
+                reasons = (*wanted.reasons, *(gpu_reasons(wanted, guest) if guest else ()))
                 self._tell(
-                    observation.get(wanted.uuid),
+                    guest,
                     "decide",
                     Result.NOTED,
-                    what=describe(wanted),
-                    reasons=tuple(map(str, wanted.reasons)),
+                    what=describe(wanted, guest),
+                    reasons=tuple(map(str, reasons)),
                 )
         for uuid, reasons in decision.unplaced.items():
             text = "; ".join(map(str, reasons))
@@ -309,7 +312,16 @@ def _threads(wishes: tuple[PartitionWish, ...], observation: Observation) -> fro
     return frozenset(found)
 
 
-def describe(wanted: Assignment) -> dict[str, Any]:
+def gpu_reasons(wanted: Assignment, guest: Guest) -> tuple[Reason, ...]:
+    """Say where the PCI devices of a server are, against its own nodes."""
+    homes = ",".join(map(str, wanted.nodes))
+    return tuple(
+        Reason("gpu", f"{address} on node {'unknown' if node is None else node}", f"node {homes}")
+        for address, node in guest.gpus.items()
+    )
+
+
+def describe(wanted: Assignment, guest: Guest | None) -> dict[str, Any]:
     """Return an assignment in plain words for the journal."""
     described: dict[str, Any] = {
         "nodes": list(wanted.nodes),
@@ -319,6 +331,8 @@ def describe(wanted: Assignment) -> dict[str, Any]:
         described["emulator"] = cpus.text(wanted.emulator_cpus)
     if wanted.memory_shares is not None:
         described["memory"] = {node: round(s, 4) for node, s in wanted.memory_shares.items()}
+    if guest is not None and guest.gpus:
+        described["gpus"] = guest.gpu_rows
     if wanted.partition is not None:
         described["tier"] = wanted.partition.tier
         described["ways"] = dict(wanted.partition.ways)

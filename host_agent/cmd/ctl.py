@@ -82,8 +82,9 @@ def _status(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
 
 def _explain(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     story = console.explain(conf, options.server)
-    if not story["decision"] and not story["actions"]:
-        sys.stderr.write(f"The journal knows no server {options.server}.\n")
+    if not story["decision"] and not story["actions"] and not story["now"]:
+        text = f"Neither the journal nor libvirt knows a server {options.server}.\n"
+        sys.stderr.write(text)
         return 1
     if options.format == "json":
         sys.stdout.write(json.dumps(story, indent=2, default=str) + "\n")

@@ -67,12 +67,20 @@ def _is_gpu(path: Path, wanted: frozenset[str]) -> bool:
     return _text(path / "class").startswith(_DISPLAY_CLASS) and vendor not in CONSOLE_VENDORS
 
 
+def numa_node(path: Path) -> int | None:
+    """Return the NUMA node of a PCI device, None where it is gone or the firmware does not say (-1).
+
+    :param path: its folder below ``bus/pci/devices``
+    """
+    node = int(_text(path / "numa_node") or "-1")
+    return node if node >= 0 else None
+
+
 def _read(path: Path) -> _Device:
-    node = int(_text(path / "numa_node") or "-1")  # -1: firmware does not say
     real = path.resolve().parts
     start = next(i for i, part in enumerate(real) if part.startswith("pci"))
     product = ":".join(_vendor_product(path))
-    return _Device(path.name, node if node >= 0 else None, product, real[start:-1])
+    return _Device(path.name, numa_node(path), product, real[start:-1])
 
 
 def _vendor_product(path: Path) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from host_agent.assignment import Guest, Observation
+from host_agent.discovery.pci import numa_node
 from host_agent.events import DomainSource, ListedDomain
 from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import Process, RamRange
@@ -44,6 +45,7 @@ class Observer:
     :param privileged: processes and memory
     :param discover: reads the topology
     :param node_root: ``/sys/devices/system/node``
+    :param device_root: ``/sys/bus/pci/devices``
     :param manage_untagged: see :func:`host_agent.workloads.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
     :param read_all: read processes and memory of unmanaged servers, too (to show them)
@@ -56,6 +58,7 @@ class Observer:
         discover: Callable[[], HostTopology],
         node_root: Path,
         *,
+        device_root: Path = Path("/sys/bus/pci/devices"),
         manage_untagged: bool = False,
         sample_pages: int = 512,
         read_all: bool = False,
@@ -65,6 +68,7 @@ class Observer:
         self._privileged = privileged
         self._discover = discover
         self._node_root = node_root
+        self._device_root = device_root
         self._manage_untagged = manage_untagged
         self._sample_pages = sample_pages
         self._read_all = read_all
@@ -129,10 +133,14 @@ class Observer:
             LOG.warning("%s", sentence)
 
     def _guest(self, workload: Workload, *, full: bool) -> Guest:
+        gpus = {
+            address: numa_node(self._device_root / address)
+            for address in workload.domain.pci_devices
+        }
         # A bound server counts even when it is left alone: what nova promised it and it has not touched is not free.
         bound = bool(workload.domain.cells)
         if workload.request is None and not bound and not self._read_all:
-            return Guest(workload)
+            return Guest(workload, gpus=gpus)
         uuid = workload.uuid
         try:
             process = self._privileged.process(uuid)
@@ -140,9 +148,9 @@ class Observer:
             acted_on = workload.request and workload.activity is Activity.RUNNING
             sampled = self._sample(uuid, memory) if acted_on and not fresh else {}
         except (NumaExtError, OSError) as error:
-            return Guest(workload, problem=str(error))
+            return Guest(workload, problem=str(error), gpus=gpus)
         age = self._clock() - memory.at
-        return Guest(workload, process, memory.ram, age, sampled)
+        return Guest(workload, process, memory.ram, age, sampled, gpus=gpus)
 
     def _ram(self, uuid: str, process: Process, *, full: bool) -> tuple[_Memory, bool]:
         known = self._memory.get(uuid)

@@ -57,7 +57,9 @@ class Bench:
     def restart(self) -> None:
         """A new agent process; host and files stay."""
         seam = ReadOnly(self.host) if self.dry_run else self.host
-        observer = Observer(self.host, seam, lambda: self.host.topology, self.nodes)
+        observer = Observer(
+            self.host, seam, lambda: self.host.topology, self.nodes, device_root=self.folder / "pci"
+        )
         executor = Executor(
             seam,
             self,
@@ -301,6 +303,34 @@ def test_a_vfio_server_lives_where_its_memory_was_pinned(bench: Bench) -> None:
     assert bench.host.vcpu_cpus(server) == ["4"]
     assert bench.host.memory_mb(server) == {2: 64}
     assert len(crowd) == 3
+
+
+GPU = (
+    "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x61' slot='0x00' function='0x0'/>"
+    "</source></hostdev><interface type='hostdev'/>"
+)
+
+
+def test_a_decision_names_the_gpus_and_their_nodes(bench: Bench) -> None:
+    (bench.folder / "pci/0000:61:00.0").mkdir(parents=True)
+    (bench.folder / "pci/0000:61:00.0/numa_node").write_text("2\n")
+    bench.host.boot(be("gpu", devices=GPU), {2: 64})
+    bench.round()
+    (entry,) = bench.told("decide")
+    assert entry.what["gpus"] == [{"address": "0000:61:00.0", "node": 2}]
+    assert "gpu=0000:61:00.0 on node 2 (against node 2)" in entry.reasons
+
+
+@pytest.mark.parametrize("text", [None, "-1\n"])
+def test_a_gpu_whose_node_the_firmware_does_not_tell_is_shown_so(
+    bench: Bench, text: str | None
+) -> None:
+    if text:
+        (bench.folder / "pci/0000:61:00.0").mkdir(parents=True)
+        (bench.folder / "pci/0000:61:00.0/numa_node").write_text(text)
+    bench.host.boot(Server("untagged", {}, devices=GPU))
+    (guest,) = bench.round().observation.guests
+    assert guest.gpus == {"0000:61:00.0": None}
 
 
 def test_a_few_sampled_pages_are_not_believed(bench: Bench) -> None:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What numa-host-agent-ctl shows of a host whose libvirt and privileged side are doubles."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from host_agent import assembly, console
+from host_agent.cmd import ctl
+from host_agent.journal import Entry, FileJournal, Result
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, Server
+
+Run = Callable[..., tuple[int, str]]
+
+GPU = (
+    "<hostdev mode='subsystem' type='pci'><source><address domain='0' bus='0x61' slot='0' function='0'/>"
+    "</source></hostdev>"
+)
+
+
+class Host(FakeHost):
+    """A fake host that a connection can be closed to."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """A host with a GPU on node 2, and a configuration file that leads to it."""
+    found = Host(four_nodes())
+    device = tmp_path / "sys/bus/pci/devices/0000:61:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("2\n")
+    (tmp_path / "agent.conf").write_text(
+        f"[agent]\nstate_dir = {tmp_path}/state\n[host]\nsys = {tmp_path}/sys\nresctrl = {tmp_path}/none\n"
+    )
+    monkeypatch.setattr(console, "LibvirtSource", lambda _uri: found)
+    monkeypatch.setattr(console, "open_seam", lambda *_, **__: found)
+    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: found.topology)
+    return found
+
+
+@pytest.fixture
+def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run one command; return its exit status and its output."""
+
+    def command(*words: str) -> tuple[int, str]:
+        status = ctl.main([f"--config-file={tmp_path}/agent.conf", *words])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return command
+
+
+def test_status_shows_each_gpu_with_its_node(host: Host, run: Run) -> None:
+    server = host.boot(Server("gpu", BE_SPECS, devices=GPU))
+    (row,) = json.loads(run("status", "-f", "json")[1])
+    assert row["gpus"] == [{"address": "0000:61:00.0", "node": 2}]
+    assert (row["uuid"], row["managed"], row["rdt_group"]) == (server.uuid, True, None)
+    assert row["nodes"] == [0]
+    assert "0000:61:00.0@2" in run("status")[1]
+
+
+def test_explain_tells_why_a_server_is_left_alone(host: Host, run: Run) -> None:
+    """The journal knows nothing of it, for nothing was decided: libvirt does."""
+    server = host.boot(Server("quiet", {}))
+    status, text = run("explain", server.uuid, "-f", "json")
+    assert status == 0
+    assert json.loads(text)["now"]["why"] == "its flavor has no numa_ext extra spec"
+    assert "no numa_ext extra spec" in run("explain", "quiet")[1]
+
+
+def test_explain_of_an_unknown_server_says_so(run: Run) -> None:
+    assert run("explain", "nobody") == (
+        1,
+        "Neither the journal nor libvirt knows a server nobody.\n",
+    )
+
+
+def test_explain_needs_no_libvirt_where_the_journal_knows(
+    host: Host, run: Run, tmp_path: Path
+) -> None:
+    journal = FileJournal(tmp_path / "state/journal.jsonl")
+    journal.write(Entry("decide", Result.NOTED, "u", "web", reasons=("class_penalty=0",)))
+    journal.close()
+    host.libvirt_down = True
+    assert "class_penalty=0" in run("explain", "web")[1]
