@@ -34,8 +34,11 @@ class InvalidRequestError(NumaExtError):
     """
 
     def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__(" ".join(problems))
+        super().__init__(problems)
         self.problems = problems
+
+    def __str__(self) -> str:
+        return " ".join(self.problems)
 
 
 @dataclass(frozen=True, slots=True)

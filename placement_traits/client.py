@@ -32,14 +32,21 @@ class HttpAdapter(Protocol):
 class PlacementError(NumaExtError):
     """Placement refused a request.
 
+    :param what: the request in words
     :param status: HTTP status
     :param code: Placement's own error code, "" when it gave none
+    :param detail: Placement's reason
     """
 
     def __init__(self, what: str, status: int, code: str, detail: str) -> None:
-        super().__init__(f"Placement refused {what} with {status}: {detail}")
+        super().__init__(what, status, code, detail)
+        self.what = what
         self.status = status
         self.code = code
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"Placement refused {self.what} with {self.status}: {self.detail}"
 
 
 class NotFoundError(PlacementError):

@@ -4,6 +4,9 @@
 Every error that a user or operator may meet derives from :class:`NumaExtError` and says in one sentence what was
 wanted, where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing
 catches ``Exception`` except the outermost guard of a service loop, which counts and logs.
+
+A class with arguments of its own hands all of them to ``super().__init__`` and makes its sentence in ``__str__``: an
+error that crosses a process (the privileged helper, pickle) is made again there as ``type(error)(*error.args)``.
 """
 
 
@@ -20,10 +23,13 @@ class InvalidValueError(NumaExtError):
     """
 
     def __init__(self, where: str, value: object, allowed: str) -> None:
-        super().__init__(f"{where}: {value!r} is not allowed; allowed: {allowed}")
+        super().__init__(where, value, allowed)
         self.where = where
         self.value = value
         self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.value!r} is not allowed; allowed: {self.allowed}"
 
 
 class CapabilityMissingError(NumaExtError):

@@ -19,7 +19,6 @@ class ResctrlError(NumaExtError):
     """
 
     def __init__(self, action: str, path: str, value: str, errno: int, status: str = "") -> None:
-        # All arguments go to the base, so that the error survives the way through the privileged helper.
         super().__init__(action, path, value, errno, status)
         self.action = action
         self.path = path

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error of ours survives the way between two processes: pickle, and oslo.privsep's ``type(error)(*error.args)``."""
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Iterator
+
+import msgpack
+
+import host_agent
+import nova_numa_ext
+import placement_traits
+from placement_traits.errors import NumaExtError
+
+SAMPLES = {"problems": ("one thing.", "another."), "status": 409, "errno": 22, "value": "f0f"}
+
+
+def family(kind: type[NumaExtError]) -> Iterator[type[NumaExtError]]:
+    """A class and all that derive from it."""
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from family(derived)
+
+
+def all_errors() -> list[type[NumaExtError]]:
+    """The whole family, after every module of the three packages has been loaded."""
+    for package in (placement_traits, nova_numa_ext, host_agent):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+    return sorted(set(family(NumaExtError)), key=lambda kind: kind.__qualname__)
+
+
+def made(kind: type[NumaExtError]) -> NumaExtError:
+    """An error of a class with an argument for each parameter."""
+    if kind.__init__ is Exception.__init__:
+        return kind("something went wrong")
+    parameters = list(inspect.signature(kind).parameters)
+    return kind(*(SAMPLES.get(name, f"the {name}") for name in parameters))
+
+
+def test_every_error_survives_the_way_to_another_process() -> None:
+    for kind in all_errors():
+        error = made(kind)
+        wired = msgpack.unpackb(msgpack.packb(error.args), use_list=False)
+        for again in (kind(*wired), pickle.loads(pickle.dumps(error))):
+            assert type(again) is kind
+            assert str(again) == str(error) != ""
+            assert vars(again) == vars(error)
