@@ -78,6 +78,8 @@ class Settings:
     :param settle_s: time an action needs to show in latencies, seconds
     :param judge_s: requests are collected at least so long after settling before an action is found good, seconds; a
         violation beyond chance is believed at once
+    :param heal_s: an action that takes demand away is found insufficient only after so long: queues drain slowly, and
+        the source's take up to 0.6 s
     :param throttle_while_moving: a step up that violated is taken back while pages move, and tried again when they have
         arrived; the source leaves the violating level in force for the whole move
     :param arrived: pages are where they should be when no node is off by more than this share
@@ -100,6 +102,7 @@ class Settings:
     max_retries: int = 3
     settle_s: float = 0.2
     judge_s: float = 0.3
+    heal_s: float = 1.0
     throttle_while_moving: bool = True
     arrived: float = 0.02
     stuck_s: float = 15.0
@@ -272,6 +275,7 @@ class State:
     """All the controller remembers.
 
     :param judge_from_s: requests received before say nothing about what is in force now
+    :param healing_until_s: queues may still drain from before the last action
     :param wanted: by server; survives a restart of the agent when it is kept
     :param retries: passes in a row that ended red
     :param before: what was wanted before the first of them
@@ -287,6 +291,7 @@ class State:
 
     phase: Phase = Phase.WATCH
     judge_from_s: float = -math.inf
+    healing_until_s: float = -math.inf
     wanted: Mapping[str, Wanted] = field(default_factory=dict)
     search: Search | None = None
     moving: Moving | None = None

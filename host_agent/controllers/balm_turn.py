@@ -55,11 +55,17 @@ class Turn:
         """Evaluate all objectives but those of ignored servers."""
         heard = [lc for lc in self.observation.lcs if lc.uuid not in self.state.ignored]
         self.verdict = evaluate(heard, self.settings.thresholds)
+        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
+            # What was received while queues drained counts against nothing: only the latest requests do.
+            latest = self.now_s - self.settings.judge_s
+            self.keep(judge_from_s=max(self.state.judge_from_s, latest))
 
     @property
     def ripe(self) -> bool:
         """Enough was received since the last action to judge it; a violation beyond chance needs no more."""
         if self.now_s < self.state.judge_from_s:
+            return False
+        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
             return False
         waited = self.now_s - self.state.judge_from_s >= self.settings.judge_s - 1e-9
         return waited or (self.verdict.colour.bad and self.verdict.sure)
@@ -120,6 +126,8 @@ class Turn:
             wanted={**self.state.wanted, uuid: wish},
             judge_from_s=self.now_s + self.settings.settle_s,
         )
+        if wish.level < old.level or wish.shares is not old.shares:
+            self.keep(healing_until_s=self.now_s + self.settings.heal_s)
         self.say(f"{why}_{uuid}", _text(wish), _text(old))
 
     def move(self, uuid: str, wish: Wanted, meanwhile: int, why: str, *, careful: bool) -> None:

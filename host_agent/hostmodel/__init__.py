@@ -10,6 +10,7 @@ machines without performance counters. Every figure that comes from it is *model
 * :mod:`~host_agent.hostmodel.workloads` - the programs of the sources as the model sees them
 * :mod:`~host_agent.hostmodel.model` - the contention model
 * :mod:`~host_agent.hostmodel.latency` - tail latency against load and slow-down
+* :mod:`~host_agent.hostmodel.slo_plant` - the model in time: throttles take effect, pages move, guests report
 * :mod:`~host_agent.hostmodel.time_model` - the closed form of BWAP (equations 4.1 and 4.4)
 * :mod:`~host_agent.hostmodel.machines` - the machines of the sources
 * :mod:`~host_agent.hostmodel.published` - tables of the sources

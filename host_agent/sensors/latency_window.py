@@ -46,26 +46,30 @@ class LatencyReading:
 
 
 class _Tally:
-    """Counts per bucket and their sum."""
+    """Counts per bucket, their sum, and the highest bucket that may hold something."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("counts", "top", "total")
 
     def __init__(self) -> None:
         self.counts = [0] * BUCKETS
         self.total = 0
+        self.top = 0
 
     def add(self, slot: dict[int, int], sign: int = 1) -> None:
         for bucket, count in slot.items():
             self.counts[bucket] += sign * count
             self.total += sign * count
+        self.top = max(self.top, *slot)
 
     def above(self, bucket: int) -> int:
-        return sum(self.counts[bucket + 1 :])
+        return sum(self.counts[bucket + 1 : self.top + 1])
 
     def quantile(self) -> int:
         """Return the bucket of the smallest latency that is not exceeded by 99 % of the requests."""
+        while self.top and not self.counts[self.top]:
+            self.top -= 1
         slower = math.floor((1.0 - _QUANTILE) * self.total + 1e-9)
-        for bucket in range(BUCKETS - 1, -1, -1):
+        for bucket in range(self.top, -1, -1):
             slower -= self.counts[bucket]
             if slower < 0:
                 return bucket

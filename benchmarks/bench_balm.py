@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BALM: violation time and best-effort throughput against other policies (modelled)
+
+Scenario A: Memcached on one socket, OC, MG, SP or UA on the other, at 10 to 100 % load. Scenario B: six programs, the
+heavy one beside Memcached, Xapian at full load on the other socket, Memcached's load rises in phases. Then random
+plants that were drawn before anything was tuned: what a throttle level does (also nothing at all), how fast pages
+move and what that costs, delays, noise, phases of the programs, physical constants of the host.
+
+Policies: *unmanaged* (best placement, no control), *unshared* (pages at home), *fixed40* (level 40 for ever), *mba*
+(the controller without page moves), *pgm* (without throttles), *balm*, *source* (balm, but the violating level stays
+in force while pages move) and the *oracle*: the best static configuration of the grid for each load, without
+violations on the way. A control is told the wrong nodes and must lose.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks import report
+from host_agent.controllers import balm
+from host_agent.controllers.balm_shapes import BeServer, Observation, Settings, State
+from host_agent.controllers.memory_traffic import Traffic
+from host_agent.controllers.slo_colour import LcServer
+from host_agent.hostmodel import parameters, slo_plant
+from host_agent.hostmodel.latency import CURVES
+from host_agent.hostmodel.machines import grid, xeon_silver_4114
+from host_agent.hostmodel.model import HostModel
+from host_agent.hostmodel.parameters import Parameters
+from host_agent.hostmodel.slo_plant import Program, SloPlant, Traits
+from host_agent.sensors.latency_window import LatencyWindow
+from placement_traits.topology import HostTopology
+
+HEAVY = ("oc", "mg", "sp", "ua")
+
+POLICIES = ("unmanaged", "unshared", "fixed40", "mba", "pgm", "source", "balm")
+LEVELS = tuple(range(10, 101, 10))
+QUIET_S = 10.0
+LOW = 0.3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Programs on a machine, and how the loads go."""
+
+    topology: HostTopology
+    programs: Mapping[str, Program]
+    heavy: str
+    loads: Callable[[float], dict[str, float]]
+    seconds: float
+
+
+@dataclass
+class Run:
+    """What one policy came to."""
+
+    violation_s: float = 0.0
+    throughput: float = 0.0
+    seconds: float = 0.0
+    gave_up: bool = False
+    times: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def violation_per_100s(self) -> float:
+        """Seconds with some objective violated, per 100 s."""
+        return 100.0 * self.violation_s / self.seconds
+
+
+def scenario_a(heavy: str, load: float, seconds: float = 100.0) -> Scenario:
+    """Memcached on socket 0, its load rises after a quiet time; a heavy program on socket 1."""
+    programs = {
+        "lc": Program("memcached", (0, 1, 2, 3), 0, CURVES["memcached"]),
+        "heavy": Program(heavy, tuple(range(10, 18)), 1),
+    }
+    return Scenario(
+        xeon_silver_4114(),
+        programs,
+        "heavy",
+        lambda now: {"lc": LOW if now < QUIET_S else load},
+        seconds,
+    )
+
+
+def scenario_b(heavy: str, phase_s: float = 20.0) -> Scenario:
+    """Memcached and the heavy program on socket 0; Xapian at full load, SW, BS and EP on socket 1."""
+    machine = slo_plant.DATA["machine_b"]
+    local, remote = machine["local_mbps"], machine["remote_mbps"]
+    topology = replace(
+        grid(
+            1,
+            2,
+            machine["cores"],
+            memory_mb_per_node=32768,
+            l3_kb=22528,
+            bandwidth_mbps=local,
+            read_bandwidth_mbps=((local, remote), (remote, local)),
+        ),
+        distances=((10, 21), (21, 10)),
+    )
+    programs = {
+        "lc": Program("memcached", (0, 1, 2, 3), 0, CURVES["memcached"]),
+        "heavy": Program(heavy, tuple(range(4, 12)), 0),
+        "xapian": Program("xapian", (16, 17, 18, 19), 1, CURVES["xapian"]),
+        "sw": Program("sw", (20, 21, 22, 23), 1),
+        "bs": Program("bs", (24, 25), 1),
+        "ep": Program("ep", (26, 27), 1),
+    }
+
+    def loads(now: float) -> dict[str, float]:
+        phase = min(9, max(0, int((now - QUIET_S) / phase_s)))
+        return {"lc": (phase + 1) / 10.0, "xapian": 1.0}
+
+    return Scenario(topology, programs, "heavy", loads, 10 * phase_s)
+
+
+class Bench:
+    """One scenario on one plant: all policies start from the same placement.
+
+    :param published: start from the placement that the source found best, else from the model's best one
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        traits: Traits,
+        physics: Parameters,
+        seed: int,
+        poll_s: float,
+        *,
+        published: bool = True,
+    ) -> None:
+        self.scenario, self.traits, self.seed, self.poll_s = scenario, traits, seed, poll_s
+        self._plant = SloPlant(
+            HostModel(scenario.topology, physics), traits, scenario.programs, {}, seed
+        )
+        self.best_effort = {n: p for n, p in scenario.programs.items() if p.curve is None}
+        self.quiet = scenario.loads(0.0)
+        home = {name: {p.node: 1.0} for name, p in self.best_effort.items()}
+        self.unit = self._progress(self.quiet, home, 100)
+        known = slo_plant.DATA["placement"][scenario.programs[scenario.heavy].workload]
+        self.start = self.at(known if published else self._best_tenths())
+        self.home = home
+
+    def at(self, tenths: int) -> dict[str, dict[int, float]]:
+        """The heavy program with so many tenths of its pages at home; the others at home."""
+        places = {name: {p.node: 1.0} for name, p in self.best_effort.items()}
+        node = self.best_effort[self.scenario.heavy].node
+        if tenths < 10:
+            places[self.scenario.heavy] = {node: tenths / 10.0, 1 - node: 1.0 - tenths / 10.0}
+        return places
+
+    def _best_tenths(self) -> int:
+        return max(range(10, 0, -1), key=lambda t: self._progress(self.quiet, self.at(t), 100))
+
+    def _progress(
+        self,
+        loads: Mapping[str, float],
+        places: Mapping[str, Mapping[int, float]],
+        level: int,
+        demand: float = 1.0,
+    ) -> float:
+        signals = self._plant.measure(loads, self._levels(level), places, demand)
+        return float(signals[self.scenario.heavy].progress)
+
+    def plant(self, start: Mapping[str, Mapping[int, float]]) -> SloPlant:
+        """Return a fresh plant that shares what was measured already."""
+        made = SloPlant(self._plant.model, self.traits, self.scenario.programs, start, self.seed)
+        made.share_measurements(self._plant)
+        return made
+
+    def oracle(self) -> float:
+        """Throughput of the best static configuration for each load; a valid one where there is any."""
+        found: dict[tuple[tuple[str, float], ...], float] = {}
+        total = 0.0
+        steps = 20
+        for step in range(steps):
+            now = QUIET_S + (step + 0.5) * self.scenario.seconds / steps
+            loads = self.scenario.loads(now)
+            key = tuple(sorted(loads.items()))
+            if key not in found:
+                found[key] = self._best_static(loads)
+            total += found[key]
+        return total / steps / self.unit
+
+    def _best_static(self, loads: Mapping[str, float]) -> float:
+        """A configuration has to be valid in the heavier of the two phases of the programs."""
+        options = [
+            (
+                self._worst(loads, t, level) <= 1.0,
+                self._progress(loads, self.at(t), level),
+                t,
+                level,
+            )
+            for t in range(11)
+            for level in LEVELS
+        ]
+        valid = [option for option in options if option[0]]
+        if valid:
+            *_, tenths, level = max(valid, key=lambda option: option[1])
+        else:
+            *_, tenths, level = min(options, key=lambda o: self._worst(loads, o[2], o[3]))
+        lighter = self._progress(loads, self.at(tenths), level, self.traits.phase_demand)
+        return (self._progress(loads, self.at(tenths), level) + lighter) / 2.0
+
+    def _worst(self, loads: Mapping[str, float], tenths: int, level: int) -> float:
+        signals = self._plant.measure(loads, self._levels(level), self.at(tenths))
+        return max(self._plant.ratio(lc, loads[lc], signals) for lc in loads)
+
+    def _levels(self, level: int) -> dict[str, int]:
+        effective = self.traits.effective(level)
+        return dict.fromkeys(self.best_effort, 100) | {self.scenario.heavy: effective}
+
+    @property
+    def conflict(self) -> bool:
+        """Without control an objective is violated when the load has risen."""
+        loads = self.scenario.loads(QUIET_S + self.scenario.seconds)
+        signals = self._plant.measure(loads, self._levels(100), self.start)
+        return max(self._plant.ratio(lc, loads[lc], signals) for lc in loads) > 1.0
+
+    def run(self, policy: str, *, swap_nodes: bool = False) -> Run:
+        """Run one policy."""
+        start = self.home if policy == "unshared" else self.start
+        plant = self.plant(start)
+        if policy == "fixed40":
+            plant.throttle(self.scenario.heavy, 40)
+        controlled = policy in ("mba", "pgm", "balm", "source")
+        settings = Settings(throttle_while_moving=policy != "source")
+        lcs = {n: p for n, p in self.scenario.programs.items() if p.curve is not None}
+        windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
+        state, result = State(), Run()
+        goals: dict[str, Mapping[int, float]] = {name: dict(start[name]) for name in start}
+        while plant.now_s < QUIET_S + self.scenario.seconds - 1e-9:
+            loads = self.scenario.loads(plant.now_s)
+            ratios = plant.step(self.poll_s, loads, goals)
+            now = plant.now_s
+            if now > QUIET_S:
+                result.seconds += self.poll_s
+                result.violation_s += self.poll_s * (max(ratios.values()) > 1.0)
+                progress = plant.signals[self.scenario.heavy].progress
+                result.throughput += self.poll_s * float(progress) / self.unit
+            result.times.append(now - QUIET_S)
+            result.ratios.append(ratios["lc"])
+            if not controlled:
+                continue
+            for name, requests in plant.requests(ratios, self.poll_s, loads).items():
+                windows[name].add(requests, now)
+            seen = Observation(
+                tuple(
+                    LcServer(
+                        name,
+                        frozenset({1 - p.node if swap_nodes else p.node}),
+                        p.curve.slo_p99_us if p.curve else 0.0,
+                        windows[name].read(now, state.judge_from_s),
+                    )
+                    for name, p in lcs.items()
+                ),
+                tuple(self._seen(plant, n, start, movable=policy != "mba") for n in start),
+                (0, 1),
+                () if policy == "pgm" else LEVELS,
+            )
+            decision = balm.decide(seen, state, settings, now)
+            state = decision.state
+            result.gave_up = result.gave_up or bool(decision.events)
+            for name, wish in decision.changes.items():
+                plant.throttle(name, wish.level)
+                goals[name] = wish.shares if wish.shares is not None else start[name]
+        result.throughput /= result.seconds
+        return result
+
+    def _seen(
+        self, plant: SloPlant, name: str, start: Mapping[str, Mapping[int, float]], *, movable: bool
+    ) -> BeServer:
+        signals = plant.signals[name]
+        return BeServer(
+            name,
+            frozenset({self.best_effort[name].node}),
+            plant.shares(name),
+            start[name],
+            plant.level(name),
+            Traffic(signals.local_mbps, signals.total_mbps),
+            movable,
+        )
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def show_a(seed: int, poll_s: float) -> dict[str, float]:
+    """Scenario A, all loads and programs; beside OC the source's bands."""
+    traits, physics = slo_plant.frozen(), parameters.frozen()
+    figures: dict[str, float] = {}
+    gains: list[float] = []
+    over_home: list[float] = []
+    report.say("Scenario A: violation seconds per 100 s, throughput over 'unshared' at low load")
+    report.say("(minimum/median/maximum over the four best-effort programs)")
+    rows = []
+    for percent in range(10, 101, 10):
+        runs: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
+        best: list[float] = []
+        for heavy in HEAVY:
+            bench = Bench(scenario_a(heavy, percent / 100), traits, physics, seed, poll_s)
+            for policy in POLICIES:
+                runs[policy].append(bench.run(policy))
+            best.append(bench.oracle())
+        for policy in POLICIES:
+            rows.append(
+                (
+                    percent,
+                    policy,
+                    _spread(run.violation_per_100s for run in runs[policy]),
+                    _spread(run.throughput for run in runs[policy]),
+                )
+            )
+        rows.append((percent, "oracle", "0", _spread(best)))
+        gains += [
+            b.throughput / m.throughput for b, m in zip(runs["balm"], runs["mba"], strict=True)
+        ]
+        over_home += [
+            b.throughput / u.throughput for b, u in zip(runs["balm"], runs["unshared"], strict=True)
+        ]
+        if percent >= 80:
+            balm_, mba, pgm = (runs[policy][0] for policy in ("balm", "mba", "pgm"))
+            figures[f"a_oc_{percent}_violation_minus_mba_s"] = (
+                balm_.violation_per_100s - mba.violation_per_100s
+            )
+            below = 100.0 * (1.0 - balm_.throughput / pgm.throughput)
+            figures[f"a_oc_{percent}_throughput_below_pgm_percent"] = below
+    report.table(("load %", "policy", "violation s/100 s", "throughput"), rows)
+    report.say(f"The source, on hardware: {slo_plant.DATA['published']}")
+    figures["a_throughput_vs_mba_max"] = max(gains)
+    figures["a_throughput_vs_unshared_max"] = max(over_home)
+    return figures
+
+
+def show_b(seed: int, poll_s: float) -> dict[str, float]:
+    """Scenario B, Memcached from 10 to 100 % in phases."""
+    traits, physics = slo_plant.frozen(), parameters.frozen()
+    report.say("Scenario B: six programs, phases of Memcached from 10 to 100 %")
+    rows, gains = [], []
+    more: list[float] = []
+    for heavy in HEAVY:
+        bench = Bench(scenario_b(heavy), traits, physics, seed, poll_s)
+        runs = {policy: bench.run(policy) for policy in POLICIES}
+        for policy in POLICIES:
+            rows.append((heavy, policy, runs[policy].violation_per_100s, runs[policy].throughput))
+        rows.append((heavy, "oracle", 0.0, bench.oracle()))
+        gains.append(runs["balm"].throughput / runs["mba"].throughput)
+        more.append(runs["balm"].violation_per_100s - runs["mba"].violation_per_100s)
+    report.table(("program", "policy", "violation s/100 s", "throughput"), rows)
+    return {"b_throughput_vs_mba_max": max(gains), "b_violation_minus_mba_s_max": max(more)}
+
+
+def conflicting(count: int, seed: int, seconds: float) -> Iterator[tuple[int, Bench]]:
+    """Yield plants on which the policies have something to decide; all follow from the seed alone.
+
+    :param count: number of plants
+    :returns: number of plants drawn so far, plant
+    """
+    physics = list(parameters.draws(8 * count, seed, spread=0.25))
+    found = 0
+    for number, trait in enumerate(slo_plant.draws(8 * count, seed)):
+        scenario = scenario_a(HEAVY[number % 4], round(trait.load, 2), seconds)
+        bench = Bench(scenario, trait, physics[number], number, 0.1, published=False)
+        if bench.conflict:
+            found += 1
+            yield number + 1, bench
+        if found == count:
+            return
+
+
+def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
+    """Random plants with a conflict: drawn by their seed, before anything is run."""
+    margins, vs_mba, vs_fixed, gaps, lost = [], [], [], [], []
+    violations: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+    began, drawn = time.monotonic(), 0
+    for number, (tried, bench) in enumerate(conflicting(count, seed, seconds)):
+        drawn = tried
+        runs = {policy: bench.run(policy) for policy in POLICIES}
+        for policy, run in runs.items():
+            violations[policy].append(run.violation_per_100s)
+        margins.append(_margin(runs["balm"], runs))
+        vs_mba.append(runs["balm"].throughput / runs["mba"].throughput)
+        vs_fixed.append(runs["balm"].throughput / runs["fixed40"].throughput)
+        gaps.append(1.0 - runs["balm"].throughput / bench.oracle())
+        if margins[-1] < 1.0:
+            report.say(
+                f"  outside: {bench.scenario.programs['heavy'].workload} {bench.traits} "
+                + " ".join(
+                    f"{p}={runs[p].violation_per_100s:.1f}s/{runs[p].throughput:.3f}"
+                    for p in ("mba", "pgm", "balm")
+                )
+            )
+        if number % 10 == 0:
+            lost.append(_margin(bench.run("balm", swap_nodes=True), runs))
+        if number % 25 == 24:
+            left = (time.monotonic() - began) / (number + 1) * (count - number - 1)
+            report.say(f"  {number + 1} of {count} plants, {left:.0f} s left")
+    return {
+        "plants_drawn": drawn,
+        "ordering_share": statistics.mean(margin >= 1.0 for margin in margins),
+        "ordering_worst": min(margins),
+        "ordering_share_wrong_nodes": statistics.mean(margin >= 1.0 for margin in lost),
+        "throughput_vs_mba_median": statistics.median(vs_mba),
+        "throughput_vs_fixed40_median": statistics.median(vs_fixed),
+        "gap_to_oracle_median": statistics.median(gaps),
+        **{
+            f"violation_s_per_100s_median_{policy}": statistics.median(values)
+            for policy, values in violations.items()
+        },
+        **{
+            f"violation_s_per_100s_p95_{policy}": _quantile(violations[policy], 0.95)
+            for policy in ("mba", "pgm", "source", "balm")
+        },
+    }
+
+
+def _margin(run: Run, runs: Mapping[str, Run]) -> float:
+    """1.0 and above: violations within 1.17 times those of mba plus 0.5 s, and 94 % of pgm's throughput."""
+    scale = 100.0 / run.seconds
+    allowed = 1.17 * runs["mba"].violation_per_100s + 0.5 * scale
+    violation = allowed / run.violation_per_100s if run.violation_per_100s else math.inf
+    return min(violation, run.throughput / (0.94 * runs["pgm"].throughput))
+
+
+def cost(seed: int) -> dict[str, float]:
+    """Processor time of one poll: six servers, quiet and in a search."""
+    bench = Bench(scenario_b("oc", 2.0), slo_plant.frozen(), parameters.frozen(), seed, 0.1)
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    decide = balm.decide
+
+    def timed(seen: Observation, state: State, settings: Settings, now_s: float) -> balm.Decision:
+        began = time.perf_counter()
+        made = decide(seen, state, settings, now_s)
+        spent[state.search is not None].append(time.perf_counter() - began)
+        return made
+
+    balm.decide = timed
+    try:
+        bench.run("balm")
+    finally:
+        balm.decide = decide
+    return {
+        f"decide_us_p50_{'search' if search else 'quiet'}": 1e6 * statistics.median(values)
+        for search, values in spent.items()
+        if values
+    }
+
+
+def plot(seed: int, poll_s: float, file: Path) -> None:
+    """Draw Memcached's latency beside OC over time at full load, as figure 5.7 of the source."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    bench = Bench(
+        scenario_a("oc", 1.0, 40.0), slo_plant.frozen(), parameters.frozen(), seed, poll_s
+    )
+    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    for policy in ("unmanaged", "pgm", "mba", "source", "balm"):
+        run = bench.run(policy)
+        label = f"{policy}: {run.violation_s:.1f} s violated, throughput {run.throughput:.2f}"
+        axes.plot(run.times, run.ratios, label=label, linewidth=1.2)
+    axes.axhline(1.0, color="red", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds since Memcached's load rose to its maximum")
+    axes.set_ylabel("99th percentile / objective")
+    axes.set_title(f"Memcached beside Ocean_cp, modelled ({slo_plant.HASH})")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    report.say(f"Latency over time: {file}")
+
+
+def _spread(values: Iterable[float]) -> str:
+    found = sorted(values)
+    return f"{found[0]:.2f} / {statistics.median(found):.2f} / {found[-1]:.2f}"
+
+
+def _quantile(values: list[float], share: float) -> float:
+    found = sorted(values)
+    return found[min(len(found) - 1, int(share * len(found)))]
+
+
+def main() -> None:
+    """Run all parts and print the result."""
+    options = report.parser(__doc__)
+    options.add_argument("--plants", type=int, default=500, help="random plants")
+    options.add_argument("--seed", type=int, default=5, help="seed of plants and noise")
+    options.add_argument("--plot", type=Path, metavar="PNG", help="draw latency over time")
+    options.add_argument("--skip-scenarios", action="store_true", help="only the random plants")
+    args = options.parse_args()
+    figures: dict[str, float] = {}
+    if not args.skip_scenarios:
+        figures |= show_a(args.seed, 0.1)
+        figures |= show_b(args.seed, 0.1)
+        figures |= cost(args.seed)
+    if args.plot is not None:
+        plot(args.seed, 0.02, args.plot)
+    if args.plants:
+        figures |= show_plants(args.plants, args.seed, 40.0)
+    report.table(("figure", "value"), figures.items())
+    source = {
+        "model": slo_plant.HASH,
+        "seed": args.seed,
+        "plants": args.plants,
+        "labels": {name: "measured" for name in figures if name.startswith("decide_us")},
+        "published": slo_plant.DATA["published"],
+    }
+    report.finish("balm", "modelled", figures, source, args.json)
+
+
+if __name__ == "__main__":
+    main()
