@@ -21,6 +21,13 @@ from placement_traits.errors import InvalidValueError, NumaExtError
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _VCPU = re.compile(r"CPU (\d+)/(KVM|TCG)")
 _KERNEL_VHOST_UNTIL: Final = (6, 4)  # since then vhost workers are threads of the process itself
+_STAT_FLAGS, _STAT_STARTED = (
+    6,
+    19,
+)  # fields of proc_pid_stat(5), counted from the one after the name
+_PF_KTHREAD: Final = (
+    0x00200000  # include/linux/sched.h: a thread of the kernel, which no user can make
+)
 
 
 class ProcessGoneError(NumaExtError):
@@ -102,7 +109,7 @@ def read_process(paths: HostPaths, pid: int) -> Process:
         thread = _thread(paths.proc / str(tid), tid)
         if thread is not None:
             threads.append(thread)
-    started = int((base / "stat").read_text().rpartition(")")[2].split()[19])
+    started = _stat(base, _STAT_STARTED)
     return Process(pid, started, _status(base)["Mems_allowed_list"], tuple(threads))
 
 
@@ -132,24 +139,33 @@ def _status(task: Path) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
+def _stat(task: Path, field: int) -> int:
+    """Return a number of proc_pid_stat(5); the name before it may hold blanks and brackets."""
+    return int((task / "stat").read_text().rpartition(")")[2].split()[field])
+
+
 def _kernel_release() -> tuple[int, int]:
     major, minor = re.match(r"(\d+)\.(\d+)", os.uname().release).groups()  # type: ignore[union-attr]
     return int(major), int(minor)
 
 
 def kernel_vhost(paths: HostPaths, pid: int) -> tuple[int, ...]:
-    """Return the vhost workers that Linux before 6.4 keeps outside the process, as kernel threads named after it."""
+    """Return the vhost workers that Linux before 6.4 keeps outside the process, as kernel threads named after it.
+
+    Anybody can give a thread that name: only one of the kernel's own counts.
+    """
     if _kernel_release() >= _KERNEL_VHOST_UNTIL:
         return ()
     wanted = f"vhost-{pid}\n"
-    found = []
-    for entry in paths.proc.iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "comm").read_text() == wanted:
-                found.append(int(entry.name))
-        except OSError:
-            continue  # ended between listing and reading
-    return tuple(sorted(found))
+    entries = (entry for entry in paths.proc.iterdir() if entry.name.isdecimal())
+    return tuple(sorted(int(entry.name) for entry in entries if _is_kernel_thread(entry, wanted)))
+
+
+def _is_kernel_thread(task: Path, comm: str) -> bool:
+    try:
+        return (task / "comm").read_text() == comm and bool(_stat(task, _STAT_FLAGS) & _PF_KTHREAD)
+    except OSError:
+        return False  # ended between listing and reading
 
 
 def set_affinity(process: Process, tid: int, cpus: frozenset[int]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error of ours survives the way between two processes: pickle, and oslo.privsep's ``type(error)(*error.args)``."""
+"""Every error of ours survives the way between processes: pickle, and privsep's ``type(error)(*error.args)``."""
 
 import importlib
 import inspect
