@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three ways through the seam: in process, by oslo.privsep's helper, and reading only (``--dry-run``)."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -117,9 +116,12 @@ def open_seam(paths: HostPaths, conf: Any, *, dry_run: bool) -> Privileged:
 
 
 def has_rights(status: str) -> bool:
-    """Tell from the text of ``/proc/self/status`` whether all needed capabilities are effective."""
-    for line in status.splitlines():
-        if line.startswith("CapEff:"):
-            effective = int(line.split()[1], 16)
-            return all(effective >> number & 1 for number in NEEDED)
-    return os.geteuid() == 0
+    """Tell from the text of ``/proc/self/status`` whether this process may do all of it itself.
+
+    Capabilities alone do not: resctrl lets only root (effective uid 0) move other users' threads into a group
+    (``rdtgroup_task_write_permission`` in the kernel).
+    """
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    effective_uid = int(fields["Uid"].split()[1])
+    effective = int(fields["CapEff"], 16)
+    return effective_uid == 0 and all(effective >> number & 1 for number in NEEDED)

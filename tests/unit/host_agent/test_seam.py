@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who works on the host himself and who needs the privileged helper."""
+
+import pytest
+
+from host_agent.privileged.seam import has_rights
+
+ALL, NONE = "000001ffffffffff", "0000000000000000"
+
+
+@pytest.mark.parametrize(
+    ("uids", "capabilities", "enough"),
+    [
+        ("0\t0\t0\t0", ALL, True),
+        ("0\t0\t0\t0", NONE, False),  # root in a container
+        (
+            "64055\t64055\t64055\t64055",
+            ALL,
+            False,
+        ),  # resctrl asks for the uid, not for capabilities
+        ("64055\t0\t0\t0", ALL, True),  # the effective one counts
+    ],
+)
+def test_only_root_with_capabilities_needs_no_helper(
+    uids: str, capabilities: str, enough: bool
+) -> None:
+    status = f"Name:\tagent\nUid:\t{uids}\nGid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n"
+    assert has_rights(status) is enough
