@@ -155,6 +155,25 @@ def test_f_004_23_throttles_one_after_the_other_until_healed() -> None:
     assert throttled == ["be4", "be3", "be2"], "heaviest first, the others are left alone"
 
 
+def test_a_healing_action_is_not_judged_while_queues_drain() -> None:
+    """The latency falls slowly after the throttle; it is not taken for a throttle without effect."""
+    throttled_at: list[float] = []
+
+    def plant(found: Mapping[str, Be]) -> Ratios:
+        if all(server.level == 100 for server in found.values()):
+            return {"lc": 3.0}
+        passed = host.now - throttled_at[0] if throttled_at else 0.0
+        return {"lc": max(0.9, 3.0 - 4.0 * passed)}
+
+    bes = {f"be{n}": be(0, 1.0, mbps=20_000.0 + n, movable=False) for n in range(3)}
+    host = Host({"lc": 0}, bes, plant)
+    while host.state.phase is not Phase.CLIMB:
+        if host.poll().changes:
+            throttled_at.append(host.now)
+    throttled = [uuid for uuid, wish in host.changes if wish.level == 10]
+    assert throttled == ["be2"]
+
+
 def test_f_004_42_the_first_poll_that_knows_of_a_violation_throttles() -> None:
     red = False
     host = Host({"lc": 0}, {"be": be(1, 0.6)}, lambda bes: {"lc": 1.5 if red else 0.9})
