@@ -39,11 +39,11 @@ test-unit: venv  ## unit and functional tests
 
 test-integration: venv  ## integration tests on the lab (brings it up when it is down)
 	$(LAB) up
-	$(PYTHON) -m pytest -v tests/integration
+	$(PYTHON) -m pytest -v -o timeout=1200 tests/integration
 
 test-long: venv  ## the full matrices (hours)
 	$(LAB) up
-	$(PYTHON) -m pytest -v --long tests
+	$(PYTHON) -m pytest -v -o timeout=7200 --long tests
 
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))
