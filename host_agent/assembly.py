@@ -97,14 +97,17 @@ def build(
     source = source or LibvirtSource(conf.libvirt_host.uri)
     privileged = open_seam(paths, conf, dry_run=dry_run)
     observer = build_observer(conf, source, privileged)
+    metrics = Metrics()
     journal: Journal
     if dry_run:
         journal = PrintedJournal(out)
     else:
         journal = FileJournal(
-            paths.journal, max_bytes=conf.agent.journal_mb << 20, keep=conf.agent.journal_files
+            paths.journal,
+            max_bytes=conf.agent.journal_mb << 20,
+            keep=conf.agent.journal_files,
+            lost=metrics.lost,
         )
-    metrics = Metrics()
     executor = Executor(
         privileged,
         journal,
@@ -129,6 +132,7 @@ def build(
         paused_mark=paths.paused,
         listeners=tuple(listeners),
         on_failure=metrics.failed_round,
+        lost=metrics.lost,
         write=not dry_run,
     )
     return Parts(paths, source, privileged, observer, journal, metrics, publisher, agent)

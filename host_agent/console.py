@@ -134,8 +134,8 @@ def last_decisions(conf: agent_conf.Conf) -> dict[str, tuple[str, ...]]:
 def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
     """Return the newest decision about a server and what was done since.
 
-    A server that the journal does not know is looked at instead: key ``now`` is its row of :func:`status`, whose ``why``
-    and ``problem`` say why it is left alone.
+    A server that the journal does not know is looked at instead: key ``now`` is its row of :func:`status`, whose
+    ``why`` and ``problem`` say why it is left alone.
 
     :param server: UUID or name
     """

@@ -6,6 +6,7 @@ Fields: ``time`` (ISO 8601, UTC), ``action``, ``server`` (UUID, "" for the host)
 one system call, so that a killed agent leaves whole lines, and readers skip what they cannot parse.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
+
+from host_agent.keeping import Keeper, ignore_loss
+from placement_traits.errors import CapabilityMissingError
 
 
 class Result(StrEnum):
@@ -64,6 +68,9 @@ class FileJournal:
     :param path: file; its folder is made
     :param max_bytes: size at which a new file is begun
     :param keep: rotated files that are kept
+    :param lost: told "journal" for each entry that could not be written, "rotated journal" for each new file that could
+        not be begun; the caller goes on
+    :raises CapabilityMissingError: it cannot be written at all
     """
 
     def __init__(
@@ -72,34 +79,58 @@ class FileJournal:
         *,
         max_bytes: int = 16 << 20,
         keep: int = 5,
+        lost: Callable[[str], None] = ignore_loss,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
         self._clock = clock
-        self._descriptor = self._open()
-
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o640)
+        self._keeper = Keeper("journal", lost)
+        self._rotation = Keeper("rotated journal", lost)
+        self._torn = b""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            self._descriptor = _open(path)
+        except OSError as error:
+            raise CapabilityMissingError(
+                f"the journal {path} cannot be written: {error.strerror}; "
+                "give [agent]state_dir a folder that the agent may write"
+            ) from error
 
     def write(self, entry: Entry) -> None:
-        """Append an entry."""
+        """Append an entry, where the disk lets us."""
         data = _line(entry, self._clock()).encode()
         size = os.fstat(self._descriptor).st_size
         if size and size + len(data) > self._max_bytes:
-            self._rotate()
-        os.write(self._descriptor, data)
+            self._rotation.attempt(self._rotate)
+        self._keeper.attempt(lambda: self._append(data))
+
+    def _append(self, line: bytes) -> None:
+        data = self._torn + line
+        written = os.write(self._descriptor, data)
+        if written:
+            self._torn = b"\n" if written < len(data) else b""
+        if written < len(
+            data
+        ):  # the disk is full to the byte; the torn line is closed by the next one
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
+        """Begin a new file; until it is there entries go to the old one."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        descriptor = _open(new)
+        try:
+            for number in range(self._keep, 0, -1):
+                older = _numbered(self._path, number - 1)
+                if older.exists():
+                    older.replace(_numbered(self._path, number))
+            new.replace(self._path)
+        except OSError:
+            os.close(descriptor)
+            raise
         os.close(self._descriptor)
-        for number in range(self._keep, 0, -1):
-            older = _numbered(self._path, number - 1)
-            if older.exists():
-                older.replace(_numbered(self._path, number))
-        self._descriptor = self._open()
+        self._descriptor = descriptor
 
     def close(self) -> None:
         """Close the file."""
@@ -121,6 +152,10 @@ class PrintedJournal:
     def write(self, entry: Entry) -> None:
         """Print an entry."""
         self._out(_line(entry, self._clock()))
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
 
 
 def _numbered(path: Path, number: int) -> Path:

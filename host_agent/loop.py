@@ -16,6 +16,7 @@ from host_agent.assignment import Decision, Observation, Outcome
 from host_agent.conf import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.events import DomainSource
+from host_agent.keeping import Keeper, ignore_loss
 from host_agent.sensors.observer import Observer
 from placement_traits.errors import ServiceUnavailableError
 
@@ -65,6 +66,7 @@ class Agent:
     :param paused_mark: the agent is paused while this file exists
     :param listeners: told about each round
     :param on_failure: called for each round that failed as a whole
+    :param lost: told "state" for each state file that could not be written
     :param write: false: not even the agent's own threads are moved
     """
 
@@ -79,6 +81,7 @@ class Agent:
         paused_mark: Path,
         listeners: tuple[Listener, ...] = (),
         on_failure: Callable[[], None] = lambda: None,
+        lost: Callable[[str], None] = ignore_loss,
         write: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +96,8 @@ class Agent:
         self._write = write
         self._clock = clock
         self._homes: dict[str, tuple[int, ...]] = state.load(homes_file) if homes_file else {}
+        self._kept = self._homes
+        self._keeper = Keeper("state", lost)
         self._libvirt_lost = False
 
     def round(self, *, full: bool, relist: bool) -> Round:
@@ -119,14 +124,19 @@ class Agent:
         )
         decision = decide(observation, self._homes, choices)
         homes = {wanted.uuid: wanted.nodes for wanted in decision.assignments if not wanted.bound}
-        if homes != self._homes:
-            # Before it is carried out: after a crash in the middle the same homes are wanted again.
-            if self._homes_file is not None:
-                state.save(self._homes_file, homes)
-            self._homes = homes
+        # Before it is carried out: after a crash in the middle the same homes are wanted again.
+        self._keep(homes)
+        self._homes = homes
         if self._write:
             own_threads.stay_on(own_threads.quiet_cpus(observation))
         return decision, self._executor.apply(decision, observation)
+
+    def _keep(self, homes: dict[str, tuple[int, ...]]) -> None:
+        file = self._homes_file
+        if file is None or homes == self._kept:
+            return
+        if self._keeper.attempt(lambda: state.save(file, homes)):
+            self._kept = homes
 
     def _observe(self, *, full: bool, relist: bool) -> Observation:
         try:

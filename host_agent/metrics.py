@@ -36,6 +36,12 @@ METRICS: Final[dict[str, Metric]] = {
         Metric("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
         Metric("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
         Metric("numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")),
+        Metric(
+            "numa_ext_unwritten",
+            "counter",
+            "Writes to the state folder that failed (disk full, read-only), by file.",
+            ("file",),
+        ),
         Metric("numa_ext_paused", "gauge", "1 while an operator has paused the agent."),
         Metric(
             "numa_ext_placement_synced",
@@ -84,6 +90,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._actions: Counter[tuple[str, str]] = Counter()
         self._rounds: Counter[str] = Counter()
+        self._unwritten: Counter[str] = Counter()
         self._last: Round | None = None
         self.placement_synced = False
 
@@ -91,6 +98,11 @@ class Metrics:
         """Count an action."""
         with self._lock:
             self._actions[action, result.value] += 1
+
+    def lost(self, file: str) -> None:
+        """Count a write to the state folder that failed."""
+        with self._lock:
+            self._unwritten[file] += 1
 
     def failed_round(self) -> None:
         """Count a round that failed as a whole."""
@@ -107,10 +119,13 @@ class Metrics:
         """Yield metric, label values and value."""
         with self._lock:
             last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
+            unwritten = dict(self._unwritten)
         for (action, result), number in sorted(actions.items()):
             yield METRICS["numa_ext_actions"], (action, result), number
         for result, number in sorted(rounds.items()):
             yield METRICS["numa_ext_rounds"], (result,), number
+        for file, number in sorted(unwritten.items()):
+            yield METRICS["numa_ext_unwritten"], (file,), number
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
         if last is not None:
             yield from _of_round(last)

@@ -5,6 +5,7 @@ The host: CPUs 0,1 | 2,3 | 4,5 | 6,7 on nodes 0…3, an L3 domain each; odd CPUs
 shared.
 """
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,7 @@ class Bench:
             paused_mark=self.folder / "paused",
             listeners=(self.metrics,),
             on_failure=self.metrics.failed_round,
+            lost=self.metrics.lost,
             write=False,
         )
 
@@ -227,6 +229,26 @@ def test_a_lost_state_file_costs_nothing_that_is_running(bench: Bench) -> None:
     bench.restart()
     bench.round()
     assert bench.host.vcpu_cpus(server) == ["3"]
+
+
+def test_a_full_state_folder_does_not_stop_control(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def full(_path: Path, _homes: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(state, "save", full)
+        server = bench.host.boot(be(), {3: 64})
+        for _round in range(3):
+            bench.round()
+        assert bench.host.vcpu_cpus(server) == ["6"]
+    assert dict(_values(bench.metrics))["numa_ext_unwritten", ("state",)] == 3
+    bench.round()
+    assert state.load(bench.folder / "state.json") == {server.uuid: (3,)}
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_a_dry_run_only_says_what_it_would_do(make_bench: Callable[..., Bench]) -> None:
