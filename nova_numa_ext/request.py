@@ -204,7 +204,7 @@ class WorkloadRequest:
         one is *floating*
     :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
     :param huge_pages: the flavor sets ``hw:mem_page_size`` to something other than small pages
-    :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``)
+    :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
     :param gpus: GPUs asked for, by PCI alias or by a GPU resource class
     """
@@ -303,7 +303,7 @@ def parse(
         numa_topology=numa_topology,
         dedicated=cpu_policy == "dedicated",
         huge_pages=page_size is not None and page_size != "small",
-        clos=_amounts(extra_specs, names.RDT_CLOS).get("", 0),
+        clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
         gpus=_gpus(extra_specs),
     )
@@ -353,6 +353,13 @@ def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     nodes = extra_specs.get(_NUMA_NODES, "1")
     if not (nodes.isdecimal() and int(nodes) > 0):
         problems.append(f"{_NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
+    problems.extend(
+        f"{key}={value} is not allowed; allowed: an integer >= 0."
+        for key, value in sorted(extra_specs.items())
+        if (match := _RESOURCE.match(key))
+        and match["resource"] in names.RESOURCE_CLASSES
+        and not value.isdecimal()
+    )
     return tuple(problems)
 
 
@@ -403,6 +410,7 @@ def _combination_problems(
 ) -> tuple[str, ...]:
     lc = request.tier is Tier.LC
     groups = {amount.group for amount in request.l3}
+    clos_groups = sorted(_amounts(extra_specs, names.RDT_CLOS).keys() - {""})
     one_node = request.numa_topology and request.numa_nodes <= 1
     checks = (
         (
@@ -416,6 +424,11 @@ def _combination_problems(
         (
             lc and request.clos != 1,
             f"{Key.TIER}=LC needs resources:{names.RDT_CLOS}=1, its own class of service.",
+        ),
+        (
+            bool(clos_groups),
+            f"{', '.join(f'resources{g}' for g in clos_groups)}: {names.RDT_CLOS} belongs to the whole server; "
+            f"ask for it without a group, as resources:{names.RDT_CLOS}.",
         ),
         (
             lc and not request.managed,

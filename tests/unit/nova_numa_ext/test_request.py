@@ -63,6 +63,33 @@ def test_a_combination_without_meaning_has_a_sentence(changes, words):
     assert any(words in sentence for sentence in problems(flavor))
 
 
+@pytest.mark.parametrize("group", ["1", "_RDT"])
+def test_a_class_of_service_cannot_hide_in_a_group(group):
+    """Placement would give it to a best-effort server all the same."""
+    hidden = {"numa_ext:tier": "BE", f"resources{group}:CUSTOM_RDT_CLOS": "1"}
+    told = " ".join(problems(hidden))
+    assert f"resources{group}: CUSTOM_RDT_CLOS belongs to the whole server" in told
+    assert "are for numa_ext:tier=LC only" in told
+    twice = problems({**LC, f"resources{group}:CUSTOM_RDT_CLOS": "1"})
+    assert any("needs resources:CUSTOM_RDT_CLOS=1" in sentence for sentence in twice)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "resources:CUSTOM_RDT_CLOS",
+        "resources_NODE:CUSTOM_LLC_WAY",
+        "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS",
+    ],
+)
+@pytest.mark.parametrize("value", ["4x", "", "-1", "1.5"])
+def test_an_amount_of_ours_that_is_no_number_is_told(key, value):
+    assert problems({**LC, key: value}) == (
+        f"{key}={value} is not allowed; allowed: an integer >= 0.",
+    )
+    assert request({"resources:CUSTOM_OTHER": "4x"}).clos == 0
+
+
 def test_all_problems_are_told_at_once():
     assert (
         len(problems({"numa_ext:tier": "XX", "numa_ext:gpu_comm": "9", "numa_ext:teir": "LC"})) == 3
