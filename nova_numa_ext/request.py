@@ -410,6 +410,7 @@ def _combination_problems(
 ) -> tuple[str, ...]:
     lc = request.tier is Tier.LC
     groups = {amount.group for amount in request.l3}
+    way_groups = sum(amount.ways > 0 for amount in request.l3)
     clos_groups = sorted(_amounts(extra_specs, names.RDT_CLOS).keys() - {""})
     one_node = request.numa_topology and request.numa_nodes <= 1
     checks = (
@@ -451,6 +452,12 @@ def _combination_problems(
             len(groups) > 1 and extra_specs.get("group_policy") != "isolate",
             f"groups {', '.join(f'resources{g}' for g in sorted(groups))} need group_policy=isolate, so that each "
             "comes from an L3 domain of its own.",
+        ),
+        (
+            lc and request.ways > 0 and way_groups != request.numa_nodes,
+            f"{_NUMA_NODES}={request.numa_nodes} with {names.LLC_WAY} in {way_groups} groups: each NUMA node of an LC "
+            "server needs its ways in a group of its own, such as "
+            f"resources_N0:{names.LLC_WAY} and resources_N1:{names.LLC_WAY}.",
         ),
         (
             one_node and request.memory_policy in SPREADING_POLICIES,

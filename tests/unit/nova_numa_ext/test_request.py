@@ -52,6 +52,11 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
         ({"numa_ext:tier": "BE"}, "are for numa_ext:tier=LC only"),
         ({"resources:CUSTOM_LLC_WAY": "2"}, "must be asked for in a named group"),
         ({"resources_N1:CUSTOM_LLC_WAY": "2"}, "need group_policy=isolate"),
+        ({"hw:numa_nodes": "2"}, "hw:numa_nodes=2 with CUSTOM_LLC_WAY in 1 groups"),
+        (
+            {"resources_N1:CUSTOM_LLC_WAY": "2", "group_policy": "isolate"},
+            "hw:numa_nodes=1 with CUSTOM_LLC_WAY in 2 groups",
+        ),
         ({"numa_ext:memory_policy": "bwap"}, "NUMA topology has one node"),
         ({"numa_ext:remote_gpu": "required"}, "needs an amount of GPUs"),
         ({"numa_ext:remote_gpu_network_share": "0.5"}, "has no meaning with"),
@@ -61,6 +66,14 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
 def test_a_combination_without_meaning_has_a_sentence(changes, words):
     flavor = {key: value for key, value in {**LC, **changes}.items() if value is not None}
     assert any(words in sentence for sentence in problems(flavor))
+
+
+def test_an_lc_flavor_on_two_nodes_asks_for_ways_on_both_or_on_none():
+    two = {**LC, "hw:numa_nodes": "2", "group_policy": "isolate"}
+    del two["resources_NODE:CUSTOM_LLC_WAY"]
+    assert request(two).ways == 0
+    ways = {"resources_N0:CUSTOM_LLC_WAY": "6", "resources_N1:CUSTOM_LLC_WAY": "2"}
+    assert request({**two, **ways}).ways == 8
 
 
 @pytest.mark.parametrize("group", ["1", "_RDT"])
