@@ -18,10 +18,12 @@ compared in this order, first difference decides:
 9. memory it has there already
 10. nearest to each other, then lowest numbers
 
-Resource control follows the CPUs: a latency-critical server wants its ways in the L3 domains of its CPUs; a best-effort
-server wants a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
+Resource control follows the CPUs: a latency-critical server wants its ways in the L3 domains of its cells, in as many
+as its flavor has groups of them; a best-effort server wants a bandwidth level in the L3 domains it shares with one, and
+all bandwidth elsewhere.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -160,8 +162,8 @@ def _dedicated(host: _Host, guest: Guest) -> Assignment:
         reasons.append(Reason("memory_policy", request.memory_policy, "local: bound by nova"))
     else:
         reasons.append(Reason("memory", "local", "bound by nova"))
-    wish = _wish(host, guest, {cpu for chosen in pins.values() for cpu in chosen})
-    reasons.extend(_wish_reasons(wish, host))
+    wish = _wish(host, guest, pins)
+    reasons.extend(_wish_reasons(wish, host, request))
     return Assignment(
         guest.uuid,
         nodes,
@@ -202,18 +204,19 @@ def _floating(
     best = rank.numbers
     chosen = _quiet_cpus(host, frozenset().union(*(cpus_of[n] for n in best)), domain.vcpus)
     shares, memory_reasons = _memory(host, guest, best)
-    wish = _wish(host, guest, chosen)
+    pins = dict.fromkeys(range(domain.vcpus), chosen)
+    wish = _wish(host, guest, pins)
     reasons = (
         Reason("home_nodes", ",".join(map(str, best)), f"{len(usable)} nodes with shared CPUs"),
         Reason("lc_in_l3_domain", rank.beside_lc, 0),
         Reason("class_penalty", rank.penalty, 0),
         *memory_reasons,
-        *_wish_reasons(wish, host),
+        *_wish_reasons(wish, host, _request(guest)),
     )
     return Assignment(
         guest.uuid,
         best,
-        dict.fromkeys(range(domain.vcpus), chosen),
+        pins,
         None,
         shares,
         partition=wish,
@@ -326,15 +329,15 @@ def _memory(
 # -- resource control --------------------------------------------------------------------------------------------------
 
 
-def _wish(host: _Host, guest: Guest, chosen: Iterable[int]) -> PartitionWish | None:
+def _wish(host: _Host, guest: Guest, pins: Mapping[int, frozenset[int]]) -> PartitionWish | None:
     request = _request(guest)
     if request.tier is None:
         return None
-    domains = tuple(sorted(_l3_of(host.topology, chosen)))
+    domains = tuple(sorted(_l3_of(host.topology, frozenset().union(*pins.values()))))
     ways: tuple[tuple[int, int], ...] = ()
     levels: tuple[tuple[int, int], ...] = ()
     if request.tier is Tier.LC:
-        ways = _ways(request, domains)
+        ways = _ways(host.topology, guest, pins)
     else:
         levels = tuple(
             (d, host.settings.be_mba_percent if d in host.lc_l3 else _FULL_PERCENT) for d in domains
@@ -343,21 +346,44 @@ def _wish(host: _Host, guest: Guest, chosen: Iterable[int]) -> PartitionWish | N
     return PartitionWish(guest.uuid, request.tier.value, domains, ways, levels, running)
 
 
-def _ways(request: WorkloadRequest, domains: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Deal the flavor's amounts to the domains in order; with fewer groups than domains the largest is for each."""
-    amounts = [amount.ways for amount in request.l3 if amount.ways]
-    if not amounts:
-        return ()
-    if len(amounts) < len(domains):
-        amounts = [max(amounts)] * len(domains)
-    return tuple(zip(domains, amounts, strict=False))
+def _ways(
+    topology: HostTopology, guest: Guest, pins: Mapping[int, frozenset[int]]
+) -> tuple[tuple[int, int], ...]:
+    """Deal the flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
+
+    Where the CPUs of a cell are in several domains, its ways are taken in the one that holds most of them, then in the
+    one with the lowest id; never in one that another cell has.
+    """
+    amounts = [amount.ways for amount in _request(guest).l3 if amount.ways]
+    taken: dict[int, int] = {}
+    for cell, amount in zip(
+        sorted(guest.workload.domain.cells, key=lambda cell: cell.id), amounts, strict=False
+    ):
+        held = Counter(
+            l3
+            for vcpu in cell.vcpus
+            for cpu in pins.get(vcpu, ())
+            if (l3 := topology.l3_of_cpu(cpu)) is not None and l3 not in taken
+        )
+        if held:
+            taken[min(held, key=lambda l3: (-held[l3], l3))] = amount
+    return tuple(sorted(taken.items()))
 
 
-def _wish_reasons(wish: PartitionWish | None, host: _Host) -> list[Reason]:
+def _wish_reasons(
+    wish: PartitionWish | None, host: _Host, request: WorkloadRequest
+) -> list[Reason]:
     if wish is None:
         return [Reason("rdt", "default group", "the flavor has no tier")]
     if wish.tier == Tier.LC:
-        return [Reason(f"ways_l3_{domain}", ways, "flavor") for domain, ways in wish.ways]
+        taken = dict(wish.ways)
+        return [
+            Reason(f"ways_l3_{domain}", taken[domain], "flavor")
+            if domain in taken
+            else Reason(f"not_exclusive_l3_{domain}", 0, f"{len(taken)} domains claimed")
+            for domain in wish.domains
+            if request.ways
+        ]
     return [
         Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in host.lc_l3 else "no LC")
         for domain, level in wish.mba_percent

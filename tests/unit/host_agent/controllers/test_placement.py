@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simple placement rule on hosts where L3 domains, nodes and cores do not coincide."""
 
+from dataclasses import replace
+
 from host_agent.assignment import Assignment, Guest, Observation
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.privileged.shapes import Process, RamRange
-from host_agent.workloads import Activity, parse
+from host_agent.workloads import Activity, Cell, parse
 from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
@@ -79,25 +81,52 @@ def test_best_effort_never_shares_a_core_with_a_latency_critical_server() -> Non
     assert found["be"].vcpu_cpus[0] == {2, 3, 6, 7}
 
 
-def test_ways_are_wanted_in_each_l3_domain_of_the_cpus() -> None:
-    found = run(EPYC, lc(0, 2))
-    assert found["lc"].partition is not None
-    assert found["lc"].partition.ways == ((0, 4), (1, 4))
-
-
-def test_amounts_of_two_groups_are_dealt_to_two_domains() -> None:
+def two_cells(*cells: tuple[int, ...], ways: tuple[int, int] = (3, 5)) -> Guest:
+    """An LC server with a group of ways per guest cell; CPUs by cell."""
     specs = {
         **LC_SPECS,
-        "hw:numa_nodes": "2",
-        "resources_N0:CUSTOM_LLC_WAY": "3",
-        "resources_N1:CUSTOM_LLC_WAY": "5",
+        "hw:numa_nodes": str(len(cells)),
+        "resources_N0:CUSTOM_LLC_WAY": str(ways[0]),
+        "resources_N1:CUSTOM_LLC_WAY": str(ways[1]),
         "group_policy": "isolate",
     }
     del specs["resources_NODE:CUSTOM_LLC_WAY"]
-    server = Server("lc", specs, cpus=(1, 3), vcpus=2)
-    found = run(EPYC, server)
-    assert found["lc"].partition is not None
-    assert found["lc"].partition.ways == ((0, 3), (1, 5))
+    pins = tuple(cpu for cell in cells for cpu in cell)
+    workload = parse(Server("lc", specs, cpus=pins, vcpus=len(pins)).xml, Activity.RUNNING)
+    assert workload.request is not None, workload.problem
+    vcpus = iter(range(len(pins)))
+    guest_cells = tuple(
+        Cell(number, frozenset(next(vcpus) for _ in cpus), 32, frozenset({number}))
+        for number, cpus in enumerate(cells)
+    )
+    return Guest(replace(workload, domain=replace(workload.domain, cells=guest_cells)))
+
+
+def lc_ways(topology: HostTopology, guest: Guest) -> tuple[dict[int, int], list[str]]:
+    decided = decide(Observation(topology, (guest,)), {}, PlacementSettings())
+    [wanted] = decided.assignments
+    assert wanted.partition is not None
+    return dict(wanted.partition.ways), [str(reason) for reason in wanted.reasons]
+
+
+def test_ways_are_taken_in_as_many_l3_domains_as_were_claimed() -> None:
+    found = run(EPYC, lc(0, 2, 3))["lc"]
+    assert found.partition is not None
+    assert (found.partition.domains, found.partition.ways) == ((0, 1), ((1, 4),))
+    assert any("not_exclusive_l3_0" in str(reason) for reason in found.reasons)
+    even = run(EPYC, lc(3, 0))["lc"].partition
+    assert even is not None
+    assert even.ways == ((0, 4),)
+
+
+def test_amounts_are_dealt_by_guest_cell_and_not_by_number_of_the_domain() -> None:
+    taken, reasons = lc_ways(EPYC, two_cells((3,), (1,)))
+    assert taken == {1: 3, 0: 5}
+    assert not any("not_exclusive" in reason for reason in reasons)
+
+
+def test_two_cells_in_one_l3_domain_do_not_take_more_there_than_one_group() -> None:
+    assert lc_ways(CLUSTERS, two_cells((0,), (2,)))[0] == {0: 3}
 
 
 def test_every_policy_gives_shares_of_its_own() -> None:
