@@ -69,11 +69,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of the controller; the source gives those marked *.
+    """Options of the controller; [G] marks values of the source.
 
-    :param thresholds: * colours
-    :param throttle_step: * per cent by which a throttle is released at a time
-    :param page_step: * part of all pages per migration step
+    :param thresholds: [G] colours
+    :param throttle_step: [G] per cent by which a throttle is released at a time
+    :param page_step: [G] part of all pages per migration step
     :param max_retries: passes in a row that may end red; one more than this, plus the first, and it gives up
     :param settle_s: time an action needs to show in latencies, seconds
     :param judge_s: requests are collected at least so long after settling before an action is found good, seconds; a

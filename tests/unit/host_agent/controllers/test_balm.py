@@ -174,6 +174,15 @@ def test_a_healing_action_is_not_judged_while_queues_drain() -> None:
     assert throttled == ["be2"]
 
 
+def test_f_004_41_a_quiet_poll_wants_nothing_and_remembers_nothing_more() -> None:
+    """The cost of a poll is measured by the benchmark; here: it cannot grow with time."""
+    bes = {f"be{n}": be(1, 0.6) for n in range(6)}
+    host = Host({"lc": 0}, bes, lambda found: {"lc": 0.9}).run(2.0)
+    early = host.state
+    assert not any(host.poll().reasons for _ in range(500))
+    assert replace(host.state, seen_s=0.0) == replace(early, seen_s=0.0)
+
+
 def test_f_004_42_the_first_poll_that_knows_of_a_violation_throttles() -> None:
     red = False
     host = Host({"lc": 0}, {"be": be(1, 0.6)}, lambda bes: {"lc": 1.5 if red else 0.9})
