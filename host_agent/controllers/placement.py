@@ -13,8 +13,8 @@ compared in this order, first difference decides:
 4. no latency-critical server in the L3 domains (for one of those: nobody at all, but they are dedicated)
 5. its memory is there, when it cannot be moved (a VFIO device pins it)
 6. it lives there already
-7. interference classes that do not like each other
-8. vCPUs per CPU that already live there
+7. interference classes that do not like each other in its L3 domains, floating or dedicated
+8. floating vCPUs per CPU that already live there
 9. memory it has there already
 10. nearest to each other, then lowest numbers
 
@@ -69,6 +69,22 @@ class _Host:
     settings: PlacementSettings
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A server that has its place already.
+
+    :param kind: its interference class
+    :param l3: L3 domains of its CPUs
+    :param nodes: its home nodes
+    :param shared_vcpus: vCPUs that share CPUs with others
+    """
+
+    kind: InterferenceClass
+    l3: frozenset[int]
+    nodes: frozenset[int]
+    shared_vcpus: int
+
+
 def decide(observation: Observation, homes: Homes, settings: PlacementSettings) -> Decision:
     """Decide where all managed servers shall be.
 
@@ -80,10 +96,12 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
     host = _host(observation, managed, settings)
     assignments: list[Assignment] = []
     unplaced: dict[str, tuple[Reason, ...]] = {}
-    placed: list[tuple[Guest, tuple[int, ...]]] = []
+    placed: list[_Placed] = []
     for guest in sorted(managed, key=lambda g: (g.workload.floating, g.uuid not in homes, g.uuid)):
         if not guest.workload.floating:
-            assignments.append(_dedicated(host, guest))
+            found = _dedicated(host, guest)
+            assignments.append(found)
+            placed.append(_placed(host, guest, found))
             continue
         if guest.hands_off and guest.uuid not in homes:
             continue  # it is just being started: where its memory is will be known when it runs
@@ -93,7 +111,7 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
             unplaced[guest.uuid] = (Reason("no_home", str(error)),)
             continue
         assignments.append(found)
-        placed.append((guest, found.nodes))
+        placed.append(_placed(host, guest, found))
     return Decision(tuple(assignments), unplaced)
 
 
@@ -105,13 +123,7 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         if guest.workload.tier is Tier.LC
         for cpu in _pinned(guest, topology)
     }
-    # Nova gives the CPUs of dedicated servers to nobody else, managed by us or not.
-    exclusive = {
-        cpu
-        for guest in observation.guests
-        if not guest.workload.floating or guest.workload.domain.vcpu_cpuset is None
-        for cpu in _pinned(guest, topology)
-    }
+    exclusive = {cpu for guest in observation.guests for cpu in _exclusive(guest)}
     return _Host(
         topology,
         frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None),
@@ -120,6 +132,19 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         _room(observation, settings.margin_mb),
         settings,
     )
+
+
+def _exclusive(guest: Guest) -> Iterable[int]:
+    """Return CPUs that nova gives to nobody else, whether the server is managed by us or not.
+
+    Those are pinned one to one; a NUMA guest with shared CPUs has each vCPU pinned to all shared CPUs of its cell.
+    """
+    alone = Counter(
+        next(iter(chosen))
+        for chosen in guest.workload.domain.vcpu_pins.values()
+        if len(chosen) == 1
+    )
+    return (cpu for cpu, vcpus in alone.items() if vcpus == 1)
 
 
 def _pinned(guest: Guest, topology: HostTopology) -> Iterable[int]:
@@ -183,7 +208,7 @@ def _floating(
     host: _Host,
     guest: Guest,
     home: tuple[int, ...],
-    placed: Sequence[tuple[Guest, tuple[int, ...]]],
+    placed: Sequence[_Placed],
 ) -> Assignment:
     domain = guest.workload.domain
     online = frozenset(host.topology.cpus)
@@ -248,7 +273,7 @@ def _rank(
     nodes: tuple[int, ...],
     *,
     home: tuple[int, ...],
-    placed: Sequence[tuple[Guest, tuple[int, ...]]],
+    placed: Sequence[_Placed],
 ) -> _Rank:
     domain = guest.workload.domain
     chosen = frozenset().union(*(cpus_of[node] for node in nodes))
@@ -256,22 +281,32 @@ def _rank(
     resident = guest.resident_mb
     has = sum(resident.get(node, 0.0) for node in nodes)
     room = sum(max(0.0, host.room_mb.get(node, 0.0)) for node in nodes) + has
-    neighbours = [other for other, where in placed if set(where) & set(nodes)]
-    living = sum(other.workload.domain.vcpus for other in neighbours)
+    domains = _l3_of(host.topology, quiet)
+    living = sum(other.shared_vcpus for other in placed if not other.nodes.isdisjoint(nodes))
     total = sum(resident.values())
     away = round(1.0 - has / total, 3) if total else 0.0
     return _Rank(
         memory_lacks=room < max(total, 1.0),
         cpus_lack=len(chosen) < domain.vcpus,
         nodes=len(nodes),
-        beside_lc=len(host.lc_l3 & _l3_of(host.topology, quiet)),
+        beside_lc=len(host.lc_l3 & domains),
         pinned_away=away if domain.immovable else 0.0,
         elsewhere=nodes != home,
-        penalty=sum(penalty(_class(guest), _class(other)) for other in neighbours),
+        penalty=sum(penalty(_class(guest), other.kind) for other in placed if other.l3 & domains),
         load=living / len(chosen),
         memory_away=away,
         spread=sum(host.topology.distance(a, b) for a, b in combinations(nodes, 2)),
         numbers=nodes,
+    )
+
+
+def _placed(host: _Host, guest: Guest, found: Assignment) -> _Placed:
+    cpus = frozenset[int]().union(*found.vcpu_cpus.values())
+    return _Placed(
+        _class(guest),
+        _l3_of(host.topology, cpus),
+        frozenset(found.nodes),
+        guest.workload.domain.vcpus if guest.workload.floating else 0,
     )
 
 

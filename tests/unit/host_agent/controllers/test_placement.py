@@ -2,6 +2,7 @@
 """The simple placement rule on hosts where L3 domains, nodes and cores do not coincide."""
 
 from dataclasses import replace
+from typing import Any
 
 from host_agent.assignment import Assignment, Guest, Observation
 from host_agent.controllers.placement import PlacementSettings, decide
@@ -160,3 +161,43 @@ def test_a_server_without_a_tier_stays_in_the_default_group() -> None:
 def test_without_a_shared_set_the_dedicated_cpus_of_others_are_left_out() -> None:
     found = run(EPYC, lc(0, 2), be(1, shared=""))
     assert found["be"].vcpu_cpus[0] == {1, 3}
+
+
+def pinned_to_its_cell(cell: str, **specs: str) -> Guest:
+    """A guest with hw:numa_nodes and shared CPUs: nova pins it to all shared CPUs of the cell."""
+    named = Server("numa", {**BE_SPECS, "hw:numa_nodes": "1", **specs}, cpus=(0,))
+    xml = named.xml.replace(
+        "<vcpupin vcpu='0' cpuset='0'/>", f"<vcpupin vcpu='0' cpuset='{cell}'/>"
+    )
+    return Guest(parse(xml, Activity.RUNNING))
+
+
+def test_numa_guests_with_shared_cpus_leave_the_others_theirs() -> None:
+    floating = Guest(parse(be(1, shared="").xml, Activity.RUNNING), Process(1, 1, "0-1", ()))
+    guests = (pinned_to_its_cell("0-1"), pinned_to_its_cell("2-3"), floating)
+    decided = decide(Observation(CLUSTERS, guests), {}, PlacementSettings())
+    assert not decided.unplaced
+    wanted = decided.get(floating.uuid)
+    assert wanted is not None
+    assert wanted.vcpu_cpus[0] in ({0, 1}, {2, 3})
+
+
+def animal(kind: str, *cpus: int, **fields: Any) -> Server:
+    """A dedicated server where CPUs are given, otherwise a floating one."""
+    specs = {"numa_ext:interference_class": kind}
+    if cpus:
+        specs |= {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"}
+    return Server(kind, specs, cpus=cpus, **{"shared": "0-7", **fields})
+
+
+def test_a_floating_devil_keeps_away_from_a_dedicated_rabbit() -> None:
+    apart = run(
+        host([(n, n, (2 * n, 2 * n + 1)) for n in range(4)]), animal("rabbit", 0), animal("devil")
+    )
+    assert apart["devil"].nodes == (1,)
+
+
+def test_a_class_matters_in_the_whole_cache_and_only_there() -> None:
+    """Nodes 0 and 1 share a cache; the rabbit is in node 1."""
+    cluster = host([(0, 0, (0, 1)), (1, 0, (2, 3)), (2, 1, (4, 5))])
+    assert run(cluster, animal("rabbit", 2, node=1), animal("devil"))["devil"].nodes == (2,)
