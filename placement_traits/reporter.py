@@ -209,10 +209,14 @@ class Reporter:
             self._client.put(f"/traits/{trait}")
         self._known_names |= unknown
 
-    def ensure_resource_classes(self, classes: frozenset[str]) -> None:
-        """Make resource classes exist."""
-        for resource_class in sorted(classes - self._known_names):
-            self._client.put(f"/resource_classes/{resource_class}")
+    def ensure_resource_classes(self) -> None:
+        """Make all resource classes of ours exist."""
+        if self._known_names.issuperset(names.RESOURCE_CLASSES):
+            return
+        existing = {c["name"] for c in self._client.get("/resource_classes")["resource_classes"]}
+        for resource_class in names.RESOURCE_CLASSES:
+            if resource_class not in existing:
+                self._client.put(f"/resource_classes/{resource_class}")
             self._known_names.add(resource_class)
 
     def doubt_names(self) -> None:
@@ -234,6 +238,9 @@ class _Pass:
 
     def run(self) -> SyncReport:
         listed = self._reporter.listed(self._tree.root)
+        # Whatever this host offers: asked for a class that Placement has never heard of, nova's scheduler breaks
+        # (TypeError) instead of finding no valid host.
+        self._reporter.ensure_resource_classes()
         root, below = listed[0], {provider.name: provider for provider in listed[1:]}
         # Children first: a root that says LC while its children are missing would attract servers in vain.
         for wanted in self._tree.children:
@@ -372,7 +379,6 @@ class _Pass:
         }
         if inventories == there:
             return
-        self._reporter.ensure_resource_classes(frozenset(wanted))
         body = {
             "resource_provider_generation": actual.generation,
             "inventories": {

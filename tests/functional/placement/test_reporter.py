@@ -18,7 +18,7 @@ from support.hosts import SETTINGS, four_nodes, hosts
 from support.placement import PlacementInProcess
 
 from placement_traits import names
-from placement_traits.client import PlacementClient, RetrySettings
+from placement_traits.client import PlacementClient, PlacementError, RetrySettings
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait
 from placement_traits.reader import read_tree
@@ -60,6 +60,18 @@ def test_only_what_differs_is_written(reported_compute):
         ("h1:l3_2", "inventories", "~CUSTOM_MEMORY_BANDWIDTH_MBPS.reserved 0->1500"),
     ]
     assert reported_compute.everything() == as_literal(tree)
+
+
+def test_a_host_without_rdt_makes_our_resource_classes_known_too(one_compute):
+    """Else nova breaks on a flavor that asks for them while no host in the cloud has any."""
+    asked = f"/allocation_candidates?resources={names.RDT_CLOS}:1"
+    with pytest.raises(PlacementError, match="Invalid resource class"):
+        one_compute.client.get(asked)
+    host = four_nodes(rdt=None, gpus=(), gpu_links=())
+    Reporter(one_compute.client).sync(wanted_tree("h1", host, SETTINGS))
+    assert one_compute.client.get(asked)["allocation_requests"] == []
+    there = one_compute.client.get("/resource_classes")["resource_classes"]
+    assert {c["name"] for c in there} >= set(names.RESOURCE_CLASSES)
 
 
 def test_what_is_gone_is_removed(reported_compute):
