@@ -465,7 +465,7 @@ def plot(seed: int, poll_s: float, file: Path) -> None:
         label = f"{policy}: {run.violation_s:.1f} s violated, throughput {run.throughput:.2f}"
         axes.plot(run.times, run.ratios, label=label, linewidth=1.2)
     axes.axhline(1.0, color="red", linewidth=0.8)
-    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.0)
     axes.set_xlabel("seconds since Memcached's load rose to its maximum")
     axes.set_ylabel("99th percentile / objective")
     axes.set_title(f"Memcached beside Ocean_cp, modelled ({slo_plant.HASH})")
