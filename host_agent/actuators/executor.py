@@ -55,7 +55,7 @@ class Executor:
     :param journal: told about every action
     :param settings: limits and switches
     :param migrating: tells whether a live migration of a server is running; asked only before its pages are moved
-    :param moved: told when pages of a server were moved
+    :param moved: told when the pages of a server were walked to the end and where they are must be read again
     :param count: counts actions for the metrics
     :param dry_run: actions are told as ``would``, and nothing is verified
     """
@@ -222,10 +222,10 @@ class Executor:
         if not memory.enabled:
             return
         end = self._clock() + memory.slice_s
-        for wanted, guest, todo in sorted(work, key=lambda item: -item[2].misplaced):
-            if not todo.targets:
-                continue
-            seconds = end - self._clock()
+        queue = [item for item in work if item[2].targets]
+        queue.sort(key=lambda item: -item[2].misplaced)
+        for position, (wanted, guest, todo) in enumerate(queue):
+            seconds = (end - self._clock()) / (len(queue) - position)
             if seconds <= 0:
                 break  # the rest follows in the next round
             outcome = outcomes[wanted.uuid]
@@ -244,7 +244,8 @@ class Executor:
                 self._fail(guest, "move", str(error))
                 outcomes[wanted.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))
                 continue
-            self._moved(wanted.uuid)
+            if report.over:
+                self._moved(wanted.uuid)
             outcomes[wanted.uuid] = self._tell_move(wanted, guest, todo, report, outcome)
 
     def _tell_move(

@@ -37,6 +37,7 @@ class HostOperations:
         self._paths = paths
         self._kernel = kernel or Syscalls()
         self._pid_files: dict[str, Path] = {}
+        self._sweeps: dict[str, page_mover.Sweep] = {}
 
     def process(self, uuid: str) -> Process:
         """Return process and threads of a domain.
@@ -104,13 +105,22 @@ class HostOperations:
             return tuple(PinFailure(tid, problem) for tid, problem in problems if problem)
 
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
-        """Bring guest memory nearer to its targets, within limits.
+        """Bring guest memory nearer to its targets, within limits; the next call goes on where this one stopped.
+
+        Page tables are walked once when a sweep begins. With other targets a new one begins, at the same address.
 
         :raises ProcessGoneError: it has no process
         """
+        sweep = self._sweeps.pop(uuid, None)
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            ranges = self._ram(uuid, pid, with_thp=True)
-            return page_mover.move(self._kernel, pid, ranges, targets, limits)
+            if sweep is None or not sweep.serves(pid, targets):
+                begin = sweep.cursor if sweep else 0
+                ranges = self._ram(uuid, pid, with_thp=True)
+                sweep = page_mover.Sweep(self._kernel, pid, ranges, targets, begin)
+            report = sweep.advance(limits)
+        if not report.over:
+            self._sweeps[uuid] = sweep
+        return report
 
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
@@ -119,5 +129,5 @@ class HostOperations:
         return partitions.partition(self._paths, wishes, shrink_root, shared_ways_min, write)
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
-        """Remove all our RDT groups and give root all ways back; return the commands."""
+        """Remove all our RDT groups and give root its ways back; return the commands."""
         return partitions.reset(self._paths, write)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move guest memory to exact shares per node with ``move_pages(2)``: batched, rate limited, verified, retried.
+"""Move guest memory to exact shares per node with ``move_pages(2)``: in windows, rate limited, verified, retried.
+
+A :class:`Sweep` walks the address range once, window by window: look up, plan, move, verify. Which part of each node's
+pages leaves is known from the full pass before it (:class:`_Recipe`), so that every window does its fraction, the bytes
+moved are the least, and a call needs time and memory for a window only, however large the guest is.
 
 The kernel's traps that shape this (measured on Linux 6.1 and 6.12): many addresses inside one transparent huge page
 move it once per address, so a unit that sits on one node as a whole is moved by its first address alone, and only what
@@ -10,20 +14,29 @@ batch is looked up again; a node outside the process's cpuset fails the whole ca
 import errno
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, Protocol
 
-from host_agent.controllers.page_moves import HUGE_UNIT_BYTES, Move, Run, plan_moves
+from host_agent.controllers.page_moves import (
+    HUGE_UNIT_BYTES,
+    Move,
+    Run,
+    apportion,
+    plan_moves,
+    resident_bytes,
+)
 from host_agent.privileged.shapes import MoveLimits, MoveReport, RamRange, Target
 from host_agent.privileged.syscalls import PAGE
 
 UNIT: Final = HUGE_UNIT_BYTES
 UNIT_PAGES: Final = UNIT // PAGE
 _PAGE_KB: Final = PAGE // 1024
-_LOOKUP: Final = 32 * UNIT  # addresses per look-up call
-_BATCH_KB: Final = 16384  # one move call: bounds how long the kernel holds the pages
+_WINDOW: Final = (
+    8 * UNIT
+)  # a call moves whole windows: bounds how late it can be, and one move_pages call
 _ROUNDS: Final = 3
 
 
@@ -37,103 +50,214 @@ class Kernel(Protocol):
         """Move each page."""
 
 
-@dataclass(slots=True)
-class _Progress:
-    limits: MoveLimits
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    started: float
-    moved_kb: int = 0
-    calls: int = 0
-    problem: str = ""
-    refused: int = 0
+class _Recipe:
+    """Which fraction of each node's pages leaves a range, and where it goes; the same for every window.
+
+    What a window cannot give exactly, because pages are moved as units, is carried to the next one.
+
+    :param resident_kb: node -> KiB of the range there, by the full pass before the sweep
+    :param shares: node -> wanted share, sums to 1
+    """
+
+    def __init__(self, resident_kb: Mapping[int, int], shares: Mapping[int, float]) -> None:
+        total = sum(resident_kb.values())
+        surplus = {
+            node: resident_kb.get(node, 0) - total * shares.get(node, 0.0)
+            for node in {**resident_kb, **shares}
+        }
+        self._leave = {n: kb / resident_kb[n] for n, kb in surplus.items() if kb > 0}
+        lack = {node: -kb for node, kb in surplus.items() if kb < 0}
+        self.planned_kb = round(sum(lack.values()))
+        self._enter = {node: kb / sum(lack.values()) for node, kb in lack.items()}
+        self._due: dict[int, float] = defaultdict(float)  # bytes
+
+    def plan(self, runs: Sequence[Run]) -> tuple[Move, ...]:
+        """Return this window's moves.
+
+        :param runs: where its pages are
+        """
+        held = resident_bytes(runs)
+        unit = min((run.unit_bytes for run in runs), default=1)
+        wanted = {node: kept // unit for node, kept in held.items()}
+        for node, part in self._leave.items():
+            self._due[node] += part * held.get(node, 0)
+        out = {node: self._due[node] for node in self._leave if wanted.get(node)}
+        leaving = _split(round(sum(out.values()) / unit), out)
+        leaving = {node: min(count, wanted[node]) for node, count in leaving.items()}
+        units = sum(leaving.values())
+        if not units:
+            return ()
+        into = {node: self._due[node] + part * units * unit for node, part in self._enter.items()}
+        for node, count in leaving.items():
+            wanted[node] -= count
+        for node, count in _split(units, into).items():
+            wanted[node] = wanted.get(node, 0) + count
+        total = sum(wanted.values())
+        moves = plan_moves(runs, {node: count / total for node, count in wanted.items()}).moves
+        moved = sum(move.bytes for move in moves)
+        for node, part in self._enter.items():
+            self._due[node] += part * moved
+        for move in moves:
+            self._due[move.source] -= move.bytes
+            self._due[move.target] -= move.bytes
+        return moves
+
+
+def _split(units: int, due: Mapping[int, float]) -> dict[int, int]:
+    """Split units over nodes in proportion to what is due to each; who had too much before gets none."""
+    open_ = {node: max(0.0, amount) for node, amount in due.items()}
+    total = sum(open_.values())
+    if units <= 0 or not total:
+        return {}
+    return apportion(units, {node: amount / total for node, amount in open_.items()})
+
+
+class Sweep:
+    """One walk over guest memory that brings it to its targets; made once, advanced call by call.
+
+    :param kernel: the system calls
+    :param pid: the process
+    :param ranges: its guest memory as a full pass sees it now, with the part in huge pages
+    :param targets: wanted shares; each target must be one of the ranges
+    :param begin: address to start at; what lies below is walked last
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        pid: int,
+        ranges: Sequence[RamRange],
+        targets: Sequence[Target],
+        begin: int = 0,
+    ) -> None:
+        self._kernel = kernel
+        self._pid = pid
+        self._targets = _plain(targets)
+        self._stretches: list[tuple[int, int, bool, _Recipe]] = []
+        self._planned_kb = 0
+        self._left_pages = 0
+        self._calls = 0
+        self._moved_kb = 0
+        self._problem = ""
+        known = {(found.start, found.end): found for found in ranges}
+        for target in targets:
+            found = known.get((target.start, target.end))
+            if found is None:
+                self._problem = (
+                    f"{target.start:#x}-{target.end:#x} is not guest memory of process {pid}"
+                )
+                return
+            recipe = _Recipe(dict(found.resident_kb), dict(target.shares))
+            middle = min(max(target.start, begin), target.end)
+            for start, end in ((middle, target.end), (target.start, middle)):
+                if start < end:
+                    self._stretches.append((start, end, found.thp_kb > 0, recipe))
+        self._planned_kb = sum({id(r): r.planned_kb for *_, r in self._stretches}.values())
+        self._stretches.sort(key=lambda stretch: (stretch[0] < begin, stretch[0]))
 
     @property
-    def over(self) -> bool:
-        """Nothing more may be moved; time runs out only after a first batch, or looking up could eat it for ever."""
-        late = self.calls > 0 and self.clock() - self.started >= self.limits.seconds
-        return bool(self.problem) or self.moved_kb >= self.limits.max_kb or late
+    def cursor(self) -> int:
+        """First address that has not been walked; 0 at the end."""
+        return self._stretches[0][0] if self._stretches else 0
 
-    def pace(self) -> None:
-        """Sleep until what was moved fits the rate, but not beyond the time limit."""
-        if self.limits.rate_mbps <= 0:
-            return
-        due = self.started + self.moved_kb * 1.024e-3 / self.limits.rate_mbps
-        wait = min(due, self.started + self.limits.seconds) - self.clock()
-        if wait > 0:
-            self.sleep(wait)
+    def serves(self, pid: int, targets: Sequence[Target]) -> bool:
+        """Tell whether this walk is the one that is wanted now."""
+        return pid == self._pid and _plain(targets) == self._targets
 
+    def advance(
+        self,
+        limits: MoveLimits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> MoveReport:
+        """Walk on within limits, at least over one window; call again for the rest."""
+        started = clock()
+        calls, moved_kb = self._calls, self._moved_kb
+        while self._stretches and not self._problem:
+            done_kb = self._moved_kb - moved_kb
+            room = max(UNIT, (limits.max_kb - done_kb) * 1024 // UNIT * UNIT)
+            self._window(min(_WINDOW, room))
+            done_kb = self._moved_kb - moved_kb
+            if limits.rate_mbps > 0:
+                due = started + done_kb * 1.024e-3 / limits.rate_mbps
+                wait = min(due, started + limits.seconds) - clock()
+                if wait > 0:
+                    sleep(wait)
+            if done_kb >= limits.max_kb or clock() - started >= limits.seconds:
+                break
+        finished = not self._stretches
+        left_kb = self._left_pages * _PAGE_KB
+        # Somebody else may have moved pages meanwhile: a walk that has not ended never says that nothing is left.
+        open_kb = left_kb if finished else max(self._planned_kb - self._moved_kb, _PAGE_KB)
+        return MoveReport(
+            self._moved_kb - moved_kb,
+            open_kb,
+            self._left_pages if finished else 0,
+            self._calls - calls,
+            round(clock() - started, 6),
+            self._problem,
+        )
 
-def move(
-    kernel: Kernel,
-    pid: int,
-    ranges: Sequence[RamRange],
-    targets: Sequence[Target],
-    limits: MoveLimits,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> MoveReport:
-    """Bring guest memory nearer to its targets, within limits; call again for the rest.
-
-    :param ranges: guest memory of the process, with the part in huge pages
-    :param targets: wanted shares; each target must be one of the ranges
-    """
-    huge = {(found.start, found.end): found.thp_kb > 0 for found in ranges}
-    progress = _Progress(limits, clock, sleep, clock())
-    remaining_kb = 0
-    for target in targets:
-        borders = (target.start, target.end)
-        if borders not in huge:
-            progress.problem = (
-                f"{target.start:#x}-{target.end:#x} is not guest memory of process {pid}"
-            )
-            break
+    def _window(self, size: int) -> None:
+        """Do the next window, of at most ``size`` bytes."""
+        start, end, huge, recipe = self._stretches[0]
+        border = min(end, start - start % UNIT + size)
         try:
-            remaining_kb += _move_range(kernel, pid, target, huge[borders], progress)
+            self._bring(start, border, huge, recipe)
         except OSError as error:
-            progress.problem = _sentence(error, target)
-            break
-    seconds = clock() - progress.started
-    return MoveReport(
-        progress.moved_kb,
-        remaining_kb,
-        progress.refused,
-        progress.calls,
-        round(seconds, 6),
-        progress.problem,
-    )
+            self._problem = self._sentence(error)
+            return
+        if border < end:
+            self._stretches[0] = (border, end, huge, recipe)
+        else:
+            del self._stretches[0]
 
+    def _sentence(self, error: OSError) -> str:
+        if error.errno == errno.EACCES:
+            nodes = sorted({node for *_, shares in self._targets for node, _ in shares})
+            return f"nodes {nodes} are not all in the cpuset of the process; it is never widened"
+        return error.strerror or str(error)
 
-def _sentence(error: OSError, target: Target) -> str:
-    if error.errno == errno.EACCES:
-        nodes = [node for node, _ in target.shares]
-        return f"nodes {nodes} are not all in the cpuset of the process; it is never widened"
-    return error.strerror or str(error)
-
-
-def _move_range(kernel: Kernel, pid: int, target: Target, huge: bool, progress: _Progress) -> int:
-    """Move one range; return the KiB that are still elsewhere."""
-    runs = _locate(kernel, pid, target.start, target.end, huge)
-    plan = plan_moves(runs, dict(target.shares))
-    whole = [move for move in plan.moves if move.unit_bytes == UNIT]
-    small = [move for move in plan.moves if move.unit_bytes != UNIT]
-    _move_addresses(kernel, pid, _pairs(whole), UNIT // 1024, progress)
-    _move_addresses(kernel, pid, _pairs(small), _PAGE_KB, progress)
-    stretches = [(move.start, move.start + move.bytes, move.target) for move in plan.moves]
-    left = list(_misplaced(kernel, pid, stretches))
-    for _round in range(_ROUNDS):
-        if not left or progress.over:
-            break
-        _move_addresses(kernel, pid, left, _PAGE_KB, progress)
+    def _bring(self, start: int, end: int, huge: bool, recipe: _Recipe) -> None:
+        kernel, pid = self._kernel, self._pid
+        moves = recipe.plan(_locate(kernel, pid, start, end, huge))
+        self._move(_pairs(moves, UNIT), UNIT)
+        self._move(_pairs(moves, PAGE), PAGE)
+        stretches = [(move.start, move.start + move.bytes, move.target) for move in moves]
         left = list(_misplaced(kernel, pid, stretches))
-    if not progress.over:
-        progress.refused += len(left)
-    return len(left) * _PAGE_KB
+        for _round in range(_ROUNDS):
+            self._move(left, PAGE)
+            left = list(_misplaced(kernel, pid, stretches)) if left else []
+        self._left_pages += len(left)
+
+    def _move(self, moves: Sequence[tuple[int, int]], size: int) -> None:
+        """Move units of ``size`` bytes, each named by its first address, and count what arrived."""
+        if not moves:
+            return
+        nodes = [node for _, node in moves]
+        self._kernel.move(self._pid, array("Q", [address for address, _ in moves]), nodes)
+        self._calls += 1
+        # Where a unit was small pages after all, its first page arrived and its last did not.
+        for offset, kb in ((0, _PAGE_KB), (size - PAGE, (size - PAGE) // 1024)):
+            wanted = array("Q", [address + offset for address, _ in moves])
+            status = self._kernel.locate(self._pid, wanted) if kb else ()
+            arrived = sum(actual == node for actual, node in zip(status, nodes, strict=False))
+            self._moved_kb += arrived * kb
 
 
-def _pairs(moves: Sequence[Move]) -> list[tuple[int, int]]:
-    return [(address, move.target) for move in moves for address in move.addresses]
+def _plain(targets: Sequence[Target]) -> list[tuple[int, int, tuple[tuple[int, float], ...]]]:
+    """Targets that can be compared, whether they came over a wire or not."""
+    return [(t.start, t.end, tuple((node, share) for node, share in t.shares)) for t in targets]
+
+
+def _pairs(moves: Sequence[Move], unit: int) -> list[tuple[int, int]]:
+    return [
+        (address, move.target)
+        for move in moves
+        if move.unit_bytes == unit
+        for address in move.addresses
+    ]
 
 
 def _locate(kernel: Kernel, pid: int, start: int, end: int, huge: bool) -> list[Run]:
@@ -142,16 +266,14 @@ def _locate(kernel: Kernel, pid: int, start: int, end: int, huge: bool) -> list[
     :param huge: part of the range is in huge pages: a full unit on one node is taken for one until it proves otherwise
     """
     runs: list[Run] = []
-    for chunk in range(start - start % UNIT, end, _LOOKUP):
-        first, last = max(chunk, start), min(chunk + _LOOKUP, end)
-        status = kernel.locate(pid, array("Q", range(first, last, PAGE)))
-        position = 0
-        while position < len(status):
-            address = first + position * PAGE
-            pages = min(UNIT_PAGES - address % UNIT // PAGE, len(status) - position)
-            part = status[position : position + pages]
-            _append_unit(runs, address, part, huge and pages == UNIT_PAGES)
-            position += pages
+    status = kernel.locate(pid, array("Q", range(start, end, PAGE)))
+    position = 0
+    while position < len(status):
+        address = start + position * PAGE
+        pages = min(UNIT_PAGES - address % UNIT // PAGE, len(status) - position)
+        part = status[position : position + pages]
+        _append_unit(runs, address, part, huge and pages == UNIT_PAGES)
+        position += pages
     return runs
 
 
@@ -183,33 +305,10 @@ def _misplaced(
 ) -> Iterator[tuple[int, int]]:
     """Yield (address, node) of each resident page of (start, end, node) that is not on its node."""
     for start, end, node in stretches:
-        for first in range(start, end, _LOOKUP):
-            wanted = array("Q", range(first, min(first + _LOOKUP, end), PAGE))
-            status = kernel.locate(pid, wanted)
-            if status.count(node) == len(status):
-                continue
-            for address, actual in zip(wanted, status, strict=True):
-                if actual >= 0 and actual != node:
-                    yield address, node
-
-
-def _move_addresses(
-    kernel: Kernel,
-    pid: int,
-    moves: Sequence[tuple[int, int]],
-    each_kb: int,
-    progress: _Progress,
-) -> None:
-    size = max(1, _BATCH_KB // each_kb)
-    for first in range(0, len(moves), size):
-        if progress.over:
-            return
-        room = max(1, (progress.limits.max_kb - progress.moved_kb) // each_kb)
-        batch = moves[first : first + min(size, room)]
-        wanted = array("Q", [address for address, _ in batch])
-        kernel.move(pid, wanted, [node for _, node in batch])
-        progress.calls += 1
+        wanted = array("Q", range(start, end, PAGE))
         status = kernel.locate(pid, wanted)
-        arrived = sum(actual == node for actual, (_, node) in zip(status, batch, strict=True))
-        progress.moved_kb += arrived * each_kb
-        progress.pace()
+        if status.count(node) == len(status):
+            continue
+        for address, actual in zip(wanted, status, strict=True):
+            if actual >= 0 and actual != node:
+                yield address, node

@@ -93,8 +93,8 @@ class MoveReport(NamedTuple):
     """What one call did.
 
     :param moved_kb: KiB that arrived
-    :param remaining_kb: KiB that are still not where they shall be
-    :param failed: pages (or huge pages) that the kernel refused to move after retries
+    :param remaining_kb: KiB that are still not where they shall be; an estimate until the walk is over
+    :param failed: pages that the kernel refused to move after retries, told when the walk is over
     :param calls: move_pages calls that moved
     :param seconds: time taken
     :param problem: the sentence about what stopped it, "" when nothing did
@@ -106,6 +106,11 @@ class MoveReport(NamedTuple):
     calls: int
     seconds: float
     problem: str
+
+    @property
+    def over(self) -> bool:
+        """The walk has ended; a new full pass tells what it left."""
+        return not self.remaining_kb or bool(self.failed or self.problem)
 
 
 class PinFailure(NamedTuple):

@@ -378,6 +378,21 @@ def test_large_memory_moves_in_several_rounds(bench: Bench) -> None:
     assert bench.host.memory_mb(server) == {1: 1000}
 
 
+def test_page_tables_are_walked_once_after_the_last_slice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.host.boot(lc(memory_mb=1000), {1: 0, 0: 1000})
+    bench.host.move_kb = 300 * 1024
+    walks: list[str] = []
+    walk = bench.host.guest_ram
+    monkeypatch.setattr(bench.host, "guest_ram", lambda uuid: walks.append(uuid) or walk(uuid))
+    bench.round()
+    while bench.round(full=False).unfinished:
+        assert len(walks) == 1
+    bench.round(full=False)
+    assert len(walks) == 2
+
+
 def test_drift_is_seen_by_samples_between_full_passes(bench: Bench) -> None:
     server = bench.host.boot(be(), {0: 64})
     bench.round()

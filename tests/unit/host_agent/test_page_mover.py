@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, move
+from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, Sweep
 from host_agent.privileged.shapes import MoveLimits, MoveReport, RamRange, Target
 from host_agent.privileged.syscalls import PAGE
 
@@ -74,9 +74,17 @@ class Memory:
     def run(
         self, shares: dict[int, float], limits: MoveLimits = NO_LIMIT, thp: bool = True
     ) -> MoveReport:
-        ram = RamRange(START, self.end, (), 4, 1 if thp else 0, ())
+        sweep = self.sweep(shares, thp)
+        return sweep.advance(limits, clock=lambda: 0.0, sleep=lambda _s: None)
+
+    def ram(self, thp: bool = True) -> RamRange:
+        resident = Counter(self.node[folio] for folio in self.folio_of.values())
+        kib = tuple((node, pages * PAGE // 1024) for node, pages in sorted(resident.items()))
+        return RamRange(START, self.end, (), 4, 1 if thp else 0, kib)
+
+    def sweep(self, shares: dict[int, float], thp: bool = True, begin: int = 0) -> Sweep:
         target = Target(START, self.end, tuple(sorted(shares.items())))
-        return move(self, 1, [ram], [target], limits, clock=lambda: 0.0, sleep=lambda _s: None)
+        return Sweep(self, 1, [self.ram(thp)], [target], begin)
 
 
 def test_huge_pages_are_moved_by_one_address_each() -> None:
@@ -136,9 +144,8 @@ def test_a_node_outside_the_cpuset_is_told_and_nothing_moves() -> None:
 
 def test_a_range_that_is_not_guest_memory_is_refused() -> None:
     memory = Memory([(0, True)])
-    ram = RamRange(START, memory.end, (), 4, 1, ())
     alien = Target(START + UNIT, memory.end + UNIT, ((1, 1.0),))
-    report = move(memory, 1, [ram], [alien], NO_LIMIT, clock=lambda: 0.0, sleep=lambda _s: None)
+    report = Sweep(memory, 1, [memory.ram()], [alien]).advance(NO_LIMIT)
     assert "is not guest memory" in report.problem
     assert memory.calls == 0
 
@@ -158,11 +165,7 @@ def test_the_rate_is_kept_by_sleeping() -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    ram = RamRange(START, memory.end, (), 4, 1, ())
-    target = Target(START, memory.end, ((1, 1.0),))
-    move(
-        memory, 1, [ram], [target], MoveLimits(1 << 40, 64, 60.0), clock=lambda: now[0], sleep=sleep
-    )
+    memory.sweep({1: 1.0}).advance(MoveLimits(1 << 40, 64, 60.0), clock=lambda: now[0], sleep=sleep)
     assert now[0] == 64 * UNIT / 64e6
 
 
@@ -175,22 +178,69 @@ def test_each_call_makes_progress_however_slow_the_host_is() -> None:
         now[0] += 10.0
         return now[0]
 
-    ram = RamRange(START, memory.end, (), 4, 1, ())
-    target = Target(START, memory.end, ((1, 1.0),))
+    sweep = memory.sweep({1: 1.0})
     left = [32 * UNIT // 1024]
     while left[-1]:
-        report = move(
-            memory,
-            1,
-            [ram],
-            [target],
-            MoveLimits(1 << 40, 0, 1.0),
-            clock=clock,
-            sleep=lambda _s: None,
-        )
+        limits = MoveLimits(1 << 40, 0, 1.0)
+        report = sweep.advance(limits, clock=clock, sleep=lambda _s: None)
         left.append(report.remaining_kb)
         assert left[-1] < left[-2]
     assert memory.pages() == {1: 32 * UNIT_PAGES}
+
+
+def test_a_call_looks_at_no_more_than_it_has_time_for() -> None:
+    """A large guest, and a limit that one window uses up: what a call looks up must not grow with the guest."""
+    memory = Memory([(0, True)] * 512)
+    looked_at = 0
+    locate = memory.locate
+
+    def counted(pid: int, addresses: "array[int]") -> "array[int]":
+        nonlocal looked_at
+        looked_at += len(addresses)
+        return locate(pid, addresses)
+
+    memory.locate = counted  # type: ignore[method-assign]
+    sweep = memory.sweep({0: 0.5, 1: 0.5})
+    report = sweep.advance(
+        MoveLimits(1 << 40, 0, 0.01), clock=lambda: looked_at * 1e-5, sleep=lambda _s: None
+    )
+    assert looked_at < 32 * UNIT_PAGES
+    assert not report.over
+    assert report.moved_kb + report.remaining_kb == 256 * UNIT // 1024
+
+
+def test_slices_reach_the_shares_as_one_call_does() -> None:
+    """Halves that lie apart: window by window they must not be evened out, for as a whole they are right already."""
+    memory = Memory([(0, True)] * 60 + [(1, True)] * 40)
+    sweep = memory.sweep({0: 0.5, 1: 0.4, 2: 0.1})
+    reports = []
+    while not reports or not reports[-1].over:
+        reports.append(
+            sweep.advance(MoveLimits(1 << 40, 0, 0.0), clock=lambda: 0.0, sleep=lambda _s: None)
+        )
+    assert len(reports) > 10
+    assert memory.pages() == {0: 50 * UNIT_PAGES, 1: 40 * UNIT_PAGES, 2: 10 * UNIT_PAGES}
+    assert sum(report.moved_kb for report in reports) == 10 * UNIT // 1024
+    assert memory.bytes_copied == 10 * UNIT
+
+
+def test_a_new_sweep_goes_on_where_the_last_one_stood() -> None:
+    memory = Memory([(0, True)] * 32)
+    first = memory.sweep({1: 1.0})
+    first.advance(MoveLimits(1 << 40, 0, 0.0), clock=lambda: 0.0, sleep=lambda _s: None)
+    second = memory.sweep({2: 1.0}, begin=first.cursor)
+    assert not first.serves(1, [Target(START, memory.end, ((2, 1.0),))])
+    second.advance(MoveLimits(1 << 40, 0, 0.0), clock=lambda: 0.0, sleep=lambda _s: None)
+    nodes = [memory.node[START + number * UNIT] for number in range(32)]
+    assert nodes == [1] * 8 + [2] * 8 + [0] * 16
+    second.advance(NO_LIMIT, clock=lambda: 0.0, sleep=lambda _s: None)
+    assert memory.pages() == {2: 32 * UNIT_PAGES}
+
+
+def test_small_pages_are_counted_once() -> None:
+    memory = Memory([(0, False), (0, True)])
+    report = memory.run({1: 1.0})
+    assert report.moved_kb == 2 * UNIT // 1024
 
 
 def test_pages_that_are_not_resident_are_left_alone() -> None:
