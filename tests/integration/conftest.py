@@ -17,8 +17,9 @@ def running_cloud() -> Cloud:
 @pytest.fixture
 def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
     """The lab; servers and flavors that the test makes end with it."""
-    yield running_cloud
-    running_cloud.end()
+    mine = Cloud(running_cloud.settings, running_cloud.lab, running_cloud.hosts)
+    yield mine
+    mine.end()
 
 
 @pytest.fixture
