@@ -134,6 +134,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._wanted: ProviderTree | None = None
         self._written: ProviderTree | None = None
+        self._failed = False  # the last pass did; new trees wait for its pause
         self._stopped = False
         self._problems: tuple[str, ...] = ()
 
@@ -180,9 +181,8 @@ class Publisher:
     def _next(self, pause: float | None) -> ProviderTree | None:
         """Wait for a new tree or the end of the pause; None at the end."""
         with self._changed:
-            behind = pause is not None and self._wanted != self._written
             # While Placement is down a new tree is no reason to hurry; when it is up it is.
-            ready = (lambda: self._stopped) if behind else self._is_new
+            ready = (lambda: self._stopped) if self._failed else self._is_new
             self._changed.wait_for(ready, pause)
             while self._wanted is None and not self._stopped:
                 self._changed.wait()
@@ -211,6 +211,7 @@ class Publisher:
     def _synced(self, tree: ProviderTree | None) -> bool:
         with self._changed:
             self._written = tree
+            self._failed = tree is None
             self._metrics.placement_synced = tree is not None and tree == self._wanted
         return tree is not None
 

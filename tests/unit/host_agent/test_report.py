@@ -106,6 +106,28 @@ def test_an_unchanged_tree_is_not_written_again() -> None:
     assert len(placement.written) == 2
 
 
+def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
+    """The interval is a minute: without the change being noticed it would come then."""
+    placement = Placement(failures=0)
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    newest = turn((Server("be", BE_SPECS), 2))
+    sync = placement.sync
+
+    def slow(tree: ProviderTree) -> _Report:
+        report = sync(tree)
+        if len(placement.written) == 1:
+            publisher.heard(newest)
+        return report
+
+    placement.sync = slow  # type: ignore[method-assign]
+    publisher.heard(turn())
+    thread = publisher.start()
+    placement.wait_for_writes(2)
+    publisher.stop()
+    thread.join(10)
+    assert placement.written == [wanted(turn(), SETTINGS, 0), wanted(newest, SETTINGS, 0)]
+
+
 def test_an_unforeseen_error_does_not_end_the_thread() -> None:
     placement = Placement(failures=0)
     tries = 0
