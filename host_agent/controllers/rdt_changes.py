@@ -103,7 +103,7 @@ def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Sc
             else:
                 both = before & new
                 anchor = anchors[domain]
-                narrow = both if both & anchor == anchor else anchor
+                narrow = both if both in (before, new) or both & anchor == anchor else anchor
             result.setdefault(name, {})[domain] = narrow
     return result
 

@@ -9,10 +9,12 @@ Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
 - BE VMs borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that lose
   least bandwidth by it are merged (each domain then has the lowest level of its members, so an LC never gets hurt).
   Every BE VM has a monitoring group in its class; it tells after a restart who is in which class.
-- Root's mask is shrunk to the shared run in every domain; it is full again when no LC is left.
+- Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
+  that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
 - An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
 
-The plan is a function of what is there: planning on the state that a plan has produced changes nothing.
+The plan is a function of what is there and of what root was found with: planning on the state that a plan has produced
+changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,8 +107,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """All that should be: root's masks ({} to leave them), our groups, where each VM belongs, who is refused.
+    """All that should be: root's masks, our groups, where each VM belongs, who is refused.
 
+    :ivar found: root's masks before we shrank them, in the domains where this plan keeps them shrunk; to be remembered
+        and given to the next :func:`plan`
     :ivar anchors: L3 domain -> ways that always belong to the shared run (needed to order the writes)
     """
 
@@ -115,6 +119,7 @@ class PartitionPlan:
     vms: tuple[VmPartition, ...]
     refused: tuple[Refusal, ...] = ()
     anchors: Mapping[int, int] = field(default_factory=dict)
+    found: Schemata = field(default_factory=dict)
 
     def get(self, uuid: str) -> VmPartition | None:
         """Return where a VM belongs, None when it was refused or is unknown."""
@@ -142,6 +147,8 @@ def plan(
     wanted: Sequence[WantedPartition],
     settings: PartitionSettings = PartitionSettings(),
     homes: Mapping[str, str] | None = None,
+    *,
+    found: Schemata | None = None,
 ) -> PartitionPlan:
     """Decide which groups there should be.
 
@@ -150,9 +157,11 @@ def plan(
     :param wanted: all managed VMs that run here, in any order
     :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups tell it too, so
         it matters only where RMIDs are too few for one per VM
+    :param found: of the plan that was applied last, None when that is not known
     """
+    before = _as_found(capabilities, actual, found, settings)
     lines = {
-        domain: _line(capabilities, actual, domain, settings)
+        domain: _line(capabilities, actual, domain, settings, _union(before, domain))
         for domain in _l3_domains(capabilities)
     }
     lcs, refused = _admit_by_capability(capabilities, actual, wanted)
@@ -176,7 +185,8 @@ def plan(
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
         schemata = _schemata(capabilities, shared | own, {})
         groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
-        against = _against(lines, actual, own, lc_group(lc.uuid), settings)
+        open_root = {} if settings.shrink_root else before
+        against = _against(actual, own, lc_group(lc.uuid), open_root)
         amounts = tuple(Reason(f"ways_l3_{d}", own[d].bit_count(), lc.ways[d]) for d in sorted(own))
         exclusive = bool(own) and not against
         vms.append(
@@ -190,9 +200,9 @@ def plan(
             monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
             reasons = _be_reasons(capabilities, be, be_class, monitor)
             vms.append(VmPartition(be.uuid, Tier.BE, be_class.name, monitor, False, reasons))
-    root = _schemata(capabilities, shared, None) if settings.shrink_root else {}
     anchors = {domain: line.anchor for domain, line in lines.items()}
-    return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors)
+    root, shrunk = _shrunk_root(before, lines, layouts) if settings.shrink_root else (before, {})
+    return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors, shrunk)
 
 
 # -- latency-critical VMs --
@@ -204,20 +214,25 @@ def _l3_domains(capabilities: Capabilities) -> tuple[int, ...]:
 
 def _mask(group: GroupState, domain: int) -> int:
     """Return the ways of a group in a domain; with CDP those for code and for data together."""
-    masks = (
-        values.get(domain, 0) for name, values in group.schemata.items() if name.startswith("L3")
-    )
+    return _union(group.schemata, domain)
+
+
+def _union(schemata: Schemata, domain: int) -> int:
     total = 0
-    for mask in masks:
-        total |= mask
+    for name, values in schemata.items():
+        total |= values.get(domain, 0) if name.startswith("L3") else 0
     return total
 
 
 def _line(
-    capabilities: Capabilities, actual: Actual, domain: int, settings: PartitionSettings
+    capabilities: Capabilities,
+    actual: Actual,
+    domain: int,
+    settings: PartitionSettings,
+    root: int,
 ) -> Line:
+    """Describe a domain's ways; ``root`` is the mask that root was found with."""
     cache = capabilities.l3[0]
-    root = _mask(actual.root, domain)
     locked = fenced = strangers = 0
     for group in actual.foreign:
         mask = _mask(group, domain)
@@ -233,6 +248,70 @@ def _line(
         strangers=strangers,
         shared_min=settings.shared_ways_min,
     )
+
+
+def _as_found(
+    capabilities: Capabilities,
+    actual: Actual,
+    remembered: Schemata | None,
+    settings: PartitionSettings,
+) -> Schemata:
+    """Return root's masks as they were before we shrank them.
+
+    What is remembered counts; whoever changes root while an LC is there is put right. If the memory is lost, all ways
+    are taken for root's where an LC's group stands apart from it.
+    """
+    lost = remembered is None and settings.shrink_root
+    apart = _domains_apart(actual) if lost else frozenset()
+
+    def as_found(name: str, domain: int) -> int:
+        now = actual.root.schemata[name][domain]
+        before = (remembered or {}).get(name, {}).get(domain, 0)
+        if before:
+            return before
+        if domain in apart:
+            return _line(capabilities, actual, domain, settings, now).shared_run(0)
+        return now
+
+    return {
+        cache.name: {domain: as_found(cache.name, domain) for domain in cache.domains}
+        for cache in capabilities.l3
+    }
+
+
+def _domains_apart(actual: Actual) -> frozenset[int]:
+    """L3 domains where root and an LC's group have no way in common: there we have shrunk root."""
+    lcs = [group for group in actual.ours if group.name.startswith(_LC_PREFIX)]
+    domains = {
+        d for n, values in actual.root.schemata.items() if n.startswith("L3") for d in values
+    }
+    return frozenset(
+        d for d in domains if any(not _mask(lc, d) & _mask(actual.root, d) for lc in lcs)
+    )
+
+
+def _shrunk_root(
+    before: Schemata, lines: Mapping[int, Line], layouts: Mapping[int, Layout]
+) -> tuple[Schemata, Schemata]:
+    """Return root's masks beside the LCs, and what it was found with where they differ."""
+    root = {
+        name: {d: _beside(mask, lines[d], layouts[d]) for d, mask in masks.items()}
+        for name, masks in before.items()
+    }
+    shrunk = {
+        name: {d: mask for d, mask in masks.items() if root[name][d] != mask}
+        for name, masks in before.items()
+    }
+    return root, {name: masks for name, masks in shrunk.items() if masks}
+
+
+def _beside(found: int, line: Line, layout: Layout) -> int:
+    """Return what root may keep of the mask it was found with; if that is too little, the shared run."""
+    taken = line.locked | sum(layout.masks.values())
+    if not found & taken:
+        return found
+    kept = found & layout.shared
+    return kept if kept.bit_count() >= line.min_bits else layout.shared
 
 
 def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
@@ -328,16 +407,12 @@ def _refuse(
 
 
 def _against(
-    lines: Mapping[int, Line],
-    actual: Actual,
-    own: Mapping[int, int],
-    name: str,
-    settings: PartitionSettings,
+    actual: Actual, own: Mapping[int, int], name: str, open_root: Schemata
 ) -> tuple[Reason, ...]:
-    """Return what stands against an LC's ways being nobody else's."""
+    """Return what stands against an LC's ways being nobody else's; ``open_root``: root's masks that are not shrunk."""
     found = []
     for domain, mask in sorted(own.items()):
-        if not settings.shrink_root and mask & _mask(actual.root, domain):
+        if mask & _union(open_root, domain):
             found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", "root"))
         for group in actual.foreign:
             if mask & _mask(group, domain):

@@ -22,6 +22,7 @@ from host_agent.privileged.shapes import PartitionPlace, PartitionReport, Partit
 from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator
 from host_agent.rdt.files import OsFiles
+from host_agent.rdt.memory import RootMemory
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX
 from placement_traits.errors import NumaExtError
@@ -55,13 +56,19 @@ def partition(
     """
     resctrl = tree(paths)
     actuator = _actuator(paths, resctrl, write)
+    memory = RootMemory(paths.state, paths.proc)
     wanted = [_wanted(wish) for wish in wishes]
     settings = PartitionSettings(shrink_root=shrink_root, shared_ways_min=shared_ways_min)
     try:
         if not wanted and not resctrl.available():
             return PartitionReport((), (), "")
-        decided = plan(resctrl.capabilities(), resctrl.actual(), wanted, settings)
+        found = memory.recall()
+        decided = plan(resctrl.capabilities(), resctrl.actual(), wanted, settings, found=found)
+        if write:
+            memory.keep_both(found or {}, decided.found)
         writes = actuator.apply(decided)
+        if write:
+            memory.keep(decided.found)
     except (NumaExtError, OSError) as error:
         places = tuple(PartitionPlace(w.uuid, "", "", False, (), 0, str(error)) for w in wishes)
         return PartitionReport((), places, str(error))
@@ -118,13 +125,16 @@ def foreign_groups(paths: HostPaths) -> int:
 
 
 def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
-    """Remove all our groups and give root all ways and all bandwidth back.
+    """Remove all our groups and give root back what it was found with, all ways where that is not known any more.
 
     :returns: the commands, none where no resctrl is mounted
     :raises ResctrlError: the kernel refused one
     """
-    resctrl = tree(paths)
+    memory = RootMemory(paths.state, paths.proc)
     try:
-        return tuple(map(str, _actuator(paths, resctrl, write).reset()))
+        writes = _actuator(paths, tree(paths), write).reset(memory.recall())
     except ResctrlUnavailableError:
         return ()
+    if write:
+        memory.keep({})
+    return tuple(map(str, writes))

@@ -5,7 +5,7 @@ Three coarse operations with plain arguments, so that a privileged helper can si
 
 - :meth:`Executor.apply` – under the lock: read, compare, write the difference, read back;
 - :meth:`Executor.move_process` – all threads of a process into a group;
-- :meth:`Executor.reset` – as after mounting, as far as we changed it; needs no memory of what was done.
+- :meth:`Executor.reset` – undo what we changed; what root was found with should be remembered, but need not.
 
 Each compares before it writes and can be run again after a crash at any point, with the same end state.
 :class:`DryRun` answers with the same commands and touches nothing.
@@ -17,16 +17,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from host_agent.controllers.rdt_changes import Write, WriteKind, changes
-from host_agent.controllers.rdt_partition import (
-    PartitionPlan,
-)
+from host_agent.controllers.rdt_partition import PartitionPlan
 from host_agent.rdt.errors import ResctrlBusyError, ResctrlGoneError
 from host_agent.rdt.resctrl import MoveResult, Resctrl
 from host_agent.rdt.shapes import (
     ROOT_GROUP,
     SHAREABLE_MODE,
     Actual,
-    BandwidthUnit,
     CacheControl,
     Capabilities,
     GroupState,
@@ -51,7 +48,7 @@ class RdtActuator(Protocol):
     ) -> MoveResult:
         """Move all threads of a process, and ``extra`` ones outside it, into a group ("" is root)."""
 
-    def reset(self) -> tuple[Write, ...]:
+    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Undo everything of ours; return what was written."""
 
 
@@ -93,13 +90,15 @@ class Executor:
         capabilities = self._resctrl.capabilities()
         return self._until_done(lambda actual: _checked(capabilities, actual, plan))
 
-    def reset(self) -> tuple[Write, ...]:
-        """Remove our groups and give root all ways and all bandwidth back; strangers stay as they are.
+    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
+        """Give root back what it was found with and remove our groups; strangers and root's bandwidth stay as they are.
 
+        :param found: root's masks where they were shrunk (:attr:`PartitionPlan.found`). None when that is not known:
+            then root gets all ways that no stranger holds exclusively.
         :raises ResctrlError: the kernel refused a command
         """
         capabilities = self._resctrl.capabilities()
-        return self._until_done(lambda actual: _reset_writes(capabilities, actual))
+        return self._until_done(lambda actual: _reset_writes(capabilities, actual, found))
 
     def move_process(
         self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
@@ -170,9 +169,9 @@ class DryRun:
         """Return what :meth:`Executor.apply` would write; the same checks, the same errors."""
         return _checked(self._resctrl.capabilities(), self._resctrl.actual(), plan)
 
-    def reset(self) -> tuple[Write, ...]:
+    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Return what :meth:`Executor.reset` would write."""
-        return _reset_writes(self._resctrl.capabilities(), self._resctrl.actual())
+        return _reset_writes(self._resctrl.capabilities(), self._resctrl.actual(), found)
 
     def move_process(
         self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
@@ -200,36 +199,44 @@ def _checked(capabilities: Capabilities, actual: Actual, plan: PartitionPlan) ->
     return changes(actual, plan)
 
 
-def _reset_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
+def _reset_writes(
+    capabilities: Capabilities, actual: Actual, found: Schemata | None
+) -> tuple[Write, ...]:
     writes = [Write(WriteKind.REMOVE_GROUP, group.name) for group in actual.ours]
     writes += [
         Write(WriteKind.REMOVE_MONITOR, ROOT_GROUP, monitor) for monitor in actual.root.our_monitors
     ]
+    if found is None:
+        found = {
+            cache.name: dict.fromkeys(cache.domains, cache.cbm_mask) for cache in capabilities.l3
+        }
     target = {
-        cache.name: {d: _widest(cache, d, actual.foreign) for d in cache.domains}
+        cache.name: {
+            domain: _widest(cache, domain, mask, actual.foreign)
+            for domain, mask in found.get(cache.name, {}).items()
+        }
         for cache in capabilities.l3
     }
-    bandwidth = capabilities.bandwidth
-    if bandwidth and bandwidth.unit is BandwidthUnit.PERCENT:
-        target["MB"] = dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)
     differs = _differs(actual.root.schemata, target)
     if differs:
         writes.append(Write(WriteKind.SCHEMATA, ROOT_GROUP, schemata=differs))
     return tuple(writes)
 
 
-def _widest(cache: CacheControl, domain: int, foreign: Sequence[GroupState]) -> int:
-    """Return the longest run of ways that no stranger holds exclusively: all ways on a host without such."""
-    free = cache.cbm_mask
+def _widest(cache: CacheControl, domain: int, wanted: int, foreign: Sequence[GroupState]) -> int:
+    """Return the longest run of ``wanted`` ways that no stranger holds exclusively: all on a host without such."""
+    free = wanted
     for group in foreign:
         if group.mode != SHAREABLE_MODE:
             free &= ~group.schemata.get(cache.name, {}).get(domain, 0)
+    if free == wanted:
+        return wanted  # the mask that was there, with holes if it had some
     runs = []
     while free:
         run = free & ~(free + (free & -free))
         runs.append(run)
         free &= ~run
-    return max(runs, key=int.bit_count, default=cache.cbm_mask)
+    return max(runs, key=int.bit_count, default=wanted)
 
 
 def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:

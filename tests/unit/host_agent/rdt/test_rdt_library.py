@@ -13,6 +13,9 @@ from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_profiles import LINUX_6_1
 from host_agent.hostmodel.resctrl_shape import AMD, INTEL, Shape
 from host_agent.hostmodel.resctrl_threads import ThreadTable, Traffic
+from host_agent.paths import HostPaths
+from host_agent.privileged import partitions
+from host_agent.privileged.shapes import PartitionWish
 from host_agent.rdt.errors import (
     ResctrlBusyError,
     ResctrlError,
@@ -252,6 +255,77 @@ def test_reset_spares_ways_that_a_stranger_holds_exclusively() -> None:
     assert model.listdir("").count("stranger") == 1
     assert Resctrl(model).actual().root.schemata["L3"] == {0: 0xFF0}
     assert Resctrl(model).actual().ours == ()
+
+
+def test_reset_leaves_the_bandwidth_of_root_alone() -> None:
+    """We never write it, so it is not ours to give back."""
+    model = ResctrlModel()
+    model.write("schemata", "MB:0=50\n")
+    Executor(Resctrl(model)).apply(wanted_plan(model))
+
+    Executor(Resctrl(model)).reset()
+
+    assert Resctrl(model).actual().root.schemata == {"L3": {0: 0xFFF}, "MB": {0: 50}}
+
+
+@pytest.fixture
+def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[HostPaths, Resctrl]:
+    """A host whose operator gave root eight of its twelve ways, and the agent's folder."""
+    model = ResctrlModel()
+    model.write("schemata", "L3:0=ff\n")
+    resctrl = Resctrl(model)
+    monkeypatch.setattr(partitions, "tree", lambda _paths: resctrl)
+    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("first\n")
+    return HostPaths(proc=tmp_path / "proc", state=tmp_path / "state"), resctrl
+
+
+LC_WISH = PartitionWish(LC, "LC", (0,), ((0, 4),), (), False)
+BE_WISH = PartitionWish(BE, "BE", (0,), (), ((0, 30),), False)
+
+
+def test_root_is_given_back_as_found_whoever_remembers(
+    operators_host: tuple[HostPaths, Resctrl],
+) -> None:
+    """Each call stands for an agent that has just been restarted."""
+    paths, resctrl = operators_host
+    for wishes, root in (([BE_WISH], 0xFF), ([LC_WISH, BE_WISH], 0xF0), ([BE_WISH], 0xFF)):
+        assert partitions.partition(paths, wishes, True, 1, True).problem == ""
+        assert resctrl.actual().root.schemata["L3"] == {0: root}
+    partitions.partition(paths, [LC_WISH], True, 1, True)
+    partitions.reset(paths, True)
+
+    assert resctrl.actual().root.schemata["L3"] == {0: 0xFF}
+    assert resctrl.actual().ours == ()
+
+
+def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
+    paths, _resctrl = operators_host
+    partitions.partition(paths, [LC_WISH], True, 1, False)
+    partitions.reset(paths, False)
+
+    assert not paths.state.exists()
+
+
+def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
+    paths, resctrl = operators_host
+    partitions.partition(paths, [LC_WISH], True, 1, True)
+    (paths.proc / "sys/kernel/random/boot_id").write_text("second\n")
+    partitions.reset(paths, True)
+
+    assert resctrl.actual().root.schemata["L3"] == {0: 0xFFF}
+
+
+def test_a_folder_that_cannot_be_written_costs_the_memory_only(
+    operators_host: tuple[HostPaths, Resctrl], caplog: pytest.LogCaptureFixture
+) -> None:
+    paths, resctrl = operators_host
+    paths.state.write_text("not a folder")
+
+    assert partitions.partition(paths, [LC_WISH], True, 1, True).problem == ""
+    assert resctrl.actual().root.schemata["L3"] == {0: 0xF0}
+    assert "cannot be written" in caplog.text
 
 
 def test_threads_of_a_process_that_is_gone_are_none(tmp_path: Path) -> None:

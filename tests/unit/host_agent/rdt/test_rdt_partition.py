@@ -25,6 +25,7 @@ from host_agent.rdt.shapes import (
     Capabilities,
     GroupState,
     Monitoring,
+    Schemata,
     is_contiguous,
     validate,
     validate_budget,
@@ -51,6 +52,7 @@ class Host:
         for name, mask in self.strangers.items():
             self.groups[name] = self._state(name, mask)
         self.homes: dict[str, str] = {}
+        self.found: Schemata | None = {}
 
     @property
     def full(self) -> int:
@@ -75,7 +77,7 @@ class Host:
 
     def plan(self, *wanted: WantedPartition, **choices: object) -> PartitionPlan:
         chosen = PartitionSettings(**choices)  # type: ignore[arg-type]
-        return plan(self.capabilities, self.actual, wanted, chosen, self.homes)
+        return plan(self.capabilities, self.actual, wanted, chosen, self.homes, found=self.found)
 
     def perform(self, write: Write) -> None:
         """Do what the kernel would do."""
@@ -100,6 +102,7 @@ class Host:
         for write in changes(self.actual, found):
             self.perform(write)
         self.homes = {vm.uuid: vm.group for vm in found.vms}
+        self.found = found.found
         return found
 
     def mask(self, group: str, domain: int = 0) -> int:
@@ -237,6 +240,53 @@ def test_root_is_not_widened_over_a_stranger_that_was_kept_apart() -> None:
     assert host.mask("numa_ext-be-0") == 0xFF0
 
 
+def test_without_an_lc_root_keeps_what_an_operator_gave_it() -> None:
+    host = Host()
+    host.groups[""] = host._state("", 0x00F)
+    host.apply(be(B))
+
+    assert host.mask("") == 0x00F
+
+
+def test_root_is_given_back_as_it_was_found() -> None:
+    host = Host()
+    host.groups[""] = host._state("", 0x03F)
+    host.apply(lc(A, 4))
+    assert (host.mask(lc_group(A)), host.mask(""), host.mask("", 1)) == (0x00F, 0x030, 0x03F)
+    host.apply(lc(A, 6))
+    assert host.mask("") == 0xFC0  # nothing of its own is left: it shares with the others
+    host.apply()
+
+    assert host.mask("") == 0x03F
+    assert host.found == {}
+
+
+def test_root_gets_a_strangers_ways_back_if_it_had_them() -> None:
+    host = Host(strangers={"libvirt": 0x00F})
+    host.apply(lc(A, 2))
+    assert host.mask("") == 0xFC0
+    host.apply()
+
+    assert host.mask("") == host.full
+
+
+def test_a_shrunk_root_without_memory_gets_all_ways_back() -> None:
+    host = Host()
+    host.apply(lc(A, 4))
+    host.found = None
+    host.apply()
+
+    assert host.mask("") == host.full
+
+
+def test_leaving_root_alone_from_now_on_gives_its_ways_back() -> None:
+    host = Host()
+    host.apply(lc(A, 3))
+    host.apply(lc(A, 3), shrink_root=False)
+
+    assert host.mask("") == host.full
+
+
 def test_root_can_be_left_alone_but_then_nobody_is_exclusive() -> None:
     host = Host()
     vm = host.apply(lc(A, 3), shrink_root=False).get(A)
@@ -347,7 +397,12 @@ def hosts(draw: st.DrawFn) -> Host:
     domains = tuple(range(draw(st.sampled_from([1, 2, 4]))))
     closids = draw(st.sampled_from([4, 8, 16]))
     rmids = draw(st.sampled_from([16, 32, 64]))
-    return Host(ways, min_bits, shareable, closids, rmids, domains, strangers)
+    host = Host(ways, min_bits, shareable, closids, rmids, domains, strangers)
+    if draw(st.booleans()):  # an operator has chosen root's ways
+        first = draw(st.integers(0, ways - min_bits))
+        length = draw(st.integers(min_bits, ways - first))
+        host.groups[""] = host._state("", ((1 << length) - 1) << first)
+    return host
 
 
 @st.composite
@@ -407,12 +462,14 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
                 least = min(mask.bit_count(), planned[name][domain].bit_count())
                 assert masks[name].bit_count() >= least, f"{write}: {name} lost ways"
     host.homes = {vm.uuid: vm.group for vm in found.vms}
+    host.found = found.found
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
     host = data.draw(hosts())
+    root = host.groups[""]
     present: dict[str, WantedPartition] = {}
     for number in range(data.draw(st.integers(1, 7))):
         if present and data.draw(st.integers(0, 2)) == 0:
@@ -427,6 +484,8 @@ def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
         again = host.plan(*reversed(wanted))
         assert changes(host.actual, again) == (), "planning on the planned state changes something"
         assert {r.uuid for r in again.refused} == {r.uuid for r in found.refused}
+    host.apply()
+    assert host.actual.root.schemata == root.schemata, "root is not given back as it was found"
 
 
 @settings(max_examples=50, deadline=None)
