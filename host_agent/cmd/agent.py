@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from host_agent import assembly
 from host_agent import conf as agent_conf
+from host_agent.metrics import Metrics, serve
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("host_agent")
@@ -47,15 +48,22 @@ def _run(conf: agent_conf.Conf) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     if conf.agent.metrics_port and not conf.dry_run:
-        from host_agent.metrics import serve
-
-        serve(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
+        _expose(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
     if parts.publisher is not None:
         parts.publisher.start()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0
+
+
+def _expose(metrics: Metrics, address: str, port: int) -> None:
+    """Start the endpoint; servers are worth more than figures, so a port that is taken is only told."""
+    try:
+        serve(metrics, address, port)
+    except OSError as error:
+        reason = error.strerror or error
+        LOG.warning("no metrics on %s:%s, see [agent]metrics_port: %s", address, port, reason)
 
 
 def _once(parts: assembly.Parts) -> None:

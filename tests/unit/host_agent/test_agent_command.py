@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's start: what may be missing, and what must be told."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from host_agent.cmd import agent
+from host_agent.metrics import Metrics
+
+
+def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent._expose(Metrics(), "127.0.0.1", port)
+    (record,) = caplog.records
+    assert f"no metrics on 127.0.0.1:{port}" in record.message
+
+
+def test_a_state_folder_that_cannot_be_written_is_told_in_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}/file/state\n")
+    assert agent.main([f"--config-file={config}"]) == 1
+    assert "give [agent]state_dir a folder" in caplog.text
