@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from host_agent.controllers.rdt_layout import steps
-from host_agent.controllers.rdt_partition import GroupPlan, PartitionPlan
-from host_agent.rdt.shapes import ROOT_GROUP, Actual, Schemata, format_schemata
+from host_agent.controllers.rdt_partition import GroupPlan, PartitionPlan, vm_monitor
+from host_agent.rdt.shapes import ROOT_GROUP, Actual, GroupState, Schemata, format_schemata
 
 
 class WriteKind(StrEnum):
     """Commands of resctrl."""
 
+    MOVE_THREADS = "move threads"
     REMOVE_GROUP = "remove group"
     REMOVE_MONITOR = "remove monitor"
     CREATE_GROUP = "create group"
@@ -22,30 +23,38 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One command on the resctrl tree."""
+    """One command on the resctrl tree.
+
+    :ivar target: control group that all threads of ``group``/``monitor`` are moved to
+    """
 
     kind: WriteKind
     group: str
     monitor: str = ""
     schemata: Schemata = field(default_factory=dict)
+    target: str = ""
 
     def __str__(self) -> str:
         place = f"{self.group or '(root)'}/{self.monitor}".rstrip("/")
         values = format_schemata(self.schemata).strip().replace("\n", " ")
+        if self.kind is WriteKind.MOVE_THREADS:
+            values = f"to {self.target or '(root)'}"
         return f"{self.kind} {place} {values}".rstrip()
 
 
 def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
     """List the commands that lead from what is to what should be, and nothing that is already so.
 
-    Order: remove (frees CLOSIDs), create, take ways and bandwidth away from those who share, move LCs one by one (never
-    two of them overlap, none ever has less than the smaller of its old and new amount), give the rest to those who
-    share, monitor. A new group's default mask counts for nothing, for no thread is in it yet.
+    Order: move threads out of what goes, remove (frees CLOSIDs), create, take ways and bandwidth away from those who
+    share, move LCs one by one (never two of them overlap, none ever has less than the smaller of its old and new
+    amount), give the rest to those who share, monitor. A new group's default mask counts for nothing, for no thread is
+    in it yet.
     """
     planned = {group.name: group for group in wanted.groups}
     writes: list[Write] = []
     now: dict[str, dict[str, dict[int, int]]] = {}
     for state in actual.groups:
+        writes += _evacuations(state, actual, wanted)
         if state.ours and state.name not in planned:
             writes.append(Write(WriteKind.REMOVE_GROUP, state.name))
             continue
@@ -76,6 +85,24 @@ def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
             Write(WriteKind.CREATE_MONITOR, name, m) for m in group.monitors if m not in have
         ]
     return tuple(writes)
+
+
+def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> list[Write]:
+    """Move the threads of each VM that does not stay in a group before its monitoring group, or all of it, goes.
+
+    They go straight to the VM's other class if that is there, else they would run in root without a limit meanwhile;
+    and to root when the VM is not managed any more, else they would stay in a class that is others' now. Without a
+    monitoring group (too few RMIDs) nobody knows which threads are whose: then a class that goes leaves its threads in
+    root until the agent moves them, and a VM that is let go stays in a class that others keep.
+    """
+    homes = {vm_monitor(vm.uuid): vm.group for vm in wanted.vms}
+    there = {group.name for group in actual.groups}
+    writes = []
+    for monitor in state.our_monitors if state.ours else ():
+        home = homes.get(monitor, ROOT_GROUP)
+        if home != state.name and home in there:
+            writes.append(Write(WriteKind.MOVE_THREADS, state.name, monitor, target=home))
+    return writes
 
 
 def _write(now: dict[str, dict[str, dict[int, int]]], group: str, target: Schemata) -> list[Write]:

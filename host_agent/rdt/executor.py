@@ -146,6 +146,10 @@ class Executor:
 
     def _perform(self, write: Write) -> None:
         match write.kind:
+            case WriteKind.MOVE_THREADS:
+                self._resctrl.move_tasks(
+                    write.target, "", lambda: self._resctrl.tasks(write.group, write.monitor)
+                )
             case WriteKind.REMOVE_GROUP:
                 self._resctrl.remove_group(write.group)
             case WriteKind.REMOVE_MONITOR:

@@ -328,6 +328,60 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     assert "cannot be written" in caplog.text
 
 
+BES = tuple(f"{digit * 8}-bbbb-4000-8000-00000000000{digit}" for digit in "123")
+
+
+def be_wish(uuid: str) -> WantedPartition:
+    return WantedPartition(uuid, Tier.BE, frozenset({0}), mba_percent={0: 30})
+
+
+class Watched(ResctrlModel):
+    """Notes whether a thread was ever in root after a command."""
+
+    in_root: frozenset[int] = frozenset()
+
+    def rmdir(self, path: str) -> None:
+        super().rmdir(path)
+        self.in_root |= Resctrl(self).tasks("")
+
+
+def shared_class(closids: int) -> tuple[Watched, Executor]:
+    """Three BE VMs with one thread each (1, 2, 3), dealt to the classes of a host with so many CLOSIDs."""
+    model = Watched(Shape(closids=closids), threads=ThreadTable([1, 2, 3]))
+    resctrl = Resctrl(model)
+    executor = Executor(resctrl)
+    decided = plan(resctrl.capabilities(), resctrl.actual(), [be_wish(uuid) for uuid in BES])
+    executor.apply(decided)
+    for tid, vm in enumerate(decided.vms, start=1):
+        resctrl.move_tasks(vm.group, vm.monitor, lambda tid=tid: [tid])  # type: ignore[misc]
+    return model, executor
+
+
+def test_threads_of_merged_classes_are_never_without_a_limit() -> None:
+    model, executor = shared_class(closids=4)
+    resctrl = Resctrl(model)
+    lc = WantedPartition(LC, Tier.LC, frozenset({0}), ways={0: 4})
+    wanted = [be_wish(uuid) for uuid in BES]
+
+    written = executor.apply(plan(resctrl.capabilities(), resctrl.actual(), [*wanted, lc]))
+
+    assert WriteKind.REMOVE_GROUP in [write.kind for write in written]
+    assert model.in_root == frozenset()
+
+
+def test_a_vm_that_is_no_longer_managed_leaves_the_class_it_shared() -> None:
+    model, executor = shared_class(closids=2)
+    resctrl = Resctrl(model)
+    assert len(resctrl.actual().ours) == 1
+
+    wanted = [be_wish(uuid) for uuid in BES[1:]]
+    written = executor.apply(plan(resctrl.capabilities(), resctrl.actual(), wanted))
+
+    assert resctrl.tasks("") == {1}
+    assert resctrl.tasks("numa_ext-be-0") == {2, 3}
+    assert str(written[0]) == "move threads numa_ext-be-0/numa_ext-vm-11111111-bbbb to (root)"
+
+
 def test_threads_of_a_process_that_is_gone_are_none(tmp_path: Path) -> None:
     model = ResctrlModel()
     resctrl = Resctrl(model)
