@@ -17,6 +17,7 @@ from host_agent.rdt.errors import ResctrlError
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import ROOT_GROUP, Actual, is_bandwidth
 from placement_traits.errors import NumaExtError
+from placement_traits.names import Tier
 from placement_traits.topology import HostTopology
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -46,13 +47,13 @@ class _Groups:
     """Which group holds a thread, and what the group has; one reading of the tree."""
 
     def __init__(self, resctrl: Resctrl) -> None:
-        self._actual: Actual | None = None
+        self.actual: Actual | None = None
         self._group_of: dict[int, str] = {}
         if not resctrl.available():
             return
         with resctrl.lock(exclusive=False):
-            self._actual = resctrl.actual()
-            for group in self._actual.groups:
+            self.actual = resctrl.actual()
+            for group in self.actual.groups:
                 try:
                     for tid in resctrl.tasks(group.name):
                         self._group_of[tid] = group.name
@@ -61,11 +62,11 @@ class _Groups:
 
     def of(self, tid: int) -> str | None:
         """Return the group of a thread, None where nothing is mounted."""
-        return None if self._actual is None else self._group_of.get(tid, ROOT_GROUP)
+        return None if self.actual is None else self._group_of.get(tid, ROOT_GROUP)
 
     def values(self, name: str, domains: Iterable[int]) -> tuple[dict[int, str], dict[int, int]]:
         """Return masks and bandwidth of a group, by L3 domain."""
-        group = self._actual.get(name) if self._actual else None
+        group = self.actual.get(name) if self.actual else None
         masks, bandwidth = {}, {}
         for resource, values in (group.schemata if group else {}).items():
             for domain in set(domains) & set(values):
@@ -74,6 +75,25 @@ class _Groups:
                 elif is_bandwidth(resource):
                     bandwidth[domain] = values[domain]
         return dict(sorted(masks.items())), dict(sorted(bandwidth.items()))
+
+
+def exclusive(actual: Actual | None, name: str | None, domains: Sequence[int]) -> bool:
+    """Tell whether no other group, root's and foreign ones included, may use the L3 ways of a group.
+
+    :param actual: the groups as they are, None where nothing is mounted
+    :param domains: L3 domains of the server's CPUs
+    """
+    group = actual.get(name) if actual and name else None
+    if actual is None or group is None:
+        return False
+    return not any(
+        values.get(domain, 0) & other.schemata.get(resource, {}).get(domain, 0)
+        for other in actual.groups
+        if other.name != name
+        for resource, values in group.schemata.items()
+        if resource.startswith("L3")
+        for domain in domains
+    )
 
 
 def _row(
@@ -89,6 +109,7 @@ def _row(
     of_vcpus = {groups.of(thread.tid) for thread in threads if thread.role == Role.VCPU}
     group = of_vcpus.pop() if len(of_vcpus) == 1 else None
     masks, bandwidth = groups.values(group, domains) if group is not None else ({}, {})
+    critical = workload.tier is Tier.LC
     why = str(workload.unmanaged) if workload.unmanaged else "; ".join(reasons)
     return {
         "server": workload.title,
@@ -103,6 +124,7 @@ def _row(
         "memory_mb": {node: round(mb) for node, mb in sorted(guest.resident_mb.items())},
         "rdt_group": "(root)" if group == ROOT_GROUP else group,
         "l3_mask": masks,
+        "exclusive": exclusive(groups.actual, group, domains) if critical else None,
         "mba": bandwidth,
         "threads": {name or "(root)": number for name, number in sorted(held.items())},
         "gpus": guest.gpu_rows,

@@ -29,6 +29,7 @@ from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import NumaExtError
+from placement_traits.names import Tier
 
 LOG = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Executor:
         self._partitioned: _Partitioned | None = None
         self._told: dict[tuple[str, str], str] = {}
         self._decided: dict[str, Assignment] = {}
+        self._places: dict[str, PartitionPlace] = {}
 
     def apply(self, decision: Decision, observation: Observation) -> dict[str, Outcome]:
         """Make a decision true as far as this round's limits allow.
@@ -126,6 +128,7 @@ class Executor:
             self._fail(observation.get(uuid), "decide", text)
         for uuid in set(self._decided) - {wanted.uuid for wanted in decision.assignments}:
             gone = self._decided.pop(uuid)
+            self._places.pop(uuid, None)
             self._told = {key: said for key, said in self._told.items() if key[0] != uuid}
             self._journal.write(Entry("gone", Result.NOTED, uuid, what={"nodes": gone.nodes}))
 
@@ -205,11 +208,23 @@ class Executor:
         return places
 
     def _tell_place(self, guest: Guest | None, place: PartitionPlace, told: str) -> None:
-        what = {"group": place.group, "monitor": place.monitor, "threads": place.moved}
+        what = {
+            "group": place.group,
+            "monitor": place.monitor,
+            "threads": place.moved,
+            "exclusive": place.exclusive,
+        }
+        # What a fresh agent finds is no news, but for a server that is not as protected as it was promised.
+        before = self._places.get(place.uuid) or place._replace(exclusive=_critical(guest))
+        self._places[place.uuid] = place
         if place.problem and place.problem != told:
             self._fail(guest, "join", place.problem, what=what)
         elif place.moved:
             self._done(guest, "join", what=what, reasons=place.reasons)
+        elif not place.problem and _standing(place) != _standing(before):
+            self._tell(guest, "place", Result.NOTED, what=what, reasons=place.reasons)
+        if _critical(guest) and before.exclusive and not place.exclusive and not place.problem:
+            LOG.warning("server %s is not exclusive: %s", place.uuid, "; ".join(place.reasons))
 
     # -- pages ---------------------------------------------------------------------------------------------------------
 
@@ -301,6 +316,14 @@ class Executor:
         server = guest.uuid if guest else ""
         title = guest.workload.title if guest else ""
         self._journal.write(Entry(action, result, server, title, **more))
+
+
+def _critical(guest: Guest | None) -> bool:
+    return guest is not None and guest.workload.tier is Tier.LC
+
+
+def _standing(place: PartitionPlace) -> tuple[str, bool, tuple[str, ...]]:
+    return place.group, place.exclusive, tuple(place.reasons)
 
 
 def _threads(wishes: tuple[PartitionWish, ...], observation: Observation) -> frozenset[int]:

@@ -46,6 +46,7 @@ class FakeHost:
     :ivar libvirt_down: libvirt does not answer
     :ivar stubborn: threads that do not go where they are put
     :ivar sampled: what every sample finds (node -> pages); None: the truth
+    :ivar against: what keeps latency-critical servers from being exclusive, "" for nothing
     :ivar move_kb: memory that one call of ``move_memory`` can move, KiB
     """
 
@@ -60,6 +61,7 @@ class FakeHost:
     jobs: set[str] = field(default_factory=set)
     move_kb: int = 1 << 40
     sampled: dict[int, int] | None = None
+    against: str = ""
     listings: int = 0
     waits: list[float] = field(default_factory=list)
     _tid: int = 1000
@@ -184,7 +186,15 @@ class FakeHost:
     ) -> PartitionReport:
         self.partition_calls += 1
         places = tuple(
-            PartitionPlace(w.uuid, f"numa_ext-{w.tier}", "", w.tier == "LC", (), 0, "")
+            PartitionPlace(
+                w.uuid,
+                f"numa_ext-{w.tier}",
+                "",
+                w.tier == "LC" and not self.against,
+                (self.against,) if w.tier == "LC" and self.against else (),
+                0,
+                "",
+            )
             for w in wishes
         )
         writes: tuple[str, ...] = ()

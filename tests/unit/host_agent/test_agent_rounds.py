@@ -481,6 +481,30 @@ def test_partitions_are_asked_for_only_when_something_changed(bench: Bench) -> N
     assert bench.host.partition_calls == 2
 
 
+def test_lost_exclusiveness_is_told_once_and_its_return_too(
+    make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=0.0)))
+    bench.host.boot(lc())
+    bench.round()
+    for against in ("foreign_group=other", "foreign_group=other", "", ""):
+        bench.host.against = against
+        bench.round()
+    assert [(e.what["exclusive"], list(e.reasons)) for e in bench.told("place")] == [
+        (False, ["foreign_group=other"]),
+        (True, []),
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_fresh_agent_tells_what_is_not_exclusive(bench: Bench) -> None:
+    bench.host.boot(lc())
+    bench.host.boot(be())
+    bench.host.against = "foreign_group=other"
+    bench.round()
+    assert [entry.title for entry in bench.told("place")] == ["lc"]
+
+
 def test_metrics_are_named_in_one_table(bench: Bench) -> None:
     server = bench.host.boot(lc())
     bench.round()

@@ -10,6 +10,7 @@ import pytest
 from host_agent import assembly, console
 from host_agent.cmd import ctl
 from host_agent.journal import Entry, FileJournal, Result
+from host_agent.rdt.shapes import Actual, GroupState
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server
@@ -90,3 +91,16 @@ def test_explain_needs_no_libvirt_where_the_journal_knows(
     journal.close()
     host.libvirt_down = True
     assert "class_penalty=0" in run("explain", "web")[1]
+
+
+@pytest.mark.parametrize(("foreign", "exclusive"), [("f0", True), ("f8", False)])
+def test_exclusive_is_what_the_masks_say(foreign: str, exclusive: bool) -> None:
+    actual = Actual(
+        (
+            GroupState("", "shareable", {"L3": {0: 0xF0}}),
+            GroupState("numa_ext-lc-1", "shareable", {"L3": {0: 0xF}}),
+            GroupState("other", "shareable", {"L3": {0: int(foreign, 16)}}),
+        )
+    )
+    assert console.exclusive(actual, "numa_ext-lc-1", [0]) is exclusive
+    assert console.exclusive(None, "numa_ext-lc-1", [0]) is False
