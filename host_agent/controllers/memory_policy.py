@@ -13,8 +13,8 @@ bwap               canonical weights at DWP 0, then BWAP's search
 =================  ==========================================================
 
 Only a *floating* guest (without a nova NUMA topology) may be spread: the others are strict in the cells that nova
-accounted for them. Nova counts a floating guest's memory per host, not per cell, so a wish is clipped to what a node
-can hold beside what nova promised to strict guests there (:func:`fit`).
+accounted for them. Nova counts a floating guest's memory per host, not per cell, so a wish is clipped (:func:`fit`) to
+what a node can hold beside what nova promised to strict guests there (:class:`Room`).
 """
 
 from collections.abc import Collection, Mapping
@@ -110,16 +110,68 @@ def wanted_shares(
             return dwp_weights(canonical, workers, dwp)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory that floating guests may have on each node, dealt guest by guest within one decision.
+
+    Two marks keep pages from going to and fro: a page is let in only where the margin stays free behind it; pages leave
+    only where the promises to strict guests are not covered any more, and then until the margin is free again.
+
+    :param free_mb: node -> MiB free, less promises that are not resident yet; negative where those are not covered
+    :param margin_mb: MiB that stay free behind every page that is moved to a node
+    """
+
+    free_mb: Mapping[int, float]
+    margin_mb: float = 0.0
+
+    def limits_mb(self, resident_mb: Mapping[int, float]) -> dict[int, float]:
+        """Return node -> MiB that a guest may hold there, who holds ``resident_mb`` now."""
+        return {
+            node: max(0.0, resident_mb.get(node, 0.0) + self._more(free))
+            for node, free in self.free_mb.items()
+        }
+
+    def covers(
+        self, memory_mb: float, resident_mb: Mapping[int, float], nodes: Collection[int], home: bool
+    ) -> bool:
+        """Tell whether a guest fits on the nodes; one that lives there may use up the margin before it has to go."""
+        limits = self.limits_mb(resident_mb)
+        return memory_mb <= sum(
+            max(0.0, resident_mb.get(node, 0.0) + self.free_mb.get(node, 0.0))
+            if home
+            else limits.get(node, 0.0)
+            for node in nodes
+        )
+
+    def dealt(self, resident_mb: Mapping[int, float], granted_mb: Mapping[int, float]) -> "Room":
+        """Return what is left for the next guest: what this one gives up covers promises, but is not free yet."""
+        free = dict(self.free_mb)
+        for node, before in self.free_mb.items():
+            more = granted_mb.get(node, 0.0) - resident_mb.get(node, 0.0)
+            if more > 0:
+                free[node] = before - more
+            elif before < 0:
+                free[node] = min(self.margin_mb, before - more)
+        return Room(free, self.margin_mb)
+
+    def _more(self, free: float) -> float:
+        return 0.0 if 0 <= free <= self.margin_mb else free - self.margin_mb
+
+
 def fit(
-    shares: Shares, memory_mb: float, room_mb: Mapping[int, float], near: Collection[int] = ()
+    shares: Shares,
+    memory_mb: float,
+    room_mb: Mapping[int, float],
+    near: Collection[int] = (),
+    resident_mb: Mapping[int, float] | None = None,
 ) -> tuple[dict[int, float], tuple[Reason, ...]]:
-    """Clip shares to the room on each node and give the rest to the other wanted nodes, then to any node.
+    """Clip shares to the room on each node; the rest goes to other wanted nodes, stays where it is, or goes anywhere.
 
     :param shares: wanted shares
     :param memory_mb: resident memory of the guest, MiB
-    :param room_mb: node -> MiB that this guest may hold there: what is free beside the promises to strict guests and
-        the margin, plus what it holds there already
+    :param room_mb: node -> MiB that this guest may hold there (:meth:`Room.limits_mb`)
     :param near: nodes in order of preference for what the wanted nodes cannot take
+    :param resident_mb: node -> MiB that it holds there now: what has no better place is not moved
     :returns: shares that sum to 1 and fit, and one reason per node that was clipped
     :raises CapabilityMissingError: the room on all nodes together is smaller than the guest
     """
@@ -148,9 +200,11 @@ def fit(
         open_nodes -= full
         if not full:
             break
-    for node in (*near, *sorted(room_mb)):
-        grant = max(0.0, min(rest, limit.get(node, 0.0) - result[node]))
-        result[node] += grant
+    stays = {node: mb / memory_mb for node, mb in sorted((resident_mb or {}).items())}
+    anywhere = dict.fromkeys((*near, *sorted(room_mb)), 1.0)
+    for node, most in (*stays.items(), *anywhere.items()):
+        grant = max(0.0, min(rest, min(limit.get(node, 0.0), most) - result.get(node, 0.0)))
+        result[node] = result.get(node, 0.0) + grant
         rest -= grant
     clipped = tuple(
         Reason("room_on_node", f"node {node}: {result[node]:.3f}", f"wanted {share:.3f}")

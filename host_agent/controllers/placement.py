@@ -7,7 +7,7 @@ libvirt pinned them (emulator threads too: moving them to other CPUs would use C
 A *floating* server gets home nodes inside the CPUs that nova lets it share (``cpu_shared_set``). Sets of nodes are
 compared in this order, first difference decides:
 
-1. its memory fits beside what nova promised to bound servers there
+1. its memory fits beside what nova promised to bound servers and what floating ones before it were granted there
 2. there is a CPU for each vCPU
 3. fewest nodes
 4. no latency-critical server in the L3 domains (for one of those: nobody at all, but they are dedicated)
@@ -25,12 +25,12 @@ all bandwidth elsewhere.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
 from host_agent.assignment import Assignment, Decision, Guest, Observation
-from host_agent.controllers.memory_policy import fit, wanted_shares
+from host_agent.controllers.memory_policy import Room, fit, wanted_shares
 from host_agent.privileged.shapes import PartitionWish
 from host_agent.workloads import Activity
 from nova_numa_ext.policy.interference import penalty
@@ -65,7 +65,7 @@ class _Host:
     lc_l3: frozenset[int]
     lc_cores: frozenset[int]
     exclusive: frozenset[int]
-    room_mb: Mapping[int, float]
+    room: Room
     settings: PlacementSettings
 
 
@@ -112,6 +112,7 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
             continue
         assignments.append(found)
         placed.append(_placed(host, guest, found))
+        host = replace(host, room=_left(host.room, guest, found))
     return Decision(tuple(assignments), unplaced)
 
 
@@ -129,7 +130,7 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None),
         frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus),
         frozenset(exclusive),
-        _room(observation, settings.margin_mb),
+        Room(_free(observation), settings.margin_mb),
         settings,
     )
 
@@ -153,12 +154,9 @@ def _pinned(guest: Guest, topology: HostTopology) -> Iterable[int]:
         yield from chosen & online
 
 
-def _room(observation: Observation, margin_mb: int) -> dict[int, float]:
+def _free(observation: Observation) -> dict[int, float]:
     """MiB per node for floating servers: free, less what nova promised to bound servers and is not resident yet."""
-    room = {
-        node: float(observation.free_mb.get(node, 0) - margin_mb)
-        for node in observation.topology.node_ids
-    }
+    room = {node: float(observation.free_mb.get(node, 0)) for node in observation.topology.node_ids}
     for guest in observation.guests:
         for cell in guest.workload.domain.cells:
             if len(cell.host_nodes) == 1:
@@ -280,13 +278,13 @@ def _rank(
     quiet = _quiet_cpus(host, chosen, domain.vcpus)
     resident = guest.resident_mb
     has = sum(resident.get(node, 0.0) for node in nodes)
-    room = sum(max(0.0, host.room_mb.get(node, 0.0)) for node in nodes) + has
     domains = _l3_of(host.topology, quiet)
     living = sum(other.shared_vcpus for other in placed if not other.nodes.isdisjoint(nodes))
     total = sum(resident.values())
+    covered = host.room.covers(max(total, 1.0), resident, nodes, nodes == home)
     away = round(1.0 - has / total, 3) if total else 0.0
     return _Rank(
-        memory_lacks=room < max(total, 1.0),
+        memory_lacks=not covered and not domain.immovable,
         cpus_lack=len(chosen) < domain.vcpus,
         nodes=len(nodes),
         beside_lc=len(host.lc_l3 & domains),
@@ -350,15 +348,23 @@ def _memory(
     resident = guest.resident_mb
     if shares is None or not resident:
         return shares, tuple(reasons)
-    room = {
-        node: host.room_mb.get(node, 0.0) + resident.get(node, 0.0)
-        for node in host.topology.node_ids
-    }
     try:
-        fitting, clipped = fit(shares, sum(resident.values()), room, nodes)
+        limits = host.room.limits_mb(resident)
+        fitting, clipped = fit(shares, sum(resident.values()), limits, nodes, resident)
     except (CapabilityMissingError, InvalidValueError) as error:
         return None, (*reasons, Reason("memory_stays", str(error)))
     return fitting, (*reasons, *clipped)
+
+
+def _left(room: Room, guest: Guest, found: Assignment) -> Room:
+    """Room for the next server; pages that are not moved now neither take nor give any."""
+    if found.memory_shares is None or guest.pages_stay or guest.hands_off:
+        return room
+    resident = guest.resident_mb
+    total = sum(resident.values())
+    return room.dealt(
+        resident, {node: share * total for node, share in found.memory_shares.items()}
+    )
 
 
 # -- resource control --------------------------------------------------------------------------------------------------
