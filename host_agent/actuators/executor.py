@@ -27,6 +27,7 @@ from host_agent.conf import Settings
 from host_agent.journal import Entry, Journal, Result
 from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from host_agent.workloads import Activity
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
@@ -96,7 +97,10 @@ class Executor:
         work: list[tuple[Assignment, Guest, Difference]] = []
         for wanted in decision.assignments:
             guest = observation.get(wanted.uuid)
-            if guest is None or guest.hands_off:
+            if guest is None:
+                continue
+            self._tell_sight(guest)
+            if guest.hands_off:
                 continue
             outcomes[wanted.uuid], todo = self._pin(wanted, guest, observation)
             if todo is not None:
@@ -131,6 +135,13 @@ class Executor:
             self._places.pop(uuid, None)
             self._told = {key: said for key, said in self._told.items() if key[0] != uuid}
             self._journal.write(Entry("gone", Result.NOTED, uuid, what={"nodes": gone.nodes}))
+
+    def _tell_sight(self, guest: Guest) -> None:
+        """Say what could not be read of a server that runs: what cannot be seen is not controlled."""
+        if guest.problem and guest.workload.activity is Activity.RUNNING:
+            self._fail(guest, "observe", guest.problem)
+        else:
+            self._told.pop((guest.uuid, "observe"), None)
 
     # -- pins ----------------------------------------------------------------------------------------------------------
 

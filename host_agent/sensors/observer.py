@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 
 # A guest that has touched little of its memory is hit by few sampled pages, which say nothing: the full pass counts.
 _SAMPLE_MIN: Final = 100
+_NO_RAM: Final = "its memory was not found among its mappings, so its pages stay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ class Observer:
         except (NumaExtError, OSError) as error:
             return Guest(workload, problem=str(error), gpus=gpus)
         age = self._clock() - memory.at
-        return Guest(workload, process, memory.ram, age, sampled, gpus=gpus)
+        problem = "" if memory.ram else _NO_RAM
+        return Guest(workload, process, memory.ram, age, sampled, problem, gpus)
 
     def _ram(self, uuid: str, process: Process, *, full: bool) -> tuple[_Memory, bool]:
         known = self._memory.get(uuid)
@@ -158,13 +160,9 @@ class Observer:
         if known and same and not full:
             return known, False
         ram = self._privileged.guest_ram(uuid)
-        if not ram:
-            sentence = (
-                f"server {uuid}: its memory was not found among its mappings, so its pages stay"
-            )
-            self._warn(uuid, sentence)
         memory = _Memory(process.pid, process.started, ram, self._clock())
-        self._memory[uuid] = memory
+        if ram:  # a process that has just begun has not mapped it yet: look again
+            self._memory[uuid] = memory
         return memory, True
 
     def _sample(self, uuid: str, memory: _Memory) -> Mapping[int, float]:

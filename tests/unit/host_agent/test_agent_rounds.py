@@ -275,6 +275,30 @@ def test_one_broken_server_does_not_harm_the_others(bench: Bench) -> None:
     assert bench.host.memory_mb(good) == {home: 64}
 
 
+def test_a_server_that_cannot_be_read_is_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = bench.host.boot(lc())
+    bench.host.broken[server.uuid] = NumaExtError("no process runs it")
+    for _round in range(3):
+        bench.round()
+    (entry,) = bench.told("observe")
+    assert (entry.result, entry.problem) == (Result.FAILED, "no process runs it")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_memory_that_is_not_mapped_yet_is_looked_for_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = bench.host.boot(lc(), {1: 32, 0: 32})
+    with monkeypatch.context() as early:
+        early.setattr(bench.host, "guest_ram", lambda _uuid: ())
+        bench.round()
+    bench.round(full=False)
+    assert bench.host.memory_mb(server) == {1: 64}
+    assert ["not found" in entry.problem for entry in bench.told("observe")] == [True]
+
+
 def test_a_server_that_is_being_started_is_not_touched(bench: Bench) -> None:
     server = bench.host.boot(be(), {3: 64}, Activity.PAUSED)
     bench.round()
