@@ -2,6 +2,7 @@
 """observe -> decide -> apply -> report, again and again."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -94,6 +95,7 @@ class Agent:
         self._listeners = listeners
         self._on_failure = on_failure
         self._write = write
+        self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
         self._homes: dict[str, tuple[int, ...]] = state.load(homes_file) if homes_file else {}
         self._kept = self._homes
@@ -128,7 +130,7 @@ class Agent:
         self._keep(homes)
         self._homes = homes
         if self._write:
-            own_threads.stay_on(own_threads.quiet_cpus(observation))
+            own_threads.stay_on(own_threads.quiet_cpus(observation, self._own_cpus))
         return decision, self._executor.apply(decision, observation)
 
     def _keep(self, homes: dict[str, tuple[int, ...]]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the agent itself off the cores of latency-critical servers."""
+"""Keep the agent itself off the CPUs of dedicated servers and the cores of latency-critical ones."""
 
 import logging
 import os
@@ -12,19 +12,30 @@ from placement_traits.names import Tier
 LOG = logging.getLogger(__name__)
 
 
-def quiet_cpus(observation: Observation) -> frozenset[int]:
-    """Return the online CPUs whose core holds no vCPU of a latency-critical server; all where none is left."""
+def quiet_cpus(observation: Observation, allowed: frozenset[int]) -> frozenset[int]:
+    """Return the CPUs for the agent: none that nova gave to one server alone, nor a core of a latency-critical one.
+
+    :param allowed: CPUs that the agent was started on (systemd's CPUAffinity, taskset); never left
+    :returns: the best that is left: without both, without the exclusive CPUs, else all that is allowed
+    """
     topology = observation.topology
-    online = frozenset(topology.cpus)
-    busy = {
+    online = frozenset(topology.cpus) & allowed
+    exclusive = {
+        cpu
+        for guest in observation.guests
+        if guest.workload.domain.cells or guest.workload.domain.vcpu_cpuset is None
+        for chosen in guest.workload.domain.vcpu_pins.values()
+        for cpu in chosen
+    }
+    critical = {
         sibling
         for guest in observation.guests
         if guest.workload.tier is Tier.LC
         for chosen in guest.workload.domain.vcpu_pins.values()
-        for cpu in chosen & online
+        for cpu in chosen & frozenset(topology.cpus)
         for sibling in topology.siblings(cpu)
     }
-    return online - busy or online
+    return online - exclusive - critical or online - exclusive or online or allowed
 
 
 def stay_on(cpus: Iterable[int], tasks: Path = Path("/proc/self/task")) -> bool:

@@ -544,7 +544,24 @@ def _values(metrics: Metrics) -> list[tuple[tuple[str, tuple[str, ...]], float]]
     return [((metric.name, labels), value) for metric, labels, value in metrics.samples()]
 
 
+ALL_CPUS = frozenset(range(8))
+
+
 def test_the_agent_itself_keeps_off_the_latency_critical_cores(bench: Bench) -> None:
     bench.host.boot(lc(cpu=3, node=1))
-    quiet = own_threads.quiet_cpus(bench.round().observation)
-    assert quiet == {0, 1, 2, 4, 5, 6, 7}
+    seen = bench.round().observation
+    assert own_threads.quiet_cpus(seen, ALL_CPUS) == {0, 1, 2, 4, 5, 6, 7}
+
+
+def test_the_agent_keeps_off_every_dedicated_servers_cpus(bench: Bench) -> None:
+    alone = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"}
+    bench.host.boot(Server("dedicated", alone, cpus=(5,), node=2))
+    seen = bench.round().observation
+    assert own_threads.quiet_cpus(seen, ALL_CPUS) == ALL_CPUS - {5}
+
+
+def test_the_agent_never_leaves_the_cpus_it_was_started_on(bench: Bench) -> None:
+    bench.host.boot(lc(cpu=3, node=1))
+    seen = bench.round().observation
+    assert own_threads.quiet_cpus(seen, frozenset({2, 3})) == {2}
+    assert own_threads.quiet_cpus(seen, frozenset({3})) == {3}, "there is no other"
