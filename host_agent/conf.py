@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -19,6 +19,8 @@ RDT = cfg.OptGroup("rdt", title="Cache and memory-bandwidth partitions (Intel RD
 PLACEMENT = cfg.OptGroup("placement", title="What the agent tells Placement")
 
 Conf = cfg.ConfigOpts
+
+CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
 
 _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
     AGENT: [
@@ -264,14 +266,13 @@ def load(
 
     :param arguments: without the program's name
     :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
-    :param default_config_files: read when ``--config-file`` is not given; default /etc/numa-ext/numa-host-agent.conf
+    :param default_config_files: read when ``--config-file`` is not given; default :data:`CONFIG_FILE`
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     conf.register_cli_opts(_CLI)
     register(conf)
     if default_config_files is None:
-        usual = Path("/etc/numa-ext/numa-host-agent.conf")
-        default_config_files = [str(usual)] if usual.exists() else []
+        default_config_files = [str(CONFIG_FILE)] if CONFIG_FILE.exists() else []
     conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
     return conf
 

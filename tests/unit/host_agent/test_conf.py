@@ -50,3 +50,18 @@ def test_every_option_is_offered_to_the_sample_configuration() -> None:
 )
 def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
     assert seam.has_rights(f"Name:\tpython\nCapEff:\t{effective}\n") is enough
+
+
+def test_the_unit_and_the_commands_read_the_same_file() -> None:
+    """Else ctl reads other state than the running agent writes."""
+    unit = Path(__file__).parents[3] / "etc/systemd/numa-host-agent.service"
+    assert f"--config-file {agent_conf.CONFIG_FILE}\n" in unit.read_text()
+
+
+def test_the_usual_file_is_read_when_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = tmp_path / "usual.conf"
+    usual.write_text("[rdt]\nbe_mba_percent = 30\n")
+    monkeypatch.setattr(agent_conf, "CONFIG_FILE", usual)
+    assert agent_conf.load([]).rdt.be_mba_percent == 30
