@@ -187,7 +187,8 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             choices=["pack", "spread"],
             default="spread",
             help="How nova fills this host's NUMA cells, so that the scheduler predicts the cells that "
-            "nova-compute will pick: spread where nova's [compute]packing_host_numa_cells_allocation_strategy is false (its default), "
+            "nova-compute will pick: spread where nova's "
+            "[compute]packing_host_numa_cells_allocation_strategy is false (its default), "
             "pack where it is true.",
         ),
         cfg.IntOpt(

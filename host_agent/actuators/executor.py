@@ -194,6 +194,10 @@ class Executor:
         if not rdt.enabled:
             return {}
         wishes = tuple(wanted.partition for wanted in decision.assignments if wanted.partition)
+        if observation.topology.rdt is None:  # no failure of an action: discovery has said it
+            if wishes:
+                self._note(None, "partition", "no resctrl file system is mounted: no partitions")
+            return {}
         key = (wishes, _threads(wishes, observation))
         last = self._partitioned
         now = self._clock()
@@ -309,10 +313,10 @@ class Executor:
     def _fail(self, guest: Guest | None, action: str, problem: str, **more: Any) -> None:
         self._count(action, Result.FAILED)
         if self._news(guest, action, problem):
-            LOG.warning("%s %s: %s", action, guest.uuid if guest else "", problem)
+            LOG.warning("%s of %s: %s", action, guest.uuid if guest else "this host", problem)
             self._tell(guest, action, Result.FAILED, problem=problem, **more)
 
-    def _note(self, guest: Guest, action: str, problem: str) -> None:
+    def _note(self, guest: Guest | None, action: str, problem: str) -> None:
         if self._news(guest, action, problem):
             self._tell(guest, action, Result.NOTED, problem=problem)
 

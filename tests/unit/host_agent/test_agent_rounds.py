@@ -265,6 +265,19 @@ def test_a_dry_run_only_says_what_it_would_do(make_bench: Callable[..., Bench]) 
     }
 
 
+def test_without_rdt_nothing_is_asked_for_and_nothing_is_a_failure(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.host.topology = four_nodes(rdt=None)
+    server = bench.host.boot(be())
+    for _round in range(3):
+        bench.round()
+    assert bench.host.vcpu_cpus(server) == ["0"]
+    assert bench.host.partition_calls == 0
+    assert [entry.result for entry in bench.told("partition")] == [Result.NOTED]
+    assert caplog.records == []
+
+
 def test_one_broken_server_does_not_harm_the_others(bench: Bench) -> None:
     bad, good = bench.host.boot(be("bad")), bench.host.boot(be("good"), {3: 64})
     bench.host.broken[bad.uuid] = NumaExtError("it bites")
