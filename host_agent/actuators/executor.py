@@ -305,8 +305,13 @@ class Executor:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _done(self, guest: Guest | None, action: str, **more: Any) -> None:
-        self._told.pop((guest.uuid if guest else "", action), None)
-        result = Result.WOULD if self._dry_run else Result.DONE
+        result = Result.DONE
+        if self._dry_run:  # nothing is done, so the same is wanted in every round
+            result = Result.WOULD
+            if not self._news(guest, action, f"would {more.get('what')}"):
+                return
+        else:
+            self._told.pop((guest.uuid if guest else "", action), None)
         self._tell(guest, action, result, **more)
         self._count(action, result)
 

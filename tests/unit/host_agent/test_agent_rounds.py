@@ -265,6 +265,20 @@ def test_a_dry_run_only_says_what_it_would_do(make_bench: Callable[..., Bench]) 
     }
 
 
+def test_a_dry_run_says_each_thing_once(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(dry_run=True, settings=Settings(rdt=RdtSettings(verify_s=0.0)))
+    server = bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    said = len(bench.journal)
+    bench.round()
+    bench.round(full=False)
+    assert len(bench.journal) == said
+    bench.host.running[server.uuid].memory_kb = {1: 64 * 1024}
+    bench.host.boot(lc())
+    bench.round()
+    assert {entry.title for entry in bench.journal[said:]} >= {"lc"}
+
+
 def test_without_rdt_nothing_is_asked_for_and_nothing_is_a_failure(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
