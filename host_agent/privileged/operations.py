@@ -72,15 +72,17 @@ class HostOperations:
     ) -> tuple[tuple[int, int], ...]:
         """Look up where some pages of each range are.
 
-        :param pages: how many per range, spread evenly with a random offset in each stretch
+        :param pages: at most so many of all ranges together, by their size, spread evenly with a random offset in each
+            stretch
         :returns: node -> resident pages found, as pairs
         """
         chooser = random.Random(_SEED)
         found: Counter[int] = Counter()
+        every = max(1, sum((end - start) // PAGE for start, end in ranges))
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
             for start, end in ranges:
                 total = (end - start) // PAGE
-                step = max(1, total // pages)
+                step = max(1, -(-total // max(1, pages * total // every)))
                 wanted = array(
                     "Q",
                     (
