@@ -68,6 +68,18 @@ def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
     return replace(host, l3=l3)
 
 
+def without_class(host: HostView, interference_class: InterferenceClass) -> HostView:
+    """Return the host that a server lives on without the server's own class: nobody is his own neighbour.
+
+    Whether the trait has another owner, too, is not in the view, so the trait alone refuses the server nothing there.
+    Its class before a resize would cost nova a database call, so it is taken to be the one asked for.
+    """
+    own = _CLASSES.get(interference_class)
+    return replace(
+        host, l3=tuple(replace(domain, neighbours=domain.neighbours - {own}) for domain in host.l3)
+    )
+
+
 def with_amounts(host: HostView, picks: Iterable[Pick]) -> HostView:
     """Return the host with the amounts of picked servers taken from its L3 domains."""
     taken: dict[str, tuple[int, int]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from nova_numa_ext.policy import admission, candidates, cells
 from nova_numa_ext.policy.candidates import Candidate, Ordering
 from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
 from nova_numa_ext.policy.terms import Term
@@ -145,7 +145,7 @@ class _Judge:
         self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
 
     def verdict(self, host_state: Any) -> Verdict:
-        view = self._view(host_state.uuid)
+        view = self._view(host_state)
         own_cells = self._host_cells.of(host_state)
         reasons = admission.local_memory(self._request, own_cells)
         if self._fresh:
@@ -172,10 +172,13 @@ class _Judge:
         offer = Offer(view, own_cells, nodes.of(best) if best else None, best, self._guest)
         return Verdict(host_state, (), ordering, offer, host_state.num_instances)
 
-    def _view(self, root_uuid: str) -> HostView | None:
+    def _view(self, host_state: Any) -> HostView | None:
+        root_uuid = host_state.uuid
         view = self._around.snapshot.host(root_uuid)
         if view is None:
             return None
+        if self._spec.instance_uuid in host_state.instances:
+            view = without_class(view, self._request.interference_class)
         view = with_neighbours(view, self._around.recent.get(root_uuid, ()))
         mine = [pick for pick in self._around.request_picks if pick.host == root_uuid]
         return with_amounts(view, mine)

@@ -59,6 +59,7 @@ class Hosts(host_manager.HostManager):
 
     def __init__(self):
         self.computes = []
+        self.servers = {}  # host -> {server uuid: instance}
         super().__init__()
         self.aggregates = {}
 
@@ -79,7 +80,7 @@ class Hosts(host_manager.HostManager):
                     compute=compute,
                     service={"host": compute.host},
                     aggregates=self.aggregates.get(compute.host, []),
-                    inst_dict={},
+                    inst_dict=self.servers.get(compute.host, {}),
                 )
                 yield state
 
@@ -137,10 +138,13 @@ class Cloud:
         Reporter(self.placement).sync(tree)
         self.view.refresh()
 
-    def boot(self, extra_specs, count=1, vcpus=1, memory_mb=512, **spec):
-        """Schedule servers of one request; returns [(host name, L3 domains)] or raises NoValidHost."""
+    def boot(self, extra_specs, count=1, vcpus=1, memory_mb=512, servers=(), **spec):
+        """Schedule servers of one request; returns [(host name, L3 domains)] or raises NoValidHost.
+
+        :param servers: their uuids, where they exist already
+        """
         spec = request_spec(extra_specs, vcpus=vcpus, memory_mb=memory_mb, **spec)
-        self.last_servers = [str(uuid.uuid4()) for _ in range(count)]
+        self.last_servers = list(servers) or [str(uuid.uuid4()) for _ in range(count)]
         with (
             mock.patch("nova.scheduler.request_filter.process_reqspec"),
             mock.patch("nova.compute.utils.notify_about_scheduler_action"),

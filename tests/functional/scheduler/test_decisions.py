@@ -132,6 +132,21 @@ def test_a_rabbit_is_not_put_beside_a_devil(cloud):
     }
 
 
+def test_a_rabbit_may_stay_where_it_is_the_only_rabbit(cloud):
+    """A resize asks its own host, too, where the agent has published the server's own class."""
+    cloud.host("h1")
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    cloud.boot(rabbit)
+    [server] = cloud.last_servers
+    cloud.publish("h1", state=runs(**{f"_{l3}": {NeighbourTrait.RABBIT} for l3 in range(4)}))
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(rabbit)
+    cloud.hosts.servers["h1"] = {server: object()}
+    cloud.placement.delete(f"/allocations/{server}")  # nova has given them to the migration
+    [(found, _)] = cloud.boot(rabbit, servers=[server])
+    assert found == "h1"
+
+
 def test_two_rabbits_of_one_request_do_not_share_a_domain(cloud):
     cloud.host("h1")
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}

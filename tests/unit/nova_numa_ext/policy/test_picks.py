@@ -3,7 +3,7 @@
 
 from support.fleet import amount, domain, host
 
-from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
 
 TWO = host(domain(0), domain(1))
@@ -48,3 +48,10 @@ def test_amounts_of_picks_are_taken_from_their_domains():
 def test_no_picks_no_change():
     assert with_neighbours(TWO, []) is TWO
     assert with_amounts(TWO, []) is TWO
+
+
+def test_a_server_is_not_its_own_neighbour():
+    home = host(domain(0, neighbours=[NeighbourTrait.RABBIT, NeighbourTrait.LC]))
+    assert neighbours(without_class(home, InterferenceClass.RABBIT)) == [{NeighbourTrait.LC}]
+    assert neighbours(without_class(home, InterferenceClass.DEVIL)) == neighbours(home)
+    assert neighbours(without_class(home, InterferenceClass.SHEEP)) == neighbours(home)
