@@ -82,7 +82,8 @@ class HostOperations:
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
             for start, end in ranges:
                 total = (end - start) // PAGE
-                step = max(1, -(-total // max(1, pages * total // every)))
+                share = 1 + max(0, pages - len(ranges)) * total // every
+                step = max(1, -(-total // share))
                 wanted = array(
                     "Q",
                     (
