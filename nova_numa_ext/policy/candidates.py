@@ -161,7 +161,7 @@ def _conflict(request: WorkloadRequest, domains: Sequence[L3View]) -> Reason | N
     for domain in domains:
         animal = conflict(request.interference_class, domain.neighbours)
         if animal is not None:
-            return Reason(Term.NEIGHBOURS, animal, request.interference_class)
+            return Reason(Term.DOMAIN_NEIGHBOURS, animal, request.interference_class)
     return None
 
 

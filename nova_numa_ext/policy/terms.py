@@ -22,6 +22,10 @@ class Term(StrEnum):
     MEMORY_BANDWIDTH = "memory_bandwidth_mbps"
     L3_DOMAINS = "l3_domains"
     NEIGHBOURS = "neighbours"
+    DOMAIN_NEIGHBOURS = "domain_neighbours"
+    DEDICATED_CPUS = "dedicated_cpus"
+    SHARED_CPUS = "shared_cpus"
+    MEMORY = "memory_mb"
     NUMA_CELLS = "numa_cells"
     LOCAL_MEMORY = "local_memory"
     CANDIDATES = "candidates"
@@ -55,6 +59,10 @@ SENTENCES: Final = MappingProxyType(
         Term.MEMORY_BANDWIDTH: "memory bandwidth free in the best L3 domain: {value} MB/s, wanted: {against} MB/s",
         Term.L3_DOMAINS: "L3 domains that can give what is asked: {value}, wanted: {against}",
         Term.NEIGHBOURS: "every L3 domain it could use has a {value}, which must not share a cache with a {against}",
+        Term.DOMAIN_NEIGHBOURS: "its L3 domain has a {value}, which must not share a cache with a {against}",
+        Term.DEDICATED_CPUS: "dedicated CPUs free: {value}, wanted: {against}",
+        Term.SHARED_CPUS: "shared CPUs free: {value}, wanted: {against}",
+        Term.MEMORY: "memory free: {value} MiB, wanted: {against} MiB",
         Term.NUMA_CELLS: "no set of {against} NUMA nodes has enough free CPUs and memory",
         Term.LOCAL_MEMORY: "remote memory hurts this server, and no NUMA node holds it whole: {value} vCPUs, {against}",
         Term.CANDIDATES: "no allocation candidate is left",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from nova_numa_ext.policy import admission
 from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import FleetSnapshot, HostView
 
@@ -55,12 +56,10 @@ def lacking(
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:
-    wanted = {
-        "PCPU" if request.dedicated else "VCPU": request.vcpus,
-        "MEMORY_MB": request.memory_mb,
-    }
+    cpus = (Term.DEDICATED_CPUS, "PCPU") if request.dedicated else (Term.SHARED_CPUS, "VCPU")
+    wanted = ((*cpus, request.vcpus), (Term.MEMORY, "MEMORY_MB", request.memory_mb))
     return tuple(
-        Reason(resource, free.get(resource, 0), amount)
-        for resource, amount in wanted.items()
+        Reason(term, free.get(resource, 0), amount)
+        for term, resource, amount in wanted
         if free.get(resource, 0) < amount
     )

@@ -22,6 +22,16 @@ def test_a_host_that_has_everything_lacks_nothing():
     assert whatif.lacking(lc(), host(domain(0)), {"PCPU": 2, "MEMORY_MB": 1024}) == ()
 
 
+def test_missing_resources_of_novas_own_are_sentences_too():
+    full = {"PCPU": 0, "VCPU": 0, "MEMORY_MB": 512}
+    assert said(whatif.lacking(lc(), host(domain(0)), full)) == [
+        "dedicated CPUs free: 0, wanted: 2",
+        "memory free: 512 MiB, wanted: 1024 MiB",
+    ]
+    [first, _] = said(whatif.lacking(be(vcpus=2, memory_mb=1024), host(domain(0)), full))
+    assert first == "shared CPUs free: 0, wanted: 2"
+
+
 @pytest.mark.parametrize(
     ("traits", "words"),
     [

@@ -64,7 +64,7 @@ def test_a_forbidden_neighbour_removes_the_candidate_and_says_why():
     [(removed, reason)] = ordering.removed
     assert (removed.index, reason.term, reason.value, reason.against) == (
         0,
-        "neighbours",
+        "domain_neighbours",
         "devil",
         "rabbit",
     )
