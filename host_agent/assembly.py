@@ -12,6 +12,7 @@ from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given, read_topology
 from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import FileJournal, Journal, PrintedJournal
+from host_agent.keeping import ignore_loss
 from host_agent.loop import Agent, Listener
 from host_agent.metrics import Metrics
 from host_agent.paths import HostPaths
@@ -79,6 +80,16 @@ def build_publisher(conf: cfg.ConfigOpts, source: DomainSource, metrics: Metrics
     )
 
 
+def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
+    """Return the journal with its configured sizes; see :class:`host_agent.journal.FileJournal`."""
+    return FileJournal(
+        agent_conf.paths(conf).journal,
+        max_bytes=conf.agent.journal_mb << 20,
+        keep=conf.agent.journal_files,
+        lost=lost,
+    )
+
+
 def build(
     conf: cfg.ConfigOpts,
     *,
@@ -98,16 +109,7 @@ def build(
     privileged = open_seam(paths, conf, dry_run=dry_run)
     observer = build_observer(conf, source, privileged)
     metrics = Metrics()
-    journal: Journal
-    if dry_run:
-        journal = PrintedJournal(out)
-    else:
-        journal = FileJournal(
-            paths.journal,
-            max_bytes=conf.agent.journal_mb << 20,
-            keep=conf.agent.journal_files,
-            lost=metrics.lost,
-        )
+    journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     executor = Executor(
         privileged,
         journal,

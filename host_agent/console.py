@@ -9,7 +9,9 @@ from host_agent import assembly, cpus
 from host_agent import conf as agent_conf
 from host_agent.assignment import Guest
 from host_agent.events import LibvirtSource
-from host_agent.journal import Entry, FileJournal, Result, read
+from host_agent.journal import Entry, Result, read
+from host_agent.only_one import only_one
+from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import open_seam
 from host_agent.privileged.shapes import Pin, Role
@@ -215,8 +217,18 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, and it is said.
 
     :param dry_run: only say what would be done
+    :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
     paths = agent_conf.paths(conf)
+    if dry_run or paths.paused.exists():
+        return _reset(conf, paths, dry_run=dry_run)
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+    advice = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
+    with only_one(paths.lock, advice):
+        return _reset(conf, paths, dry_run=dry_run)
+
+
+def _reset(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
     privileged = open_seam(paths, conf, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
     rows: list[dict[str, Any]] = []
@@ -237,7 +249,7 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
             rows += _unpin(guest, online, privileged, str(result))
     source.close()
     if not dry_run:
-        journal = FileJournal(paths.journal)
+        journal = assembly.open_journal(conf)
         journal.write(Entry("reset", result, what={"rows": rows}))
         journal.close()
     return rows

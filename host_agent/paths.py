@@ -33,6 +33,11 @@ class HostPaths:
         return self.state / "state.json"
 
     @property
+    def lock(self) -> Path:
+        """Locked while an agent runs; holds its process id."""
+        return self.state / "agent.lock"
+
+    @property
     def paused(self) -> Path:
         """Exists while an operator has paused the agent."""
         return self.state / "paused"

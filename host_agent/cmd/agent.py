@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from host_agent import assembly
 from host_agent import conf as agent_conf
 from host_agent.metrics import Metrics, serve
+from host_agent.only_one import only_one
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("host_agent")
@@ -36,6 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(conf: agent_conf.Conf) -> int:
     parts = assembly.build(conf, out=sys.stdout.write)
+    if conf.dry_run:
+        return _turn(conf, parts)
+    with only_one(parts.paths.lock, "stop it first"):
+        return _turn(conf, parts)
+
+
+def _turn(conf: agent_conf.Conf, parts: assembly.Parts) -> int:
     if conf.once:
         _once(parts)
         return 0

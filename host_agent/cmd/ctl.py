@@ -61,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     reset = add(
         "reset",
         _reset,
-        "Remove RDT groups, give root its ways back and floating servers all their CPUs.",
+        "Remove RDT groups, give root its ways back and floating servers all their CPUs; "
+        "not beside an agent that runs unpaused.",
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add("doctor", _doctor, "Check what the agent needs and what disturbs it.")

@@ -8,6 +8,7 @@ import pytest
 
 from host_agent.cmd import agent
 from host_agent.metrics import Metrics
+from host_agent.only_one import only_one
 
 
 def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(
@@ -28,3 +29,12 @@ def test_a_state_folder_that_cannot_be_written_is_told_in_a_sentence(
     config.write_text(f"[agent]\nstate_dir = {tmp_path}/file/state\n")
     assert agent.main([f"--config-file={config}"]) == 1
     assert "give [agent]state_dir a folder" in caplog.text
+
+
+def test_a_second_agent_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One writer per outside thing."""
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
+    with only_one(tmp_path / "agent.lock", "test"):
+        assert agent.main([f"--config-file={config}"]) == 1
+    assert "controls this host already" in caplog.text

@@ -2,6 +2,7 @@
 """What numa-host-agent-ctl shows of a host whose libvirt and privileged side are doubles."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from host_agent import assembly, console
 from host_agent.cmd import ctl
 from host_agent.journal import Entry, FileJournal, Result
+from host_agent.only_one import only_one
 from host_agent.rdt.shapes import Actual, GroupState
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -104,3 +106,31 @@ def test_exclusive_is_what_the_masks_say(foreign: str, exclusive: bool) -> None:
     )
     assert console.exclusive(actual, "numa_ext-lc-1", [0]) is exclusive
     assert console.exclusive(None, "numa_ext-lc-1", [0]) is False
+
+
+def test_reset_beside_a_running_agent_is_refused_unless_it_is_paused(
+    host: Host, run: Run, tmp_path: Path
+) -> None:
+    host.boot(Server("be", BE_SPECS))
+    lock = tmp_path / "state/agent.lock"
+    lock.parent.mkdir()
+    with only_one(lock, "test"):
+        status, text = run("reset")
+        assert (status, host.writes) == (1, [])
+        assert "numa-host-agent-ctl pause" in text
+        assert str(os.getpid()) in text
+        assert run("reset", "--dry-run")[0] == 0
+        run("pause")
+        assert run("reset")[0] == 0
+    run("resume")
+    assert run("reset")[0] == 0
+
+
+def test_reset_keeps_the_journals_configured_size(host: Host, run: Run, tmp_path: Path) -> None:
+    with (tmp_path / "agent.conf").open("a") as config:
+        config.write("[agent]\njournal_mb = 1\n")
+    journal = tmp_path / "state/journal.jsonl"
+    journal.parent.mkdir()
+    journal.write_text(" " * (1 << 20))
+    run("reset")
+    assert journal.with_name("journal.jsonl.1").exists()
