@@ -78,14 +78,23 @@ def what_if(endpoint: HttpAdapter, request: WorkloadRequest) -> tuple[whatif.Ans
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:
     """Return the compute endpoint of the catalog, with the credentials of ``[placement]``."""
+    return _catalogued(conf, "compute", COMPUTE_VERSION)
+
+
+def image(conf: cfg.ConfigOpts) -> adapter.Adapter:
+    """Return the image endpoint of the catalog, with the credentials of ``[placement]``."""
+    return _catalogued(conf, "image", None)
+
+
+def _catalogued(conf: cfg.ConfigOpts, service: str, version: str | None) -> adapter.Adapter:
     auth, session = _session(conf)
     return adapter.Adapter(
         session,
         auth=auth,
-        service_type="compute",
+        service_type=service,
         interface=conf[SECTION].valid_interfaces,
         region_name=conf[SECTION].region_name,
-        default_microversion=COMPUTE_VERSION,
+        default_microversion=version,
     )
 
 

@@ -102,12 +102,19 @@ class _Explainer:
         if server is None:
             raise UnknownError(f"{arguments.key}: {self._absent}")
         note = f"{self._absent} Every host asked now:"
-        answer = self._what_if(server["flavor"], as_json)
+        answer = self._what_if(server["flavor"], as_json, self._image_traits(server))
         return answer if as_json else f"server   {server['id']}\n{note}\n{answer}"
 
-    def _what_if(self, flavor: dict[str, Any], as_json: bool) -> str:
+    def _what_if(
+        self, flavor: dict[str, Any], as_json: bool, image_traits: frozenset[str] = frozenset()
+    ) -> str:
         try:
-            request = parse(flavor["extra_specs"], vcpus=flavor["vcpus"], memory_mb=flavor["ram"])
+            request = parse(
+                flavor["extra_specs"],
+                vcpus=flavor["vcpus"],
+                memory_mb=flavor["ram"],
+                image_traits=image_traits,
+            )
         except InvalidRequestError as error:
             problems = {"problems": list(error.problems)}
             return (
@@ -119,6 +126,18 @@ class _Explainer:
         if as_json:
             return json.dumps(explain.answers_list(answers), indent=2)
         return explain.answers_text(answers)
+
+    def _image_traits(self, server: dict[str, Any]) -> frozenset[str]:
+        """Traits that the server's image requires; none without an image (it boots from a volume, or it is deleted)."""
+        if not server.get("image"):
+            return frozenset()
+        glance = clients.image(self._conf)
+        body = _body(glance.get(f"/v2/images/{server['image']['id']}", raise_exc=False), "Glance")
+        return frozenset(
+            name.removeprefix("trait:")
+            for name, value in (body or {}).items()
+            if name.startswith("trait:") and value == "required"
+        )
 
     def _server(self, key: str) -> dict[str, Any]:
         compute = clients.compute(self._conf)
@@ -146,13 +165,13 @@ class _Explainer:
         raise UnknownError(f"{name}: nova knows no such flavor")
 
 
-def _body(response: Any) -> dict[str, Any] | None:
+def _body(response: Any, service: str = "Nova") -> dict[str, Any] | None:
     """Return the decoded body, None for 404."""
     if response.status_code == 404:
         return None
     if response.status_code != 200:
         raise ServiceUnavailableError(
-            f"Nova answered {response.status_code}: {response.text[:200]}"
+            f"{service} answered {response.status_code}: {response.text[:200]}"
         )
     body: dict[str, Any] = response.json()
     return body

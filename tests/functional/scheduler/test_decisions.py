@@ -241,6 +241,22 @@ def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(
     assert "h2  L3 ways free in the best domain: 13, wanted: 15" in text
 
 
+def test_explain_knows_the_tier_that_an_image_asks_for(cloud, capsys, monkeypatch):
+    cloud.host("h1", agent=False)
+    flavor = {"vcpus": 1, "ram": 512, "extra_specs": {}}
+    nova, found = Nova("d" * 8 + "-1111-1111-1111-" + "d" * 12, flavor), SimpleNamespace()
+    nova.server["image"] = {"id": "tiered"}
+    found.get = lambda url, **_query: SimpleNamespace(
+        status_code=200 if url == "/v2/images/tiered" else 404,
+        json=lambda: {"id": "tiered", "trait:CUSTOM_NUMA_EXT_TIER_LC": "required"},
+    )
+    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(clients, "compute", lambda _conf: nova)
+    monkeypatch.setattr(clients, "image", lambda _conf: found)
+    explain_command.main([nova.server["id"], "--journal", str(cloud.journal_path)])
+    assert "REFUSED  numa_ext:tier=LC needs hw:cpu_policy=dedicated" in capsys.readouterr().out
+
+
 class Nova:
     """The compute API that knows one server."""
 
