@@ -49,7 +49,7 @@ def test_every_option_is_offered_to_the_sample_configuration() -> None:
     [("000001ffffffffff", True), ("0000000000000000", False), ("0000000000880002", False)],
 )
 def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
-    assert seam.has_rights(f"Name:\tpython\nCapEff:\t{effective}\n") is enough
+    assert seam.has_rights(f"Name:\tpython\nUid:\t0\t0\t0\t0\nCapEff:\t{effective}\n") is enough
 
 
 def test_the_unit_and_the_commands_read_the_same_file() -> None:
