@@ -13,7 +13,9 @@ Standard library only: this package runs before any virtual environment exists.
 ``configuration`` configuration files from ``templates/``
 ``controlplane``  MariaDB, RabbitMQ, Keystone, Placement, Glance, Nova, the network stub
 ``localcompute``  libvirtd + nova-compute on this machine, in private namespaces
-``emulated``      QEMU/TCG hosts with NUMA, RDT and PCI devices
+``emulated``      QEMU/TCG hosts with NUMA, RDT and PCI devices; made from ``emulated_machine`` (the command line),
+                  ``guest_shell`` (commands inside), ``qemu_build``, ``kernel`` and ``venv_image``
+``debian_archive`` packages and sources that are fetched, never installed
 ``lab``           all of it: up, down, status, reset, clean
 ``show``          the main job, shown
 ``inside/``       programs for the virtual environment's Python

@@ -132,9 +132,14 @@ def _shell(options: argparse.Namespace, settings: Settings, progress: Progress) 
 
 def _logs(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
     logs = {p.relative_to(settings.log): p for p in sorted(settings.log.rglob("*.log"))}
-    if options.name is None:
+    for pattern in ("*/console*.log", "*/log/*.log"):
+        for path in sorted(settings.hosts.glob(pattern)):
+            logs[Path(path.relative_to(settings.hosts).parts[0]) / path.name] = path
+    hosts = {str(name.parent) for name in logs}
+    if options.name is None or options.name in hosts:
         for name, path in logs.items():
-            print(f"{path.stat().st_size:10}  {name}")
+            if options.name in (None, str(name.parent)):
+                print(f"{path.stat().st_size:10}  {name}")
         return
     name = Path(options.name).with_suffix(".log")
     if name not in logs:

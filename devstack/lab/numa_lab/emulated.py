@@ -22,7 +22,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ PEER_PORT = 1  # of host 0: one for the whole lab
 
 _BOOT_TIMEOUT_S = 300.0
 _CONNECT_TIMEOUT_S = 120.0
+# Longer than any step of a boot on a machine with ten times too much to do.
+_SILENCE_S = 90.0
 # The last try is with one thread for all CPUs: slower, but without the race that panics kernels.
 _BOOT_TRIES = ("multi", "multi", "multi", "single")
 
@@ -113,10 +115,18 @@ class EmulatedHost:
 
     :param index: 0 for h1.
     :param shape: its size; the default is the lab's.
+    :param series: the kernel it boots, "6.12" or "6.1".
     """
 
-    def __init__(self, settings: Settings, index: int, shape: Shape | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        index: int,
+        shape: Shape | None = None,
+        series: str = kernel.DEFAULT_SERIES,
+    ) -> None:
         self._settings = settings
+        self._series = series
         self._index = index
         self.shape = shape or Shape()
         self.name = f"h{index + 1}"
@@ -175,7 +185,7 @@ class EmulatedHost:
         """
         if not self.answers():
             self.process.stop()
-            ingredients = _prepare(self._settings, progress)
+            ingredients = _prepare(self._settings, progress, self._series)
             self._write_folder()
             self._boot(ingredients, progress)
         self._start_service(self._libvirtd(), progress)
@@ -370,8 +380,8 @@ class EmulatedHost:
                 try:
                     self._boot_once(ingredients, threads)
                 except LabError as error:
-                    self.stop()
                     self._require_kernel_to_blame(error)
+                    self.stop()
                     record = dataclasses.replace(
                         record, boots=record.boots + 1, failed=record.failed + 1
                     )
@@ -395,9 +405,10 @@ class EmulatedHost:
     def _require_kernel_to_blame(self, error: LabError) -> None:
         """Raise ``error`` if trying again is useless: QEMU refused to run, or ``guest/init`` gave up."""
         said = self.console.read_text(errors="replace") if self.console.exists() else ""
-        if not said:
+        if not said and not self.process.alive():
             raise LabError(f"QEMU does not run {self.name}", self.process.log) from error
         if _SETUP_FAILED in said:
+            self.stop()
             raise LabError(f"{self.name} booted but could not be set up", self.console) from error
 
     def _boot_once(self, ingredients: _Ingredients, threads: str) -> None:
@@ -422,12 +433,28 @@ class EmulatedHost:
         # A panic ends QEMU, which the wait notices.
         wait_for(
             f"{self.name} boots",
-            self._shell.listening,
+            self._listening_unless_hung(),
             _BOOT_TIMEOUT_S,
             self.process,
             log=self.console,
         )
         self._shell.connect(_CONNECT_TIMEOUT_S)
+
+    def _listening_unless_hung(self) -> Callable[[], bool]:
+        """A check whether sshd listens, which raises LabError when the console has been silent for too long."""
+        size, since = -1, 0.0
+
+        def check() -> bool:
+            nonlocal size, since
+            now = time.monotonic()
+            said = self.console.stat().st_size if self.console.exists() else 0
+            if said != size:
+                size, since = said, now
+            if now - since > _SILENCE_S:
+                raise LabError(f"{self.name} has said nothing for {_SILENCE_S:.0f} s", self.console)
+            return self._shell.listening()
+
+        return check
 
     def _shares(self, booted: kernel.Kernel) -> list[Share]:
         return [
@@ -534,11 +561,11 @@ class RunningService:
         self.start()
 
 
-def _prepare(settings: Settings, progress: Progress) -> _Ingredients:
+def _prepare(settings: Settings, progress: Progress, series: str) -> _Ingredients:
     """Get what hosts are made from; hosts that come up side by side wait for the first one's doing it."""
     with _preparing:
         packages.ensure(settings, progress, PACKAGES)
-        booted = kernel.provide(settings, progress)
+        booted = kernel.provide(settings, progress, series)
         qemu = qemu_build.provide(settings, progress)
         _compile(settings)
         initramfs = kernel.initramfs(settings, booted)

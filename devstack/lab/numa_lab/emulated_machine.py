@@ -37,7 +37,7 @@ GPU_PRODUCT_ID = "0005"
 _CPU_MODEL = "Icelake-Server,check=off"
 _KERNEL_OPTIONS = " ".join(
     (
-        "console=ttyS0 quiet panic=-1",
+        "console=ttyS0 panic=-1",
         "mitigations=off nokaslr audit=0 numa_balancing=disable",
         "intel_iommu=on iommu=pt",
         # This machine may be busy, and then time jumps inside: neither the timer nor the clock is broken.
@@ -132,7 +132,8 @@ class Machine:
         yield "-display", "none"
         yield "-serial", "file:console.log"
         yield "-machine", "q35,usb=off"
-        yield "-accel", f"tcg,thread={self.threads}"
+        # tb-size: translated code, in MiB; by default it would grow to a gigabyte.
+        yield "-accel", f"tcg,thread={self.threads},tb-size=512"
         yield "-cpu", _CPU_MODEL + (",+rdt-m,+rdt-a" if self.qemu.has_rdt else "")
         yield from self._nodes()
         yield "-kernel", str(self.kernel)

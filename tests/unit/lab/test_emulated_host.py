@@ -78,6 +78,19 @@ def test_trying_again_is_no_cure_when_init_gives_up_or_qemu_refuses(host, monkey
     assert error.value.log == host.process.log
 
 
+def test_a_silent_console_is_a_hung_kernel_and_a_talking_one_is_not(host, monkeypatch):
+    clock = iter(range(0, 10_000, 60))
+    monkeypatch.setattr(emulated.time, "monotonic", lambda: next(clock))
+    host.folder.mkdir(parents=True)
+    listening = host._listening_unless_hung()
+    for line in range(5):
+        host.console.write_text("talks\n" * (line + 1))
+        assert not listening()
+    assert not listening()
+    with pytest.raises(LabError, match="has said nothing for 90 s"):
+        listening()
+
+
 def test_what_init_looks_for_is_what_it_says(settings):
     init = (settings.source / "guest" / "init").read_text()
     assert f'say "{emulated._SETUP_FAILED.removeprefix("numa-lab: ")}"' in init
