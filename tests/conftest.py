@@ -10,7 +10,9 @@ settings.load_profile("patient")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--long`` runs the full matrices, too."""
-    parser.addoption("--long", action="store_true", help="also run tests marked long (make test-long)")
+    parser.addoption(
+        "--long", action="store_true", help="also run tests marked long (make test-long)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
