@@ -150,7 +150,7 @@ def test_a_hard_reboot_ends_in_the_same_state(cloud: Cloud, pair: Pair) -> None:
 MOMENTS = {
     "at-once": "true",
     "group-made": "until [ -d /sys/fs/resctrl/{group} ]; do :; done",
-    "first-thread-in": "until [ -s /sys/fs/resctrl/{group}/tasks ]; do :; done",
+    "first-thread-in": "until grep -qs . /sys/fs/resctrl/{group}/tasks; do :; done",
 }
 
 
@@ -163,7 +163,7 @@ def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment
     pair.host.agent.start()
     pid = pair.host.agent.pid()
     reached = MOMENTS[moment].format(group=before.group)
-    pair.host.run(f"{reached}; kill -KILL {pid}", 240)
+    pair.host.run(f"timeout 200 sh -c '{reached}' && kill -KILL {pid}", 240)
     middle = pair.host.domain(pair.lc.id)
     assert middle is not None, "the server ended with the agent"
     assert middle.facts["pid"] == before.facts["pid"]
