@@ -57,11 +57,16 @@ class Lab:
                 service.process.require_alive()
 
     def prepare(self) -> None:
-        """Packages and virtual environment only: enough for unit tests, documentation and types."""
+        """Packages and virtual environment only: enough for all tests but those on the lab, and for documentation."""
         self._require_possible()
         self._settings.make_folders()
         with self._locked():
-            packages.ensure(self._settings, self._progress, packages.BUILD_PACKAGES)
+            wanted = (
+                *packages.BUILD_PACKAGES,
+                *packages.LOCAL_COMPUTE_PACKAGES,
+                *packages.TEST_PACKAGES,
+            )
+            packages.ensure(self._settings, self._progress, wanted)
             pyenv.ensure(self._settings, self._progress)
 
     def down(self) -> None:
