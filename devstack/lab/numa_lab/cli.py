@@ -54,7 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     up = command("up", _up, "bring the cloud up, or go on where an earlier run stopped")
     up.add_argument("--hosts", type=int, default=_DEFAULT_HOSTS, help="number of emulated hosts")
     up.add_argument("--no-emulated", action="store_true", help="only the local compute")
-    command("prepare", _prepare, "only packages and the virtual environment: for unit and functional tests and documentation")
+    command(
+        "prepare",
+        _prepare,
+        "only packages and the virtual environment: for all tests but those on the lab",
+    )
     command("show", _show, "boot five servers and show what was decided and enforced")
     explain = command("explain", _explain, "why a server is where it is: numa-ext-explain")
     explain.add_argument("words", nargs=argparse.REMAINDER, metavar="SERVER")
