@@ -256,10 +256,13 @@ def make_adapter(conf: cfg.ConfigOpts) -> Any:
     """
     from keystoneauth1 import exceptions, loading
 
+    from placement_traits.client import REQUEST_TIMEOUT_S
+
     register_auth(conf)
     try:
         auth = loading.load_auth_from_conf_options(conf, "placement")
         session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
+        session.timeout = session.timeout or REQUEST_TIMEOUT_S
     except exceptions.ClientException as error:
         raise CapabilityMissingError(f"[placement] holds no usable credentials: {error}") from error
     if auth is None:

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from nova_numa_ext.policy import whatif
 from nova_numa_ext.request import WorkloadRequest
-from placement_traits.client import HttpAdapter, PlacementClient
+from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.view import FleetView
 
@@ -101,4 +101,6 @@ def _catalogued(conf: cfg.ConfigOpts, service: str, version: str | None) -> adap
 def _session(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
     register_opts(conf)
     auth = keystone.load_auth_from_conf_options(conf, SECTION)
-    return auth, keystone.load_session_from_conf_options(conf, SECTION, auth=auth)
+    session = keystone.load_session_from_conf_options(conf, SECTION, auth=auth)
+    session.timeout = session.timeout or REQUEST_TIMEOUT_S
+    return auth, session

@@ -57,6 +57,10 @@ class GenerationConflictError(PlacementError, ConflictError):
     """Somebody else changed the provider since it was read."""
 
 
+# A session without a timeout would wait for ever for a Placement that accepts connections and never answers.
+REQUEST_TIMEOUT_S: Final = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
     """How long passing trouble (no connection, timeout, 429, 5xx) is sat out.
