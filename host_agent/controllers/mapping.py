@@ -24,7 +24,7 @@
 Source: Lakew et al., algorithm 1. The source leaves threshold, interval and update rule open; they are options here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
@@ -612,8 +612,3 @@ def _move(
         left=(*state.left, *left),
         expectations={**state.expectations, **cleared},
     )
-
-
-def worst_first(state: State, settings: Settings) -> Sequence[tuple[str, float]]:
-    """Return (server, deviation) of all servers with an expectation, worst first: what ``status`` shows."""
-    return sorted(_deviations(state, settings).items(), key=lambda item: (-item[1], item[0]))

@@ -244,12 +244,6 @@ class ResctrlModel:
         control = self._groups[group]
         (control.monitors[monitor] if monitor else control.own).fault = fault
 
-    def place_of(self, tid: int) -> tuple[str, str]:
-        """Return (control group, monitoring group) of a thread."""
-        with self._mutex:
-            self._inherit()
-            return self._member.get(tid, ("", ""))
-
     # -- tree --
 
     def _place(self, parts: tuple[str, ...]) -> _Place:
