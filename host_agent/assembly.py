@@ -18,6 +18,7 @@ from host_agent.metrics import Metrics
 from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import foreign_groups, tree
 from host_agent.privileged.seam import Privileged, open_seam
+from host_agent.refining import Refiner, Refiners
 from host_agent.report import Publisher, make_reporter, publish_settings
 from host_agent.sensors.observer import Observer
 from placement_traits.topology import HostTopology
@@ -119,6 +120,7 @@ def build(
         count=metrics.count,
         dry_run=dry_run,
     )
+    refiners: list[Refiner] = []
     listeners: list[Listener] = [metrics]
     if conf.placement.enabled and not dry_run:
         publisher = build_publisher(conf, source, metrics)
@@ -132,6 +134,7 @@ def build(
         settings,
         homes_file=None if dry_run else paths.homes,
         paused_mark=paths.paused,
+        refiners=Refiners(refiners, metrics.failed_refiner),
         listeners=tuple(listeners),
         on_failure=metrics.failed_round,
         lost=metrics.lost,

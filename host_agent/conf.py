@@ -123,6 +123,13 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             min=0.01,
             help="Seconds that page moves of all servers together may take in one round; the rest follows in the next.",
         ),
+        cfg.FloatOpt(
+            "polled_slice_s",
+            default=0.1,
+            min=0.01,
+            help="The same while a controller polls its sensors between the rounds: what it sees is acted on so much "
+            "later at worst.",
+        ),
         cfg.IntOpt(
             "margin_mb",
             default=256,
@@ -219,6 +226,7 @@ class MemorySettings:
     dead_band: float = 0.01
     rate_mbps: int = 400
     slice_s: float = 1.0
+    polled_slice_s: float = 0.1
     margin_mb: int = 256
     sample_pages: int = 512
 
@@ -308,6 +316,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             dead_band=memory.dead_band_percent / 100,
             rate_mbps=memory.rate_mbps,
             slice_s=memory.slice_s,
+            polled_slice_s=memory.polled_slice_s,
             margin_mb=memory.margin_mb,
             sample_pages=memory.sample_pages,
         ),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""observe -> decide -> apply -> report, again and again."""
+"""observe -> decide -> refine -> apply -> report, again and again; controllers get turns between the rounds."""
 
 import logging
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from host_agent.conf import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.events import DomainSource
 from host_agent.keeping import Keeper, ignore_loss
+from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
 from placement_traits.errors import ServiceUnavailableError
 
@@ -65,6 +67,7 @@ class Agent:
     :param settings: intervals and choices
     :param homes_file: state file; None keeps nothing (dry run)
     :param paused_mark: the agent is paused while this file exists
+    :param refiners: run-time controllers, in order
     :param listeners: told about each round
     :param on_failure: called for each round that failed as a whole
     :param lost: told "state" for each state file that could not be written
@@ -80,6 +83,7 @@ class Agent:
         *,
         homes_file: Path | None,
         paused_mark: Path,
+        refiners: Refiners | None = None,
         listeners: tuple[Listener, ...] = (),
         on_failure: Callable[[], None] = lambda: None,
         lost: Callable[[str], None] = ignore_loss,
@@ -92,6 +96,7 @@ class Agent:
         self._settings = settings
         self._homes_file = homes_file
         self._paused_mark = paused_mark
+        self._refiners = refiners or Refiners()
         self._listeners = listeners
         self._on_failure = on_failure
         self._write = write
@@ -101,6 +106,7 @@ class Agent:
         self._kept = self._homes
         self._keeper = Keeper("state", lost)
         self._libvirt_lost = False
+        self._coarse: Decision | None = None
 
     def round(self, *, full: bool, relist: bool) -> Round:
         """Take one turn.
@@ -110,17 +116,28 @@ class Agent:
         :raises ServiceUnavailableError: libvirt does not answer, and has not yet since the start
         """
         started = self._clock()
+        self._coarse = None
         observation = self._observe(full=full, relist=relist)
         if self._paused_mark.exists():
-            done = Round(observation, seconds=self._clock() - started, paused=True)
-        else:
-            decision, outcomes = self._act(observation)
-            done = Round(observation, decision, outcomes, self._clock() - started)
-        for listener in self._listeners:
-            listener.heard(done)
+            return self._tell(Round(observation, seconds=self._clock() - started, paused=True))
+        coarse = self._decide(observation)
+        self._refiners.new_round()
+        done = self._apply(coarse, observation, started)
+        self._coarse = coarse
         return done
 
-    def _act(self, observation: Observation) -> tuple[Decision, Mapping[str, Outcome]]:
+    def again(self) -> Round | None:
+        """Let the refiners go over the last coarse decision and apply it, between two rounds.
+
+        :returns: what was done; None when the last round took no decision or an operator has paused the agent since
+        """
+        if self._coarse is None or self._paused_mark.exists():
+            return None
+        started = self._clock()
+        observation = self._observer.observe(full=False, relist=False)
+        return self._apply(self._coarse, observation, started)
+
+    def _decide(self, observation: Observation) -> Decision:
         choices = PlacementSettings(
             self._settings.rdt.be_mba_percent, self._settings.memory.margin_mb
         )
@@ -131,7 +148,23 @@ class Agent:
         self._homes = homes
         if self._write:
             own_threads.stay_on(own_threads.quiet_cpus(observation, self._own_cpus))
-        return decision, self._executor.apply(decision, observation)
+        return decision
+
+    def _apply(self, coarse: Decision, observation: Observation, started: float) -> Round:
+        decision = self._refiners.refine(coarse, observation)
+        outcomes = self._executor.apply(decision, observation, self._slice_s())
+        return self._tell(Round(observation, decision, outcomes, self._clock() - started))
+
+    def _slice_s(self) -> float:
+        """Time for page moves: short while a refiner polls, or its turns would come late."""
+        memory = self._settings.memory
+        polled = self._refiners.pause_s(self._clock()) < memory.slice_s
+        return min(memory.slice_s, memory.polled_slice_s) if polled else memory.slice_s
+
+    def _tell(self, done: Round) -> Round:
+        for listener in self._listeners:
+            listener.heard(done)
+        return done
 
     def _keep(self, homes: dict[str, tuple[int, ...]]) -> None:
         file = self._homes_file
@@ -175,4 +208,28 @@ class Agent:
                 LOG.exception("a round failed")
                 self._on_failure()
                 full_due = self._clock()
-            woken = self._source.wait(pause)
+            woken = self._wait(pause, stop)
+
+    def _wait(self, pause_s: float, stop: threading.Event) -> bool:
+        """Give the refiners their turns until the next round is due; tell whether libvirt has news."""
+        due = self._clock() + pause_s
+        while not stop.is_set():
+            until_turn = self._turn()
+            rest = max(0.0, due - self._clock())
+            if self._source.wait(min(rest, until_turn)):
+                return True
+            if rest <= until_turn:
+                return False
+        return True
+
+    def _turn(self) -> float:
+        """Give the refiners a turn; return the longest time until the next one, seconds."""
+        if self._coarse is None:  # paused, or nothing is known
+            return math.inf
+        try:
+            if self._refiners.turn(self._clock()):
+                self.again()
+        except Exception:  # as in a round: counted and logged, and the loop goes on
+            LOG.exception("a turn between two rounds failed")
+            self._on_failure()
+        return self._refiners.pause_s(self._clock())

@@ -35,6 +35,12 @@ METRICS: Final[dict[str, Metric]] = {
         ),
         Metric("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
         Metric("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
+        Metric(
+            "numa_ext_refiner_failures",
+            "counter",
+            "Failures of a run-time controller; the coarse decision held meanwhile.",
+            ("refiner",),
+        ),
         Metric("numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")),
         Metric(
             "numa_ext_unwritten",
@@ -91,6 +97,7 @@ class Metrics:
         self._actions: Counter[tuple[str, str]] = Counter()
         self._rounds: Counter[str] = Counter()
         self._unwritten: Counter[str] = Counter()
+        self._refiner_failures: Counter[str] = Counter()
         self._last: Round | None = None
         self.placement_synced = False
 
@@ -109,6 +116,11 @@ class Metrics:
         with self._lock:
             self._rounds["failed"] += 1
 
+    def failed_refiner(self, name: str) -> None:
+        """Count a failure of a run-time controller."""
+        with self._lock:
+            self._refiner_failures[name] += 1
+
     def heard(self, done: Round) -> None:
         """Take note of a round."""
         with self._lock:
@@ -120,10 +132,13 @@ class Metrics:
         with self._lock:
             last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
             unwritten = dict(self._unwritten)
+            refiner_failures = dict(self._refiner_failures)
         for (action, result), number in sorted(actions.items()):
             yield METRICS["numa_ext_actions"], (action, result), number
         for result, number in sorted(rounds.items()):
             yield METRICS["numa_ext_rounds"], (result,), number
+        for name, number in sorted(refiner_failures.items()):
+            yield METRICS["numa_ext_refiner_failures"], (name,), number
         for file, number in sorted(unwritten.items()):
             yield METRICS["numa_ext_unwritten"], (file,), number
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)

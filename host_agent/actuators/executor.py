@@ -87,9 +87,12 @@ class Executor:
         self._decided: dict[str, Assignment] = {}
         self._places: dict[str, PartitionPlace] = {}
 
-    def apply(self, decision: Decision, observation: Observation) -> dict[str, Outcome]:
+    def apply(
+        self, decision: Decision, observation: Observation, slice_s: float
+    ) -> dict[str, Outcome]:
         """Make a decision true as far as this round's limits allow.
 
+        :param slice_s: time that page moves of all servers together may take, seconds
         :returns: by server, what was done; a server that the agent may not touch now has no entry
         """
         self._tell_decision(decision, observation)
@@ -109,7 +112,7 @@ class Executor:
         for uuid, place in places.items():
             if uuid in outcomes:
                 outcomes[uuid] = replace(outcomes[uuid], place=place)
-        self._move_pages(work, outcomes)
+        self._move_pages(work, outcomes, slice_s)
         return outcomes
 
     # -- decisions -----------------------------------------------------------------------------------------------------
@@ -247,11 +250,12 @@ class Executor:
         self,
         work: list[tuple[Assignment, Guest, Difference]],
         outcomes: dict[str, Outcome],
+        slice_s: float,
     ) -> None:
         memory = self._settings.memory
         if not memory.enabled:
             return
-        end = self._clock() + memory.slice_s
+        end = self._clock() + slice_s
         queue = [item for item in work if item[2].targets]
         queue.sort(key=lambda item: -item[2].misplaced)
         for position, (wanted, guest, todo) in enumerate(queue):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute host as small as the agent's two seams: libvirt's domains, and the privileged operations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from host_agent import cpus
@@ -47,6 +47,7 @@ class FakeHost:
     :ivar stubborn: threads that do not go where they are put
     :ivar sampled: what every sample finds (node -> pages); None: the truth
     :ivar against: what keeps latency-critical servers from being exclusive, "" for nothing
+    :ivar waited: told the seconds of each wait for an event; a clock that goes on, for example
     :ivar move_kb: memory that one call of ``move_memory`` can move, KiB
     """
 
@@ -64,6 +65,7 @@ class FakeHost:
     against: str = ""
     listings: int = 0
     waits: list[float] = field(default_factory=list)
+    waited: Callable[[float], None] = lambda _seconds: None
     _tid: int = 1000
 
     def boot(
@@ -126,6 +128,7 @@ class FakeHost:
 
     def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
+        self.waited(seconds)
         return False
 
     def wake(self) -> None:

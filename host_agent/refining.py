@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seam for run-time controllers: each takes the safe, coarse decision and replaces what it knows better.
+
+::
+
+    observe ──► placement.decide ──► refiner 1 ──► refiner 2 ──► executor         every round
+                    kept ─────────► refiner 1 ──► refiner 2 ──► executor         when a ``turn`` between rounds says so
+
+A round lists domains, looks at all guests and takes the coarse decision; it comes every ``[agent]interval_s`` and
+after libvirt events. Controllers that are faster get their ``turn`` between the rounds: they read their own sensors and
+think. When one says that its part has changed, the host is looked at cheaply (threads and sampled pages; libvirt is not
+asked), all refiners go over the *kept coarse* decision again, in order, and the executor applies the result. So a
+refiner never sees its own output, and what it does not say again in the next ``refine`` is undone.
+
+Controllers stay pure: a refiner is the thin part around one that holds its state, its sensors and its clock readings. A
+refiner that wants to know what was done implements :class:`host_agent.loop.Listener`, too.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from host_agent.assignment import Decision, Observation
+
+LOG = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+
+class Refiner(Protocol):
+    """A run-time controller as the loop sees it. All calls come from the loop's thread, one at a time.
+
+    While an operator has paused the agent none of them is called. A call that raises is counted, logged once per
+    change of the error, and leaves this refiner out until the next round: the coarse decision holds where it had a
+    say. A refiner keeps its state valid over its own exceptions.
+    """
+
+    @property
+    def name(self) -> str:
+        """A word for log and metrics, such as ``steering`` or ``balm``."""
+
+    def refine(self, decision: Decision, observation: Observation) -> Decision:
+        """Return the decision with its own part replaced; quick, and without side effects on the host.
+
+        :param decision: of the simple rule, as far as earlier refiners have replaced it
+        :param observation: what this decision was made for, or what was seen just now between two rounds
+        """
+
+    def turn(self, now_s: float) -> bool:
+        """Read own sensors and think; must not block. True: my part has changed, refine and apply again now.
+
+        Called at least as often as :meth:`pause_s` asks, and sometimes earlier: due times are the refiner's own.
+
+        :param now_s: monotonic time, seconds
+        """
+
+    def pause_s(self, now_s: float) -> float:
+        """Return the longest time until ``turn`` must be called again, seconds; ``math.inf``: no wish.
+
+        While it is finite and shorter than ``[memory]slice_s``, a round spends at most ``[memory]polled_slice_s`` on
+        page moves, so that turns come in time.
+        """
+
+
+class Refiners:
+    """All refiners, in order; one that fails is left out until the next round.
+
+    :param refiners: the first sees the simple rule's decision, the last has the last word
+    :param on_failure: called with the name of a refiner for each call that failed
+    """
+
+    def __init__(
+        self,
+        refiners: Sequence[Refiner] = (),
+        on_failure: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        self._refiners = tuple(refiners)
+        self._on_failure = on_failure
+        self._left_out: set[str] = set()
+        self._problems: dict[tuple[str, str], str] = {}
+
+    def new_round(self) -> None:
+        """Give refiners that have failed another chance."""
+        self._left_out.clear()
+
+    def refine(self, decision: Decision, observation: Observation) -> Decision:
+        """Return the decision after all refiners."""
+        for refiner in self._refiners:
+            coarse = decision
+
+            def refined(refiner: Refiner = refiner, coarse: Decision = coarse) -> Decision:
+                return refiner.refine(coarse, observation)
+
+            decision = self._guarded(refiner, "refine", refined, coarse)
+        return decision
+
+    def turn(self, now_s: float) -> bool:
+        """Give every refiner its turn; tell whether any part has changed."""
+        answers = [
+            self._guarded(refiner, "turn", lambda refiner=refiner: refiner.turn(now_s), False)
+            for refiner in self._refiners
+        ]
+        return any(answers)
+
+    def pause_s(self, now_s: float) -> float:
+        """Return the longest time until the next turn, seconds; ``math.inf`` when nobody wants one."""
+        pauses = [
+            self._guarded(
+                refiner, "pause", lambda refiner=refiner: refiner.pause_s(now_s), math.inf
+            )
+            for refiner in self._refiners
+        ]
+        return max(0.0, min(pauses, default=math.inf))
+
+    def _guarded(
+        self, refiner: Refiner, what: str, call: Callable[[], _Answer], instead: _Answer
+    ) -> _Answer:
+        if refiner.name in self._left_out:
+            return instead
+        key = (refiner.name, what)
+        try:
+            answer = call()
+        except Exception as error:  # a controller's fault must not take the others' control away
+            self._left_out.add(refiner.name)
+            self._on_failure(refiner.name)
+            problem = repr(error)
+            if self._problems.get(key) != problem:
+                LOG.exception("%s fails (%s); the coarse decision holds", refiner.name, what)
+            self._problems[key] = problem
+            return instead
+        if self._problems.pop(key, None) is not None:
+            LOG.info("%s works again (%s)", refiner.name, what)
+        return answer
