@@ -19,6 +19,7 @@ refiner that wants to know what was done implements :class:`host_agent.loop.List
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from host_agent.assignment import Decision, Observation
@@ -87,18 +88,14 @@ class Refiners:
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """Return the decision after all refiners."""
         for refiner in self._refiners:
-            coarse = decision
-
-            def refined(refiner: Refiner = refiner, coarse: Decision = coarse) -> Decision:
-                return refiner.refine(coarse, observation)
-
-            decision = self._guarded(refiner, "refine", refined, coarse)
+            refined = partial(refiner.refine, decision, observation)
+            decision = self._guarded(refiner, "refine", refined, decision)
         return decision
 
     def turn(self, now_s: float) -> bool:
         """Give every refiner its turn; tell whether any part has changed."""
         answers = [
-            self._guarded(refiner, "turn", lambda refiner=refiner: refiner.turn(now_s), False)
+            self._guarded(refiner, "turn", partial(refiner.turn, now_s), False)
             for refiner in self._refiners
         ]
         return any(answers)
@@ -106,9 +103,7 @@ class Refiners:
     def pause_s(self, now_s: float) -> float:
         """Return the longest time until the next turn, seconds; ``math.inf`` when nobody wants one."""
         pauses = [
-            self._guarded(
-                refiner, "pause", lambda refiner=refiner: refiner.pause_s(now_s), math.inf
-            )
+            self._guarded(refiner, "pause", partial(refiner.pause_s, now_s), math.inf)
             for refiner in self._refiners
         ]
         return max(0.0, min(pauses, default=math.inf))
