@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, Literal
 
 from host_agent.hostmodel.resctrl_numbers import (
@@ -42,9 +43,10 @@ _Id = Literal["closid", "rmid"]
 
 @dataclass(slots=True)
 class _Monitor:
-    """A monitoring group, or that part of a control group: one RMID."""
+    """A monitoring group, or that part of a control group: one RMID; ``number`` tells its lives apart."""
 
     rmid: int
+    number: int = 0
     cpus: set[int] = field(default_factory=set)
     total: dict[int, float] = field(default_factory=dict)
     local: dict[int, float] = field(default_factory=dict)
@@ -111,7 +113,8 @@ class ResctrlModel:
         self._moved_at: dict[int, float] = {}
         self._known: set[int] = set()  # threads seen at the last look, while any is outside root
         self._charged: dict[int, tuple[Traffic, ...]] = {}
-        root = _Control("", 0, _Monitor(0, set(shape.cpus)))
+        root = _Control("", 0, _Monitor(0, cpus=set(shape.cpus)))
+        self._made = count(1)
         for name in shape.caches:
             root.schemata[name] = dict.fromkeys(shape.domains, shape.full)
         if shape.mba:
@@ -173,7 +176,7 @@ class ResctrlModel:
             if self.profile.mkdir_clears_status:
                 self._status = ""
             if monitor:
-                place.control.monitors[name] = _Monitor(self._take("rmid"))
+                place.control.monitors[name] = _Monitor(self._take("rmid"), next(self._made))
             else:
                 self._create_control(name)
 
@@ -208,6 +211,14 @@ class ResctrlModel:
         with self._mutex:
             prefix = f"{path}/" if path else ""
             return [name for name in self.listdir(path) if self.is_directory(prefix + name)]
+
+    def identity(self, path: str) -> int:
+        """Return the number of a group's directory."""
+        with self._mutex:
+            place = self._place(_split(path))
+            if place.rest:
+                raise _error(errno.ENOENT)
+            return self._monitor(place).number
 
     @contextmanager
     def lock(self, *, exclusive: bool) -> Iterator[None]:
@@ -355,7 +366,7 @@ class ResctrlModel:
                 undo.callback(self._release, kind, ids[kind])
             schemata = self._default_schemata()
             undo.pop_all()
-        monitor = _Monitor(ids["rmid"])
+        monitor = _Monitor(ids["rmid"], next(self._made))
         self._groups[name] = _Control(name, ids["closid"], monitor, schemata=schemata)
 
     def _take(self, kind: _Id) -> int:

@@ -37,6 +37,9 @@ class ResctrlFiles(Protocol):
     def directories(self, path: str) -> list[str]:
         """Return the names of the directories in a directory, sorted."""
 
+    def identity(self, path: str) -> int:
+        """Return the number of a directory: another one once it was removed and made again (kernfs inode number)."""
+
     def lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
         """Hold the lock that all users of resctrl agree on (kernel's resctrl.rst, "Locking")."""
 
@@ -88,6 +91,9 @@ class OsFiles:
     def directories(self, path: str) -> list[str]:
         with os.scandir(self._path(path)) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
+
+    def identity(self, path: str) -> int:
+        return os.stat(self._path(path)).st_ino
 
     @contextmanager
     def lock(self, *, exclusive: bool) -> Iterator[None]:

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from host_agent.rdt.errors import (
     NoSuchTaskError,
     ResctrlError,
+    ResctrlGoneError,
     ResctrlRefusedError,
     ResctrlUnavailableError,
     error_class,
@@ -51,10 +52,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """Events of one group in one L3 domain: event file name -> bytes or unknown."""
+    """Events of one group in one L3 domain: event file name -> bytes or unknown.
+
+    :ivar generation: which life of the group it is of; counters begin anew with each, so only readings of the same one
+        can be compared
+    """
 
     domain: int
     events: dict[str, Counter]
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +166,22 @@ class Resctrl:
 
     def actual(self) -> Actual:
         """Read all control groups, root first, then by name. A group that vanishes meanwhile is left out."""
-        groups = [self._group(ROOT_GROUP)]
-        for name in self._files.directories(""):
-            if name not in _NOT_GROUPS:
-                try:
-                    groups.append(self._group(name))
-                except FileNotFoundError:
-                    continue
+        groups = []
+        for name in self.control_groups():
+            try:
+                groups.append(self._group(name))
+            except FileNotFoundError:
+                if name == ROOT_GROUP:
+                    raise
         return Actual(tuple(groups))
+
+    def control_groups(self) -> tuple[str, ...]:
+        """Return the names of all control groups, root first.
+
+        :raises ResctrlGoneError: nothing is mounted any more
+        """
+        names = self._call("listing groups", "", self._files.directories)
+        return (ROOT_GROUP, *(name for name in names if name not in _NOT_GROUPS))
 
     def _group(self, name: str) -> GroupState:
         names = self._files.listdir(name)
@@ -190,8 +204,12 @@ class Resctrl:
 
         A control group counts its own threads and those of its monitoring groups. Values are bytes since the group was
         made; only differences within the life of one group mean anything.
+
+        :raises ResctrlGoneError: the group is not there, or was made anew while it was read
         """
-        base = _join(_directory(group, monitor), "mon_data")
+        directory = _directory(group, monitor)
+        base = _join(directory, "mon_data")
+        generation = self._call("looking at", directory, self._files.identity)
         readings = []
         for name in self._call("listing", base, self._files.directories):
             events = {
@@ -199,7 +217,9 @@ class Resctrl:
                 for event in self._files.listdir(f"{base}/{name}")
                 if not event.startswith("mon_")  # per-node directories of sub-NUMA clusters
             }
-            readings.append(CounterReading(int(name.rsplit("_", 1)[1]), events))
+            readings.append(CounterReading(int(name.rsplit("_", 1)[1]), events, generation))
+        if self._call("looking at", directory, self._files.identity) != generation:
+            raise ResctrlGoneError("reading counters", base, "", errno.ENOENT)
         return tuple(sorted(readings, key=lambda reading: reading.domain))
 
     # -- writing --

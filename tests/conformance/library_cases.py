@@ -156,6 +156,22 @@ def counters_are_typed(bench: Bench) -> None:
     expect(set(readings[0].events), set(monitoring.features), "events")
 
 
+def a_group_made_again_is_another_one(bench: Bench) -> None:
+    bench.needs_monitoring()
+    group, monitor = GROUP_PREFIX + "a", GROUP_PREFIX + "vm"
+    lives = []
+    for _life in range(2):
+        bench.resctrl.create_group(group)
+        bench.resctrl.create_monitor(group, monitor)
+        readings = [*bench.resctrl.counters(group), *bench.resctrl.counters(group, monitor)]
+        lives.append({reading.generation for reading in readings})
+        same = [*bench.resctrl.counters(group), *bench.resctrl.counters(group, monitor)]
+        expect({reading.generation for reading in same}, lives[-1], "the same life")
+        expect(len(lives[-1]), 2, "numbers of two groups")
+        bench.resctrl.remove_group(group)
+    expect(lives[0] & lives[1], set(), "numbers of both lives")
+
+
 def lcs_own_their_ways(bench: Bench) -> None:
     _apply(
         bench,
@@ -354,6 +370,9 @@ class _DiesAt:
     def directories(self, path: str) -> list[str]:
         return self.files.directories(path)
 
+    def identity(self, path: str) -> int:
+        return self.files.identity(path)
+
     def lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
         return self.files.lock(exclusive=exclusive)
 
@@ -380,6 +399,7 @@ CASES: tuple[Case, ...] = (
     threads_born_while_moving_are_caught,
     an_ended_thread_is_passed_over,
     counters_are_typed,
+    a_group_made_again_is_another_one,
     lcs_own_their_ways,
     a_plan_applied_twice_changes_nothing,
     tampering_is_repaired,
