@@ -30,6 +30,7 @@ from itertools import combinations
 from typing import Final
 
 from host_agent.assignment import Assignment, Decision, Guest, Observation
+from host_agent.controllers.l3_dealing import deal
 from host_agent.controllers.memory_policy import Room, fit, wanted_shares
 from host_agent.privileged.shapes import PartitionWish
 from host_agent.workloads import Activity
@@ -390,25 +391,8 @@ def _wish(host: _Host, guest: Guest, pins: Mapping[int, frozenset[int]]) -> Part
 def _ways(
     topology: HostTopology, guest: Guest, pins: Mapping[int, frozenset[int]]
 ) -> tuple[tuple[int, int], ...]:
-    """Deal the flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
-
-    Where the CPUs of a cell are in several domains, its ways are taken in the one that holds most of them, then in the
-    one with the lowest id; never in one that another cell has.
-    """
-    amounts = [amount.ways for amount in _request(guest).l3 if amount.ways]
-    taken: dict[int, int] = {}
-    for cell, amount in zip(
-        sorted(guest.workload.domain.cells, key=lambda cell: cell.id), amounts, strict=False
-    ):
-        held = Counter(
-            l3
-            for vcpu in cell.vcpus
-            for cpu in pins.get(vcpu, ())
-            if (l3 := topology.l3_of_cpu(cpu)) is not None and l3 not in taken
-        )
-        if held:
-            taken[min(held, key=lambda l3: (-held[l3], l3))] = amount
-    return tuple(sorted(taken.items()))
+    dealt = deal(topology, guest.workload.domain.cells, pins, _request(guest).l3)
+    return tuple((l3, amount.ways) for l3, amount in dealt.items() if amount.ways)
 
 
 def _wish_reasons(
