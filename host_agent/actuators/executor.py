@@ -41,6 +41,10 @@ def _ignore_count(_action: str, _result: Result) -> None:
     """Count nothing."""
 
 
+def _ignore_places(_places: Mapping[str, PartitionPlace]) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(slots=True)
 class _Partitioned:
     """What was last asked of resource control, and the answer."""
@@ -58,6 +62,7 @@ class Executor:
     :param settings: limits and switches
     :param migrating: tells whether a live migration of a server is running; asked only before its pages are moved
     :param moved: told when the pages of a server were walked to the end and where they are must be read again
+    :param placed: told where each server is in resource control, right after the groups were made or checked
     :param count: counts actions for the metrics
     :param dry_run: actions are told as ``would``, and nothing is verified
     """
@@ -70,6 +75,7 @@ class Executor:
         *,
         migrating: Callable[[str], bool],
         moved: Callable[[str], None],
+        placed: Callable[[Mapping[str, PartitionPlace]], None] = _ignore_places,
         count: Count = _ignore_count,
         dry_run: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -79,6 +85,7 @@ class Executor:
         self._settings = settings
         self._migrating = migrating
         self._moved = moved
+        self._placed = placed
         self._count = count
         self._dry_run = dry_run
         self._clock = clock
@@ -223,6 +230,7 @@ class Executor:
             self._tell_place(observation.get(place.uuid), place, report.problem)
         places = {place.uuid: place for place in report.places}
         self._partitioned = _Partitioned(key, now, places)
+        self._placed(places)
         return places
 
     def _tell_place(self, guest: Guest | None, place: PartitionPlace, told: str) -> None:

@@ -11,6 +11,7 @@ from host_agent import cpus
 from host_agent.paths import HostPaths
 from host_agent.privileged import guest_ram, page_mover, partitions, processes
 from host_agent.privileged.shapes import (
+    GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionReport,
@@ -130,6 +131,10 @@ class HostOperations:
     ) -> PartitionReport:
         """Make the RDT groups what the wishes ask for; see :func:`host_agent.privileged.partitions.partition`."""
         return partitions.partition(self._paths, wishes, shrink_root, shared_ways_min, write)
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Write bandwidth levels of RDT groups; see :func:`host_agent.privileged.partitions.throttle`."""
+        return partitions.throttle(self._paths, levels)
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Remove all our RDT groups and give root its ways back; return the commands."""

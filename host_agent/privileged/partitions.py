@@ -18,13 +18,18 @@ from host_agent.controllers.rdt_partition import (
 )
 from host_agent.paths import HostPaths
 from host_agent.privileged import processes
-from host_agent.privileged.shapes import PartitionPlace, PartitionReport, PartitionWish
+from host_agent.privileged.shapes import (
+    GroupLevel,
+    PartitionPlace,
+    PartitionReport,
+    PartitionWish,
+)
 from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.memory import RootMemory
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX
+from host_agent.rdt.shapes import GROUP_PREFIX, BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 
@@ -111,6 +116,41 @@ def _move(paths: HostPaths, actuator: RdtActuator, vm: VmPartition) -> tuple[int
     except (ResctrlError, processes.ProcessGoneError) as error:
         return 0, str(error)
     return len(result.moved), ""
+
+
+def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+    """Write bandwidth levels of groups and nothing else: the short way of a control loop.
+
+    Only what differs is written, and read back. No group is made and no thread moved: that is :func:`partition`'s.
+
+    :returns: one sentence per entry about what went wrong, "" where nothing did
+    """
+    resctrl = tree(paths)
+    try:
+        with resctrl.lock():
+            control = resctrl.bandwidth()
+            if control is None or control.unit is BandwidthUnit.MBPS:
+                return ("memory bandwidth is not allocated by us on this host",) * len(levels)
+            return tuple(_set_level(resctrl, control, level) for level in levels)
+    except (NumaExtError, OSError) as error:
+        return (str(error),) * len(levels)
+
+
+def _set_level(resctrl: Resctrl, control: BandwidthControl, level: GroupLevel) -> str:
+    wanted = {domain: control.from_percent(percent) for domain, percent in level.mba_percent}
+    try:
+        now = resctrl.schemata(level.group).get("MB", {})
+        differs = {domain: value for domain, value in wanted.items() if now.get(domain) != value}
+        if not differs:
+            return ""
+        resctrl.write_schemata(level.group, {"MB": differs})
+        kept = resctrl.schemata(level.group).get("MB", {})
+    except (NumaExtError, OSError) as error:
+        return str(error)
+    lost = {
+        domain: kept.get(domain) for domain, value in differs.items() if kept.get(domain) != value
+    }
+    return f"group {level.group} did not keep {differs}: it has {lost}" if lost else ""
 
 
 def foreign_groups(paths: HostPaths) -> int:

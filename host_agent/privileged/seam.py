@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from host_agent.paths import HostPaths
 from host_agent.privileged.shapes import (
+    GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionReport,
@@ -51,6 +52,9 @@ class Privileged(Protocol):
     ) -> PartitionReport:
         """RDT groups."""
 
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Bandwidth levels of RDT groups, in a hurry."""
+
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Undo all RDT groups."""
 
@@ -91,6 +95,10 @@ class ReadOnly:
     ) -> PartitionReport:
         """Plan, but write nothing."""
         return self._inner.partition(wishes, shrink_root, shared_ways_min, False)
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Write nothing."""
+        return ("",) * len(levels)
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """List what would be undone."""

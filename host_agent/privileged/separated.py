@@ -16,6 +16,7 @@ from host_agent import conf as agent_conf
 from host_agent.privileged import seam
 from host_agent.privileged.operations import HostOperations
 from host_agent.privileged.shapes import (
+    GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionPlace,
@@ -89,6 +90,11 @@ def _partition(
 
 
 @_entrypoint
+def _throttle(levels: Sequence[Sequence[Any]]) -> Any:
+    return _operations().throttle([GroupLevel(*level) for level in levels])
+
+
+@_entrypoint
 def _reset_partitions(write: bool) -> Any:
     return _operations().reset_partitions(write)
 
@@ -134,6 +140,10 @@ class Separated:
         """Ask the helper."""
         writes, places, problem = _partition(list(wishes), shrink_root, shared_ways_min, write)
         return PartitionReport(writes, tuple(PartitionPlace(*place) for place in places), problem)
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Ask the helper."""
+        return tuple(_throttle(list(levels)))
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Ask the helper."""

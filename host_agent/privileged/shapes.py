@@ -167,6 +167,17 @@ class PartitionPlace(NamedTuple):
     problem: str
 
 
+class GroupLevel(NamedTuple):
+    """Memory bandwidth level of one control group of ours.
+
+    :param group: its name
+    :param mba_percent: (L3 domain, level) pairs; other domains stay as they are
+    """
+
+    group: str
+    mba_percent: tuple[tuple[int, int], ...]
+
+
 class PartitionReport(NamedTuple):
     """What one call did or would do.
 

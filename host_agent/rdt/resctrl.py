@@ -117,6 +117,25 @@ class Resctrl:
             monitoring = Monitoring(int(self._read("info/L3_MON/num_rmids")), features)
         return Capabilities(caches, bandwidth, monitoring)
 
+    def bandwidth(self) -> BandwidthControl | None:
+        """Read what memory bandwidth allocation can do here; None where there is none, or nothing is mounted.
+
+        A part of :meth:`capabilities`, for callers who are in a hurry.
+        """
+        try:
+            if not self._files.listdir("info/MB"):
+                return None
+        except OSError:
+            return None
+        return self._bandwidth(self.schemata(ROOT_GROUP))
+
+    def schemata(self, group: str) -> dict[str, dict[int, int]]:
+        """Read the schemata of one control group.
+
+        :raises ResctrlGoneError: it does not exist
+        """
+        return parse_schemata(self._read(_join(group, "schemata")))
+
     def _cache(self, name: str, root: Schemata) -> CacheControl:
         info = f"info/{name}"
         files = self._files.listdir(info)

@@ -8,6 +8,7 @@ from host_agent import cpus
 from host_agent.events import ListedDomain
 from host_agent.privileged.processes import ProcessGoneError
 from host_agent.privileged.shapes import (
+    GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionPlace,
@@ -208,6 +209,10 @@ class FakeHost:
                 self.writes.append(("partition", tuple(wishes)))
             self.wishes = tuple(wishes)
         return PartitionReport(writes, places, "")
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        self.writes.append(("throttle", tuple(levels)))
+        return ("",) * len(levels)
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         return ()
