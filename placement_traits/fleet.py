@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from placement_traits.names import GpuLink, NeighbourTrait
@@ -66,10 +66,10 @@ class L3View:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """Our provider that describes one GPU.
+    """A provider that tells where one GPU is: ours, or a device's own provider with such traits.
 
-    :param uuid: its provider (not nova's PCI provider; the two share the PCI address)
-    :param address: PCI address; nova's provider of the device is named ``<compute node>_<address>``
+    :param uuid: its provider
+    :param address: PCI address, by which it belongs to a :class:`DeviceView`
     :param node: NUMA node; None when firmware does not say
     :param switch: number of the PCI switch; None when it has none
     :param links: nominal link to each other GPU of the host that has a listed link, by address
@@ -83,6 +83,20 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A provider that nova (or the operator) makes for a device and from which servers allocate.
+
+    :param uuid: its provider
+    :param address: PCI address that its name tells, else the name without the host's
+    :param amount: its one inventory when the whole tree was last read; allocations from it alone cause no new reading
+    """
+
+    uuid: str
+    address: str
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
 class HostView:
     """Our part of one compute node's provider tree.
 
@@ -91,8 +105,8 @@ class HostView:
     :param traits: our traits of the root (RDT capability, shape, packing strategy, tiers)
     :param rdt: host-wide RDT resources; None when the host has none
     :param l3: L3 domains, ascending by id
-    :param gpus: GPUs, ascending by address
-    :param pci: nova's PCI providers below the root, uuid by address
+    :param gpus: GPUs and other devices whose place is published, ascending by address
+    :param devices: providers of devices below the root, ascending by address
     """
 
     root_uuid: str
@@ -101,7 +115,7 @@ class HostView:
     rdt: RdtView | None
     l3: tuple[L3View, ...]
     gpus: tuple[GpuView, ...] = ()
-    pci: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceView, ...] = ()
 
 
 class ViewState(StrEnum):

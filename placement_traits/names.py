@@ -7,7 +7,9 @@ resource provider that we create carries :data:`OWNER`.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 TRAIT_PREFIX: Final = "CUSTOM_NUMA_EXT_"
@@ -58,6 +60,16 @@ class NeighbourTrait(StrEnum):
     DEVIL = "CUSTOM_NUMA_EXT_HAS_DEVIL"
     LC = "CUSTOM_NUMA_EXT_HAS_LC"
     BE = "CUSTOM_NUMA_EXT_HAS_BE"
+    # A server whose GPUs are near the domain and communicate with this weight (``numa_ext:gpu_comm``).
+    GPU_COMM_1 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_1"
+    GPU_COMM_2 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_2"
+    GPU_COMM_3 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_3"
+    GPU_COMM_4 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_4"
+
+
+GPU_COMM_TRAITS: Final[Mapping[int, NeighbourTrait]] = MappingProxyType(
+    {weight: NeighbourTrait[f"GPU_COMM_{weight}"] for weight in range(1, 5)}
+)  # by weight; a weight of 0 disturbs nobody and is not published
 
 
 class Tier(StrEnum):

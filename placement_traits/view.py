@@ -8,12 +8,14 @@ Two kinds of reading, both a few requests whatever the number of hosts:
 * *incremental*: the first list again; a host whose generations differ from the last time is read alone (one or two
   requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
 
-A query of candidates leaves out a host that is full; such a host is read provider by provider. GPU providers and nova's
-roots are not in the list that is compared (a root changes with every server of any kind): what we say there is
-picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading.
+A query of candidates leaves out a host that is full; such a host is read provider by provider. Providers of GPUs, of
+other devices, and nova's roots are not in the list that is compared (a root changes with every server of any kind):
+what is said there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete
+reading.
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +28,7 @@ from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient,
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import (
     Amount,
+    DeviceView,
     FleetSnapshot,
     GpuView,
     HostView,
@@ -41,8 +44,13 @@ LOG = logging.getLogger(__name__)
 # Any amount of this makes a host's tree appear among the candidates; all hosts of nova have it.
 _PROBE: Final = "MEMORY_MB:1"
 
-# Nova marks its PCI providers with this.
-_PCI: Final = "COMPUTE_MANAGED_PCI_DEVICE"
+# Nova marks its providers of PCI devices with the first, those of vGPUs and other mediated devices with the second.
+_DEVICES: Final = ("COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA")
+
+# How nova's libvirt driver names the provider of a GPU that is shared as mediated devices.
+_MDEV_PARENT: Final = re.compile(
+    r"^pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,12 @@ class _Facts:
     @property
     def named(self) -> bool:
         """The name says something that the traits do not: host or PCI address."""
-        return not self.traits.isdisjoint((names.HOST, names.GPU, _PCI))
+        return not self.traits.isdisjoint((names.HOST, names.GPU, *_DEVICES))
+
+    @property
+    def device(self) -> bool:
+        """It is a device that servers allocate; what describes it is another provider, ours, or it does so itself."""
+        return names.OWNER not in self.traits and not self.traits.isdisjoint((names.GPU, *_DEVICES))
 
 
 class FleetView:
@@ -258,7 +271,7 @@ class FleetView:
         if fingerprints:
             named = self._existing(names.HOST, names.GPU)
             names_of: dict[str, dict[str, str]] = {}
-            for provider in self._list(f"required=in:{','.join((*named, _PCI))}"):
+            for provider in self._list(f"required=in:{','.join((*named, *_DEVICES))}"):
                 tree = names_of.setdefault(provider["root_provider_uuid"], {})
                 tree[provider["uuid"]] = provider["name"]
             trees = self._summaries(f"root_required={names.HOST}") if names.HOST in named else {}
@@ -327,12 +340,13 @@ class FleetView:
         body = self._client.get(f"/allocation_candidates?resources={_PROBE}&{query}")
         trees: dict[str, dict[str, _Facts]] = {}
         for uuid, summary in body["provider_summaries"].items():
+            traits = _telling(summary["traits"])
             amounts = {
                 name: Amount(resource["capacity"], resource["used"])
                 for name, resource in summary["resources"].items()
-                if name in names.RESOURCE_CLASSES
+                if traits and (name in names.RESOURCE_CLASSES or names.HOST not in traits)
             }
-            facts = _Facts(_telling(summary["traits"]), amounts)
+            facts = _Facts(traits, amounts)
             trees.setdefault(summary["root_provider_uuid"], {})[uuid] = facts
         return trees
 
@@ -365,7 +379,7 @@ class FleetView:
     def _read_provider(self, uuid: str) -> _Facts:
         path = f"/resource_providers/{uuid}"
         traits = _telling(self._client.get(f"{path}/traits")["traits"])
-        if names.OWNER not in traits:
+        if not traits or names.HOST in traits:
             return _Facts(traits, {})
         inventories = self._client.get(f"{path}/inventories")["inventories"]
         used = self._client.get(f"{path}/usages")["usages"]
@@ -377,14 +391,13 @@ class FleetView:
                     used.get(name, 0),
                 )
                 for name, body in inventories.items()
-                if name in names.RESOURCE_CLASSES
             },
         )
 
 
 def _telling(traits: Iterable[str]) -> frozenset[str]:
     """Drop the traits that say nothing to us; a fleet of nova's own would fill the memory."""
-    return frozenset(trait for trait in traits if names.is_ours(trait) or trait == _PCI)
+    return frozenset(trait for trait in traits if names.is_ours(trait) or trait in _DEVICES)
 
 
 def pause_s(settings: ViewSettings, duration_s: float) -> float:
@@ -397,7 +410,7 @@ def _known_names(host: HostView) -> dict[str, str]:
     return {
         host.root_uuid: host.name,
         **{gpu.uuid: names.gpu_provider(host.name, gpu.address) for gpu in host.gpus},
-        **{uuid: f"{host.name}_{address}" for address, uuid in host.pci.items()},
+        **{device.uuid: f"{host.name}_{device.address}" for device in host.devices},
     }
 
 
@@ -408,21 +421,56 @@ def _host(root: str, facts: Mapping[str, _Facts], names_of: Mapping[str, str]) -
     name = names_of[root]
     ours = {uuid: fact for uuid, fact in facts.items() if names.OWNER in fact.traits}
     gpus = {uuid: fact for uuid, fact in ours.items() if names.GPU in fact.traits}
+    devices = {
+        uuid: _address(name, names_of[uuid])
+        for uuid, fact in facts.items()
+        if fact.device and uuid != root and uuid in names_of
+    }
     l3 = [view for uuid, fact in ours.items() if (view := _l3(uuid, fact)) is not None]
     rest = ours.keys() - gpus.keys() - {view.uuid for view in l3}
     return HostView(
         root,
         name,
-        facts[root].traits,
+        facts[root].traits.difference(_DEVICES),
         _rdt(rest, ours),
         tuple(sorted(l3, key=lambda view: view.l3_id)),
-        _gpus(gpus, name, names_of),
-        {
-            names_of[uuid].removeprefix(f"{name}_"): uuid
-            for uuid, fact in facts.items()
-            if _PCI in fact.traits and names_of.get(uuid, "").startswith(f"{name}_")
-        },
+        _gpus(_described(gpus, devices, name, names_of, facts), facts),
+        tuple(
+            DeviceView(uuid, address, _sum(facts[uuid].amounts.values()))
+            for uuid, address in sorted(devices.items(), key=lambda device: device[1])
+        ),
     )
+
+
+def _described(
+    gpus: Iterable[str],
+    devices: Mapping[str, str],
+    host: str,
+    names_of: Mapping[str, str],
+    facts: Mapping[str, _Facts],
+) -> dict[str, str]:
+    """PCI address by provider that tells where a GPU is: a device's own provider only where we have none for it."""
+    prefix = names.gpu_provider(host, "")
+    ours = {uuid: names_of[uuid].removeprefix(prefix) for uuid in gpus if uuid in names_of}
+    known = frozenset(ours.values())
+    themselves = {
+        uuid: address
+        for uuid, address in devices.items()
+        if names.GPU in facts[uuid].traits and address not in known
+    }
+    return ours | themselves
+
+
+def _address(host: str, name: str) -> str:
+    """PCI address in the name of a device's provider, as sysfs writes it; without one the name less the host's."""
+    own = name.removeprefix(f"{host}_")
+    parent = _MDEV_PARENT.match(own)
+    return f"{parent[1]}:{parent[2]}:{parent[3]}.{parent[4]}".lower() if parent else own.lower()
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    found = list(amounts)
+    return Amount(sum(amount.capacity for amount in found), sum(amount.used for amount in found))
 
 
 def _rdt(candidates: Iterable[str], facts: Mapping[str, _Facts]) -> RdtView | None:
@@ -447,21 +495,13 @@ def _l3(uuid: str, fact: _Facts) -> L3View | None:
     )
 
 
-def _gpus(
-    gpus: Mapping[str, _Facts], host: str, names_of: Mapping[str, str]
-) -> tuple[GpuView, ...]:
-    prefix = names.gpu_provider(host, "")
-    uuid_of = {
-        names_of[uuid].removeprefix(prefix): uuid
-        for uuid in gpus
-        if names_of.get(uuid, "").startswith(prefix)
-    }
+def _gpus(address_of: Mapping[str, str], facts: Mapping[str, _Facts]) -> tuple[GpuView, ...]:
+    """Read where GPUs are from the traits of the providers that describe them, by provider with PCI address."""
+    uuid_of = {address: uuid for uuid, address in address_of.items()}
     links: dict[str, dict[str, GpuLink]] = {address: {} for address in uuid_of}
-    for edge in gpu_edges({address: gpus[uuid].traits for address, uuid in uuid_of.items()}):
+    for edge in gpu_edges({address: facts[uuid].traits for address, uuid in uuid_of.items()}):
         links[edge.a][edge.b] = links[edge.b][edge.a] = edge.link
     return tuple(
-        GpuView(
-            uuid_of[address], address, *gpu_place(gpus[uuid_of[address]].traits), links[address]
-        )
-        for address in sorted(uuid_of)
+        GpuView(uuid, address, *gpu_place(facts[uuid].traits), links[address])
+        for address, uuid in sorted(uuid_of.items())
     )

@@ -35,7 +35,7 @@ Vertex: TypeAlias = Hashable
 Edge: TypeAlias = tuple[Vertex, Vertex, float]
 Distances: TypeAlias = tuple[tuple[float, ...], ...]
 
-NVLINKS: Final = frozenset({GpuLink.NV1, GpuLink.NV2, GpuLink.NV4})
+NVLINKS: Final = frozenset(link for link in GpuLink if link.startswith("NV"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
         ("0000:85:00.0", 1),
     ]
     assert host.gpus[0].links == {"0000:85:00.0": GpuLink.NV2}
-    assert set(host.pci) == {"0000:05:00.0"}
+    assert [device.address for device in host.devices] == ["0000:05:00.0"]
     assert snapshot.host(str(uuid.uuid4())) is None
 
 
@@ -184,7 +184,7 @@ def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
     assert host.l3[0].ways == Amount(13, 13)
     assert host.rdt.clos == Amount(6, 0)
     assert len(host.gpus) == 2
-    assert set(host.pci) == {"0000:05:00.0"}
+    assert [device.address for device in host.devices] == ["0000:05:00.0"]
 
 
 def test_what_only_the_root_says_is_picked_up_by_the_next_complete_reading(fleet):
@@ -284,3 +284,33 @@ def test_a_host_with_nothing_below_its_root_is_not_in_the_view(empty_cloud):
     view = FleetView(empty_cloud.adapter, background=False)
     view.refresh()
     assert view.snapshot().hosts == {}
+
+
+def test_devices_that_nova_or_the_operator_counts_are_found_by_their_place(empty_cloud):
+    """A PCI device, the parent of vGPUs, and an accelerator that carries our traits itself."""
+    root = empty_cloud.compute("h")
+    empty_cloud.child(root, "h_0000:AF:00.0", "COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1)
+    empty_cloud.child(root, "h_pci_0000_85_00_0", "OWNER_NOVA", VGPU=4)
+    link = names.gpu_link(GpuLink.NV4, 0, 1)
+    for number in range(2):
+        place = (names.GPU, names.numbered("NODE", number), link)
+        empty_cloud.child(root, f"h_fpga{number}", *place, CUSTOM_FPGA=1)
+    gpus = (Gpu("0000:85:00.0", 1), Gpu("0000:af:00.0", 0))
+    topology = two_nodes(gpus=gpus, gpu_links=())
+    Reporter(empty_cloud.client).sync(wanted_tree("h", topology, SETTINGS))
+    view = FleetView(empty_cloud.adapter, background=False)
+    view.refresh()
+    host = view.snapshot().host(root)
+    assert [(device.address, device.amount.free) for device in host.devices] == [
+        ("0000:85:00.0", 4),
+        ("0000:af:00.0", 1),
+        ("fpga0", 1),
+        ("fpga1", 1),
+    ]
+    assert [(gpu.address, gpu.node) for gpu in host.gpus] == [
+        ("0000:85:00.0", 1),
+        ("0000:af:00.0", 0),
+        ("fpga0", 0),
+        ("fpga1", 1),
+    ]
+    assert host.gpus[2].links == {"fpga1": GpuLink.NV4}

@@ -127,3 +127,15 @@ def test_gpus_are_found_by_address() -> None:
     assert graph("minsky").numbers(["0001:01:00.0", "0000:01:00.0"]) == (2, 0)
     with pytest.raises(InvalidValueError, match="0002:01"):
         graph("minsky").numbers(["0002:01:00.0"])
+
+
+@pytest.mark.parametrize("link", [link for link in GpuLink if link.startswith("NV")])
+def test_every_class_of_nvlink_is_a_direct_way(link: GpuLink) -> None:
+    gpus = (Gpu("0000:01:00.0", 0), Gpu("0000:81:00.0", 1))
+    topology = HostTopology(
+        (Socket(0), Socket(1)),
+        (NumaNode(0, 0), NumaNode(1, 1)),
+        gpus=gpus,
+        gpu_links=(GpuEdge(gpus[0].address, gpus[1].address, link),),
+    )
+    assert from_topology(topology).distances[0][1] == 1
