@@ -84,6 +84,27 @@ class HostCell:
         """Memory not promised to NUMA guests, MiB."""
         return self.memory_mb - self.memory_usage_mb
 
+    @property
+    def whole_cores(self) -> int:
+        """Cores all of whose threads are free dedicated CPUs."""
+        return sum(free >= self.threads_per_core for free in self.free_threads)
+
+    @property
+    def usable_cores(self) -> int:
+        """Cores with at least one free dedicated CPU."""
+        return sum(free > 0 for free in self.free_threads)
+
+    @property
+    def most_sibling_cpus(self) -> int:
+        """Most dedicated CPUs that can be taken with the same number of threads, at least two, of each core used."""
+        return max(
+            (
+                threads * sum(free >= threads for free in self.free_threads)
+                for threads in range(2, max(self.free_threads, default=0) + 1)
+            ),
+            default=0,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
@@ -257,16 +278,11 @@ def _packs(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
         return False
     if guest.thread_policy is ThreadPolicy.ISOLATE:
         # One thread of a wholly free core each; the emulator's CPU comes from yet another core.
-        whole = sum(free >= cell.threads_per_core for free in cell.free_threads)
-        usable = sum(free > 0 for free in cell.free_threads)
         smt_allowed = cell.threads_per_core == 1 or cell.legacy_pinning
-        return smt_allowed and 0 < wanted <= whole and (not reserved or usable - wanted >= reserved)
+        enough = 0 < wanted <= cell.whole_cores
+        return smt_allowed and enough and (not reserved or cell.usable_cores - wanted >= reserved)
     if guest.thread_policy is ThreadPolicy.REQUIRE:
-        # The same number of threads, at least two, of each core that is used.
-        return cell.threads_per_core > 1 and any(
-            threads * sum(free >= threads for free in cell.free_threads) >= wanted
-            for threads in range(2, max(cell.free_threads, default=0) + 1)
-        )
+        return cell.threads_per_core > 1 and 0 < cell.most_sibling_cpus >= wanted
     return wanted + reserved <= sum(cell.free_threads)
 
 
