@@ -89,6 +89,8 @@ class Domain:
     :param hostdevs: VFIO devices: PCI addresses, ``mdev-UUID``, ``interface-TYPE``
     :param huge_pages: backed by a hugetlb pool
     :param locked: its memory is locked (``<locked/>``) or encrypted
+    :param serial_controller: it has a virtio-serial controller, so that ports can be plugged into it
+    :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt has not said it
     """
 
     uuid: str
@@ -102,6 +104,8 @@ class Domain:
     hostdevs: tuple[str, ...] = ()
     huge_pages: bool = False
     locked: bool = False
+    serial_controller: bool = False
+    ports: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pci_devices(self) -> tuple[str, ...]:
@@ -222,7 +226,16 @@ def _domain(root: ET.Element) -> Domain:
         huge_pages=backing is not None and backing.find("hugepages") is not None,
         locked=(backing is not None and backing.find("locked") is not None)
         or root.find("launchSecurity") is not None,
+        serial_controller=root.find("devices/controller[@type='virtio-serial']") is not None,
+        ports=dict(_ports(root)),
     )
+
+
+def _ports(root: ET.Element) -> Iterator[tuple[str, str]]:
+    for channel in root.iterfind("devices/channel"):
+        target, source = channel.find("target"), channel.find("source")
+        if target is not None and target.get("type") == "virtio":
+            yield target.get("name", ""), "" if source is None else source.get("path", "")
 
 
 def _cells(root: ET.Element) -> Iterator[Cell]:

@@ -131,7 +131,7 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None),
         frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus),
         frozenset(exclusive),
-        Room(_free(observation), settings.margin_mb),
+        Room(free_for_floating(observation), settings.margin_mb),
         settings,
     )
 
@@ -155,7 +155,7 @@ def _pinned(guest: Guest, topology: HostTopology) -> Iterable[int]:
         yield from chosen & online
 
 
-def _free(observation: Observation) -> dict[int, float]:
+def free_for_floating(observation: Observation) -> dict[int, float]:
     """MiB per node for floating servers: free, less what nova promised to bound servers and is not resident yet."""
     room = {node: float(observation.free_mb.get(node, 0)) for node in observation.topology.node_ids}
     for guest in observation.guests:
