@@ -19,7 +19,14 @@ from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import foreign_groups, tree
 from host_agent.privileged.seam import Privileged, open_seam
 from host_agent.refining import Refiner, Refiners
-from host_agent.report import Publisher, make_reporter, publish_settings
+from host_agent.rehome import Settled
+from host_agent.report import (
+    Publisher,
+    make_pressure,
+    make_rehomer,
+    make_reporter,
+    publish_settings,
+)
 from host_agent.sensors.observer import Observer
 from placement_traits.topology import HostTopology
 
@@ -44,11 +51,13 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
     per_node = conf.placement.bandwidth_mbps_per_node
     gpus = tuple(conf.host.gpu_products)
 
+    chassis = agent_conf.chassis(conf)
+
     def read() -> HostTopology:
-        given = Given()
+        given = Given(chassis=chassis)
         if per_node:
             nodes = read_topology(paths.sys).node_ids
-            given = Given(bandwidth_mbps=dict.fromkeys(nodes, per_node))
+            given = Given(chassis=chassis, bandwidth_mbps=dict.fromkeys(nodes, per_node))
         return discover(paths.sys, tree(paths), given, gpus)
 
     return read
@@ -70,14 +79,25 @@ def build_observer(
     )
 
 
-def build_publisher(conf: cfg.ConfigOpts, source: DomainSource, metrics: Metrics) -> Publisher:
+def build_publisher(
+    conf: cfg.ConfigOpts, source: DomainSource, metrics: Metrics, journal: Journal
+) -> Publisher:
     """Return what tells Placement, not yet started."""
     paths = agent_conf.paths(conf)
+
+    def root() -> str:
+        return conf.host.name or source.hostname()
+
     return Publisher(
-        lambda: publish_settings(conf, conf.host.name or source.hostname()),
+        lambda: publish_settings(conf, root()),
         lambda: make_reporter(conf),
         lambda: foreign_groups(paths),
         metrics,
+        pressure=make_pressure(conf, tree(paths)),
+        settled=Settled(conf.placement.rehome_after_s),
+        make_rehomer=(lambda: make_rehomer(conf, root(), journal))
+        if conf.placement.rehome
+        else None,
     )
 
 
@@ -123,7 +143,7 @@ def build(
     refiners: list[Refiner] = []
     listeners: list[Listener] = [metrics]
     if conf.placement.enabled and not dry_run:
-        publisher = build_publisher(conf, source, metrics)
+        publisher = build_publisher(conf, source, metrics, journal)
         listeners.append(publisher)
     else:
         publisher = None

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from host_agent.paths import HostPaths
+from placement_traits.errors import InvalidValueError
 
 AGENT = cfg.OptGroup("agent", title="The host agent's loop, files and metrics")
 LIBVIRT = cfg.OptGroup("libvirt_host", title="The libvirt of this host")
@@ -84,6 +85,20 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             default=[],
             help="vendor:product ids (hexadecimal, such as 10de:20b5) of PCI devices to take as GPUs beside display "
             "controllers.",
+        ),
+        cfg.Opt(
+            "chassis",
+            type=types.Dict(types.Integer(min=0)),
+            default={},
+            help="Server node of each socket, such as 0:0,1:0,2:1,3:1, for machines that join several server nodes "
+            "under one kernel (NumaConnect, HPE Superdome): firmware does not say it. A socket that is missing is in "
+            "node 0, so leave it empty on any other machine.",
+        ),
+        cfg.ListOpt(
+            "nova_conf",
+            default=["/etc/nova/nova.conf", "/etc/nova/nova-compute.conf"],
+            help="Configuration files of this host's nova-compute, later ones win. Only the doctor reads them, to "
+            "compare them with what the agent and the scheduler count on; files that are not there are skipped.",
         ),
         cfg.StrOpt("proc", default="/proc", help="Mount point of proc."),
         cfg.StrOpt("sys", default="/sys", help="Mount point of sysfs."),
@@ -204,6 +219,34 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             help="Memory bandwidth of one NUMA node, MB/s, as long as it has not been measured. Without it no "
             "CUSTOM_MEMORY_BANDWIDTH_MBPS is offered.",
         ),
+        cfg.FloatOpt(
+            "pressure_s",
+            default=10.0,
+            min=0.0,
+            help="Seconds between two looks at the measured memory traffic (MBM), which is held back from sale as far "
+            "as running servers have not declared it; 0 never looks. Hosts without MBM hold nothing back.",
+        ),
+        cfg.FloatOpt(
+            "pressure_dead_band_percent",
+            default=5.0,
+            min=0.0,
+            max=100.0,
+            help="Share of an L3 domain's bandwidth by which the measured traffic must move before Placement is told. "
+            "Each write makes every scheduler read this host again.",
+        ),
+        cfg.BoolOpt(
+            "rehome",
+            default=True,
+            help="Move the ways and bandwidth of a server in Placement to the L3 domain where nova-compute really put "
+            "it, when nothing is under way with the server. Nova is asked for that, so the user of this section needs "
+            "the admin role. Where it is off, Placement may count a server in a domain where it does not run.",
+        ),
+        cfg.FloatOpt(
+            "rehome_after_s",
+            default=10.0,
+            min=0.0,
+            help="Seconds that a server must have run where it is before its allocation is moved.",
+        ),
     ],
 }
 
@@ -301,6 +344,20 @@ def paths(conf: cfg.ConfigOpts) -> HostPaths:
         libvirt_pids=Path(conf.libvirt_host.pid_dir),
         state=Path(conf.agent.state_dir),
     )
+
+
+def chassis(conf: cfg.ConfigOpts) -> dict[int, int]:
+    """Return the server node of each socket that the operator named.
+
+    :raises InvalidValueError: a socket is not a number
+    """
+    given: dict[str, int] = conf.host.chassis
+    for socket in given:
+        if not socket.isdecimal():
+            raise InvalidValueError(
+                "[host]chassis, a socket", socket, "its number, such as 0:0,1:1"
+            )
+    return {int(socket): number for socket, number in given.items()}
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

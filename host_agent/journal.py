@@ -9,6 +9,7 @@ one system call, so that a killed agent leaves whole lines, and readers skip wha
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -89,6 +90,7 @@ class FileJournal:
         self._keeper = Keeper("journal", lost)
         self._rotation = Keeper("rotated journal", lost)
         self._torn = b""
+        self._writing = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
             self._descriptor = _open(path)
@@ -99,12 +101,13 @@ class FileJournal:
             ) from error
 
     def write(self, entry: Entry) -> None:
-        """Append an entry, where the disk lets us."""
+        """Append an entry, where the disk lets us; any thread may."""
         data = _line(entry, self._clock()).encode()
-        size = os.fstat(self._descriptor).st_size
-        if size and size + len(data) > self._max_bytes:
-            self._rotation.attempt(self._rotate)
-        self._keeper.attempt(lambda: self._append(data))
+        with self._writing:
+            size = os.fstat(self._descriptor).st_size
+            if size and size + len(data) > self._max_bytes:
+                self._rotation.attempt(self._rotate)
+            self._keeper.attempt(lambda: self._append(data))
 
     def _append(self, line: bytes) -> None:
         data = self._torn + line

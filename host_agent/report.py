@@ -10,19 +10,29 @@ but the newest tree, so catching up is one pass.
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
+from host_agent.assignment import Guest
+from host_agent.claims import Claim, Part, claims
+from host_agent.journal import Journal
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
+from host_agent.pressure import Pressure
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rehome import Rehomer, Settled
+from host_agent.sensors.bandwidth import BandwidthReader
 from host_agent.workloads import Activity
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, Tier
-from placement_traits.topology import HostTopology
+from placement_traits.pressure import PressureSettings
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
+
+if TYPE_CHECKING:
+    from host_agent.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +64,7 @@ class PublishSettings:
     :param min_be_ways: ways of each L3 domain that are not offered
     :param interval_s: seconds between two passes when nothing changes
     :param backoff_max_s: longest pause while Placement does not answer
+    :param pinned: vCPUs are kept on the CPUs that were decided; else they run where they are
     """
 
     root: str
@@ -62,22 +73,22 @@ class PublishSettings:
     min_be_ways: int
     interval_s: float
     backoff_max_s: float
+    pinned: bool = True
 
 
-def neighbours(done: Round) -> dict[int, L3State]:
-    """Return who lives in each L3 domain, by the CPUs that were decided.
+def neighbours(done: Round, *, pinned: bool = True) -> dict[int, frozenset[NeighbourTrait]]:
+    """Return who lives in each L3 domain: a server lives in all domains that its vCPUs may run in.
 
     Paused servers count: they come back.
+
+    :param pinned: vCPUs are where they were decided to be; else they are where they are
     """
     topology = done.observation.topology
     found: dict[int, set[NeighbourTrait]] = {domain.id: set() for domain in topology.l3_domains}
-    for wanted_assignment in done.decision.assignments:
-        guest = done.observation.get(wanted_assignment.uuid)
-        if guest is None or guest.workload.request is None:
-            continue
-        if guest.workload.activity is Activity.OFF:
-            continue
+    for guest in done.observation.guests:
         request = guest.workload.request
+        if request is None or guest.workload.activity is Activity.OFF:
+            continue
         traits = {
             trait
             for trait in (
@@ -86,19 +97,55 @@ def neighbours(done: Round) -> dict[int, L3State]:
             )
             if trait
         }
-        for l3 in _domains(topology, wanted_assignment.vcpu_cpus.values()):
+        for l3 in _domains(done, guest, pinned=pinned):
             found[l3] |= traits
-    return {l3: L3State(frozenset(traits)) for l3, traits in found.items()}
+    return {l3: frozenset(traits) for l3, traits in found.items()}
 
 
-def _domains(topology: HostTopology, chosen: Any) -> set[int]:
-    return {l3 for cpus in chosen for cpu in cpus if (l3 := topology.l3_of_cpu(cpu)) is not None}
+def _domains(done: Round, guest: Guest, *, pinned: bool) -> set[int]:
+    """L3 domains of the CPUs that a server's vCPUs may run on, by the best that is known of each vCPU."""
+    topology, domain = done.observation.topology, guest.workload.domain
+    wanted = done.decision.get(guest.uuid) if pinned else None
+    decided = wanted.vcpu_cpus if wanted else {}
+    seen = guest.vcpu_cpus
+    every = frozenset(topology.cpus)
+    anywhere = every if domain.vcpu_cpuset is None else domain.vcpu_cpuset
+    chosen = every & frozenset[int]().union(
+        *(
+            decided.get(vcpu) or seen.get(vcpu) or domain.vcpu_pins.get(vcpu) or anywhere
+            for vcpu in range(domain.vcpus)
+        )
+    )
+    return {l3 for cpu in chosen if (l3 := topology.l3_of_cpu(cpu)) is not None}
 
 
-def wanted(done: Round, settings: PublishSettings, foreign_groups: int) -> ProviderTree:
+def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -> list[Claim]:
+    """Return the claims with those of servers that the agent places: their bandwidth is split over their domains.
+
+    :param placed: of the servers that nova has bound to cells
+    """
+    known = {claim.uuid for claim in placed}
+    floating = []
+    for guest in done.observation.guests:
+        request = guest.workload.request
+        if request is None or not request.bandwidth_mbps or guest.uuid in known:
+            continue
+        domains = sorted(_domains(done, guest, pinned=pinned))
+        parts = tuple(Part(l3, 0, request.bandwidth_mbps // len(domains)) for l3 in domains)
+        floating.append(Claim(guest.uuid, guest.workload.title, parts))
+    return [*placed, *floating]
+
+
+def wanted(
+    done: Round,
+    settings: PublishSettings,
+    foreign_groups: int,
+    reserved_mbps: Mapping[int, int] | None = None,
+) -> ProviderTree:
     """Return the tree that Placement should hold after a round.
 
     :param foreign_groups: resctrl control groups of other software
+    :param reserved_mbps: bandwidth that is not for sale now, by L3 domain
     """
     tree_settings = TreeSettings(
         packing=settings.packing,
@@ -106,7 +153,11 @@ def wanted(done: Round, settings: PublishSettings, foreign_groups: int) -> Provi
         min_be_ways=settings.min_be_ways,
         foreign_groups=foreign_groups,
     )
-    return wanted_tree(settings.root, done.observation.topology, tree_settings, neighbours(done))
+    states = {
+        l3: L3State(traits, (reserved_mbps or {}).get(l3, 0))
+        for l3, traits in neighbours(done, pinned=settings.pinned).items()
+    }
+    return wanted_tree(settings.root, done.observation.topology, tree_settings, states)
 
 
 class Publisher:
@@ -117,6 +168,9 @@ class Publisher:
         until it succeeds
     :param foreign_groups: counts resctrl groups of other software
     :param metrics: told whether Placement is up to date
+    :param pressure: says how much bandwidth is held back; None holds nothing back
+    :param settled: says which servers have been where they are for some time
+    :param make_rehomer: makes what moves their allocations there, called like ``make_writer``; None moves nothing
     """
 
     def __init__(
@@ -125,11 +179,19 @@ class Publisher:
         make_writer: Callable[[], TreeWriter],
         foreign_groups: Callable[[], int],
         metrics: Metrics,
+        *,
+        pressure: Pressure | None = None,
+        settled: Settled | None = None,
+        make_rehomer: Callable[[], Rehomer] | None = None,
     ) -> None:
         self._settings = functools.cache(make_settings)
         self._make_writer = make_writer
         self._foreign_groups = foreign_groups
         self._metrics = metrics
+        self._pressure = pressure
+        self._settled = settled
+        self._rehomer = functools.cache(make_rehomer) if make_rehomer else None
+        self._claims: tuple[Claim, ...] = ()
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
         self._wanted: ProviderTree | None = None
@@ -142,8 +204,15 @@ class Publisher:
         """Take note of a round."""
         if done.paused:
             return
-        tree = wanted(done, self._settings(), self._foreign_groups())
+        placed = claims(done.observation)
+        settings = self._settings()
+        reserved: Mapping[int, int] = {}
+        if self._pressure is not None:
+            declared = declarations(done, placed, pinned=settings.pinned)
+            reserved = self._pressure.reserved_mbps(done.observation.topology, declared)
+        tree = wanted(done, settings, self._foreign_groups(), reserved)
         with self._changed:
+            self._claims = self._settled.of(placed) if self._settled else ()
             if tree != self._wanted:
                 self._wanted = tree
                 self._metrics.placement_synced = tree == self._written
@@ -197,6 +266,7 @@ class Publisher:
             if self._writer is None:
                 self._writer = self._make_writer()
             report = self._writer.sync(tree)
+            problems = (*report.problems, *self._rehome())
         except NumaExtError as error:
             self._say((str(error),))
             return self._synced(None)
@@ -205,8 +275,17 @@ class Publisher:
             return self._synced(None)
         for change in report.changes:
             LOG.info("Placement: %s %s %s", change.provider, change.what, change.detail)
-        self._say(tuple(report.problems))
+        self._say(problems)
         return self._synced(tree)
+
+    def _rehome(self) -> tuple[str, ...]:
+        """Move allocations; that it cannot be done is a problem to tell, not a tree that is not written."""
+        if self._rehomer is None:
+            return ()
+        try:
+            return self._rehomer().turn(self._claims)
+        except NumaExtError as error:
+            return (f"Allocations are not re-homed. {error}",)
 
     def _synced(self, tree: ProviderTree | None) -> bool:
         with self._changed:
@@ -237,6 +316,7 @@ def publish_settings(conf: cfg.ConfigOpts, root: str) -> PublishSettings:
         conf.rdt.shared_ways_min,
         conf.placement.interval_s,
         conf.placement.backoff_max_s,
+        conf.pinning.enabled,
     )
 
 
@@ -249,12 +329,13 @@ def register_auth(conf: cfg.ConfigOpts) -> None:
     loading.register_adapter_conf_options(conf, "placement")
 
 
-def make_adapter(conf: cfg.ConfigOpts) -> Any:
-    """Return a keystoneauth adapter for Placement made from ``[placement]``.
+def make_adapter(conf: cfg.ConfigOpts, service: str = "placement") -> Any:
+    """Return a keystoneauth adapter for Placement, or for another service with the same credentials.
 
+    :param service: service type; ``[placement]endpoint_override`` and the like are for Placement alone
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    from keystoneauth1 import exceptions, loading
+    from keystoneauth1 import adapter, exceptions, loading
 
     from placement_traits.client import REQUEST_TIMEOUT_S
 
@@ -269,6 +350,14 @@ def make_adapter(conf: cfg.ConfigOpts) -> Any:
         raise CapabilityMissingError(
             "[placement] holds no auth_type: copy nova-compute's [placement] section, or set enabled = false"
         )
+    if service != "placement":
+        return adapter.Adapter(
+            session,
+            auth=auth,
+            service_type=service,
+            interface=conf.placement.valid_interfaces,
+            region_name=conf.placement.region_name,
+        )
     return loading.load_adapter_from_conf_options(
         conf, "placement", session=session, auth=auth, service_type="placement"
     )
@@ -279,8 +368,37 @@ def make_reporter(conf: cfg.ConfigOpts) -> TreeWriter:
 
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    adapter = make_adapter(conf)
     from placement_traits.client import PlacementClient
     from placement_traits.reporter import Reporter
 
-    return Reporter(PlacementClient(adapter))
+    return Reporter(PlacementClient(make_adapter(conf)))
+
+
+def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
+    """Return the allocations of this host's servers, over sessions made from ``[placement]``.
+
+    :param root: name of nova's root provider
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from host_agent.allocations import Allocations
+    from host_agent.nova_api import NovaApi
+    from placement_traits.client import PlacementClient
+
+    nova = NovaApi(make_adapter(conf, "compute"))
+    return Allocations(PlacementClient(make_adapter(conf)), root, nova.why_busy)
+
+
+def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: Journal) -> Rehomer:
+    """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
+    return Rehomer(make_allocations(conf, root), root, journal)
+
+
+def make_pressure(conf: cfg.ConfigOpts, resctrl: Resctrl) -> Pressure | None:
+    """Return what follows the measured memory traffic, None when it is turned off."""
+    interval_s = conf.placement.pressure_s
+    if not interval_s:
+        return None
+    # A group is read once per look; a rate is as old as the look is.
+    reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
+    settings = PressureSettings(dead_band=conf.placement.pressure_dead_band_percent / 100)
+    return Pressure(reader.host, settings, interval_s)

@@ -44,7 +44,7 @@ def next_reserved(
     :param reserved: what is published, MB/s
     :param excess: measured use beyond the declared, MB/s; None = unknown, which never frees anything
     :param capacity: total of the inventory, MB/s
-    :param elapsed_s: seconds since ``reserved`` was last changed
+    :param elapsed_s: seconds since the last look, so that a quiet moment after a long time frees only a little
     :returns: MB/s, between 0 and ``capacity``
     """
     reserved = min(max(reserved, 0), capacity)

@@ -35,7 +35,7 @@ def turn(*servers: tuple[Server, int], activity: Activity = Activity.RUNNING) ->
 def test_neighbours_are_told_per_l3_domain() -> None:
     devil = Server("devil", {**BE_SPECS, "numa_ext:interference_class": "devil"})
     found = neighbours(turn((Server("lc", LC_SPECS, cpus=(1,)), 1), (devil, 4)))
-    assert {l3: state.neighbours for l3, state in found.items()} == {
+    assert found == {
         0: {NeighbourTrait.LC},
         1: set(),
         2: {NeighbourTrait.BE, NeighbourTrait.DEVIL},

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much bandwidth each L3 domain holds back from sale: measured use beyond what the servers there declared."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from host_agent.claims import Claim, declared_mbps
+from host_agent.sensors.bandwidth import Bandwidth
+from placement_traits.pressure import PressureSettings, excess_mbps, next_reserved
+from placement_traits.topology import HostTopology
+from placement_traits.tree import bandwidth_shares
+
+
+class Pressure:
+    """Follows the memory traffic of this host; starts with nothing reserved.
+
+    :param measure: returns the traffic of the whole host, None when it is not known
+    :param settings: how calmly ``reserved`` follows
+    :param interval_s: seconds between two looks
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[], Bandwidth | None],
+        settings: PressureSettings,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._measure = measure
+        self._settings = settings
+        self._interval_s = interval_s
+        self._clock = clock
+        self._looked: float | None = None
+        self._reserved: dict[int, int] = {}
+
+    def reserved_mbps(self, topology: HostTopology, claims: Sequence[Claim]) -> Mapping[int, int]:
+        """Return what to publish as ``reserved``, MB/s by L3 domain; looks at the counters when it is time.
+
+        Where traffic is unknown (no MBM, or a counter began anew) the value stays as it is.
+
+        :param claims: of all servers that declared bandwidth
+        """
+        now = self._clock()
+        elapsed = self._interval_s if self._looked is None else now - self._looked
+        if elapsed < self._interval_s:
+            return self._reserved
+        self._looked = now
+        measured = self._measure()
+        declared = declared_mbps(claims)
+        self._reserved = {
+            l3: next_reserved(
+                self._reserved.get(l3, 0),
+                _excess(measured, l3, declared.get(l3, 0)),
+                capacity,
+                elapsed,
+                self._settings,
+            )
+            for l3, capacity in bandwidth_shares(topology).items()
+        }
+        return self._reserved
+
+
+def _excess(measured: Bandwidth | None, l3: int, declared: int) -> int | None:
+    if measured is None or l3 not in measured.domains:
+        return None
+    return excess_mbps(round(measured.domains[l3].total_mbps), declared)

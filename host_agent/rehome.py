@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move a server's ways and bandwidth in Placement to the L3 domain where nova-compute really put it.
+
+Placement's candidate and the cells that nova-compute picks differ now and then (``az:host`` skips our filter; another
+server came in between). The host wins. Nothing else of the allocation is touched, and nothing at all unless
+
+* the domain runs here, bound to its cells, and has been where it is for some seconds;
+* the consumer is the server itself, not a migration, and holds nothing of another host;
+* nova says it is ACTIVE on this host, without a task and without a migration that is not over;
+* nobody has changed the allocation since it was read (consumer generation).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from host_agent.claims import (
+    L3_CLASSES,
+    Claim,
+    NotTouchableError,
+    Resources,
+    Wanted,
+    moved,
+    split,
+    totals,
+)
+from host_agent.journal import Entry, Journal, Result
+
+if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
+    from host_agent.allocations import Allocations
+
+LOG = logging.getLogger(__name__)
+
+_REASON = "nova-compute chose other cells than Placement's candidate"
+
+
+class Settled:
+    """Which claims have been the same for some seconds.
+
+    :param after_s: seconds since the server was first seen running where it is
+    """
+
+    def __init__(self, after_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._after_s = after_s
+        self._clock = clock
+        self._since: dict[Claim, float] = {}
+
+    def of(self, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+        """Return those of the present claims that have settled; one that was away for a moment begins anew."""
+        now = self._clock()
+        self._since = {claim: self._since.get(claim, now) for claim in claims}
+        return tuple(c for c, since in self._since.items() if now - since >= self._after_s)
+
+
+class Rehomer:
+    """Makes the L3 part of allocations agree with the host.
+
+    :param allocations: what servers hold
+    :param root: name of nova's root provider
+    :param journal: told about each move
+    """
+
+    def __init__(self, allocations: "Allocations", root: str, journal: Journal) -> None:
+        self._allocations = allocations
+        self._root = root
+        self._journal = journal
+        self._right: frozenset[Claim] = frozenset()
+
+    def turn(self, claims: Sequence[Claim]) -> tuple[str, ...]:
+        """Look at the claims that are not known to be right; return what stands in the way of the others.
+
+        :raises NumaExtError: Placement or nova does not answer, or does not let us
+        """
+        self._right &= frozenset(claims)
+        doubtful = [claim for claim in claims if claim not in self._right]
+        if not doubtful:
+            return ()
+        self._allocations.refresh()
+        problems: list[str] = []
+        strays: dict[str, tuple[Claim, Wanted]] = {}
+        for claim in doubtful:
+            try:
+                wanted = self._wanted(claim)
+            except NotTouchableError as error:
+                # Not a problem: it passes by itself.
+                LOG.debug("%s is not re-homed now: %s", claim.title, error)
+                continue
+            if isinstance(wanted, str):
+                problems.append(wanted)
+            elif wanted is None:
+                self._right |= {claim}
+            else:
+                strays[claim.uuid] = claim, wanted
+        return (*problems, *self._move(strays))
+
+    def _wanted(self, claim: Claim) -> Wanted | str | None:
+        """Return the replacement, None when all is right, or a sentence when it takes more than a move."""
+        held = self._allocations.held(claim.uuid)
+        resources = moved(claim, self._root, held.resources)
+        if resources is not None:
+            self._allocations.check_quiet(claim.uuid)
+            return Wanted(claim.uuid, held, resources)
+        if totals(_ours(held.resources)) != totals(claim.l3(self._root)):
+            return (
+                f"Server {claim.title} ({claim.uuid}) does not hold in Placement what its flavor asks of L3 domains: "
+                "see numa-host-agent-ctl heal --dry-run."
+            )
+        return None
+
+    def _move(self, strays: dict[str, tuple[Claim, Wanted]]) -> list[str]:
+        refused = self._allocations.replace([wanted for _, wanted in strays.values()])
+        problems = []
+        for uuid, (claim, wanted) in strays.items():
+            why = refused.get(uuid, "")
+            if why:
+                problems.append(f"Server {claim.title} ({uuid}) could not be re-homed. {why}")
+            else:
+                self._right |= {claim}
+                LOG.info(
+                    "re-homed %s in Placement to %s", claim.title, sorted(claim.l3(self._root))
+                )
+            self._journal.write(_entry(claim, wanted, why))
+        return problems
+
+
+def _ours(held: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
+    return split(held, L3_CLASSES)[1]
+
+
+def _entry(claim: Claim, wanted: Wanted, problem: str) -> Entry:
+    return Entry(
+        "rehome",
+        Result.FAILED if problem else Result.DONE,
+        claim.uuid,
+        claim.title,
+        {"from": _ours(wanted.held.resources), "to": _ours(wanted.resources)},
+        (_REASON,),
+        problem=problem,
+    )
