@@ -10,11 +10,13 @@ server of the request (``--min/--max``), when free CPUs and so the predicted nod
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.admission import ANIMALS, conflict, holds
+from nova_numa_ext.policy.gpu_sets import GpuSet
 from nova_numa_ext.policy.interference import penalty
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
@@ -27,6 +29,8 @@ OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
     Tier.BE: frozenset({NeighbourTrait.LC}),
     None: frozenset({NeighbourTrait.LC}),
 }
+
+_NO_GPUS: Final = (math.inf,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,22 @@ class Rank(NamedTuple):
 
     1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
     2. domains whose amounts an earlier server of the same request has already taken (the claim would fail)
-    3. L3 domains away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
-    4. worst class penalty among the neighbours (two devils: allowed, but better apart)
-    5. L3 domains in which the other tier lives (LC beside BE)
-    6. cost of the GPU set, minus its utility
-    7. most free ways, then 8. most free bandwidth: servers spread over domains until none is empty
-    9. lowest cache ids, then 10. lowest provider uuids: never left to chance
+    3. GPU sets below the server's minimum utility: with nothing better the host is refused
+    4. L3 domains and GPUs away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
+    5. worst class penalty among the neighbours (two devils: allowed, but better apart)
+    6. L3 domains in which the other tier lives (LC beside BE)
+    7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu_placement.preference`)
+    8. most free ways, then 9. most free bandwidth: servers spread over domains until none is empty
+    10. lowest cache ids, then 11. lowest provider uuids: never left to chance
     """
 
     fallback_cpus: int
     taken: int
+    gpu_below: int
     off_node: int
     class_penalty: int
     shared_tiers: int
-    gpu: float
+    gpu: tuple[float, ...]
     ways_free: int
     bandwidth_free_mbps: int
     l3_ids: tuple[int, ...]
@@ -79,10 +85,11 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate with its rank."""
+    """A candidate with its rank and its GPUs, None without."""
 
     candidate: Candidate
     rank: Rank
+    gpus: GpuSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +111,14 @@ def order(
     nodes: Callable[[Candidate], tuple[int, ...] | None],
     *,
     taken: frozenset[str] = frozenset(),
-    gpu_utility: Callable[[Candidate], float] = lambda _: 0.0,
+    gpus: Callable[[Candidate], GpuSet | None] = lambda _: None,
 ) -> Ordering:
     """Order the candidates of one host.
 
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
     :param nodes: NUMA nodes that nova-compute will pick with this candidate; None when that is not known
     :param taken: L3 providers from which earlier servers of this request have taken something
-    :param gpu_utility: how good the candidate's GPU set is, higher is better
+    :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
     kept, removed = [], []
@@ -122,19 +129,21 @@ def order(
         if against is not None:
             removed.append((candidate, against))
             continue
+        expected, chosen = nodes(candidate), gpus(candidate)
         rank = Rank(
             int(candidate.fallback_cpus),
             sum(d.uuid in taken and not holds(d, amount) for d, amount in used) if taken else 0,
-            _off_node(places, nodes(candidate)),
+            int(chosen is not None and not chosen.enough),
+            _off_node(places, expected) + (chosen.away(expected) if chosen else 0),
             class_penalty(request, places),
             shared_tiers(request, places),
-            -gpu_utility(candidate),
+            chosen.preference if chosen else _NO_GPUS,
             -sum([d.ways.free for d in places if d.ways]),
             -sum([d.bandwidth_mbps.free for d in places if d.bandwidth_mbps]),
             tuple(sorted([domain.l3_id for domain in places])),
             candidate.providers,
         )
-        kept.append(Ranked(candidate, rank))
+        kept.append(Ranked(candidate, rank, chosen))
     kept.sort(key=lambda ranked: (ranked.rank, ranked.candidate.index))
     return Ordering(tuple(kept), tuple(removed))
 
@@ -142,11 +151,12 @@ def order(
 def class_penalty(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
     """Worst penalty of the request's class with what runs in the domains."""
     mine = request.interference_class
-    return max([_worst_penalty(mine, domain.neighbours) for domain in domains], default=0)
+    return max([worst_penalty(mine, domain.neighbours) for domain in domains], default=0)
 
 
 @functools.cache
-def _worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
+def worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
+    """Worst penalty of a class with the neighbours in one L3 domain."""
     animals = [animal for trait, animal in ANIMALS.items() if trait in neighbours]
     return max([penalty(mine, animal) for animal in animals], default=0)
 
@@ -176,4 +186,6 @@ def _off_node(domains: Sequence[L3View], nodes: tuple[int, ...] | None) -> int:
 
 
 def _plain(value: object) -> str | float:
+    if isinstance(value, tuple) and value and isinstance(value[0], float):
+        return ", ".join(f"{number:.4g}" for number in value)
     return value if isinstance(value, int | float | str) else str(value)
