@@ -144,6 +144,37 @@ metadata key ``numa_ext_{name}_multiplier`` of a host aggregate overrides it for
     )
 
 
+def _gpu_weight(name: str, what: str) -> cfg.FloatOpt:
+    return cfg.FloatOpt(
+        f"gpu_{name}_weight",
+        default=1.0,
+        min=0.0,
+        help=f"""
+Weight of {what} in the utility of a set of GPUs.
+
+The three ``gpu_…_weight`` are used in proportion to their sum. They move what ``numa_ext:min_utility`` of a flavor
+means: try others with ``openstack numa simulate trace --utility-weights`` first.
+""",
+    )
+
+
+_gpus = (
+    _gpu_weight("communication", "the distance of GPUs that communicate"),
+    _gpu_weight("interference", "the slowdown by neighbours, suffered and caused,"),
+    _gpu_weight("fragmentation", "breaking whole sockets of free GPUs"),
+    cfg.StrOpt(
+        "gpu_profiles",
+        default="",
+        help="""
+YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler takes its first decision.
+
+A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all flavors with that
+``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that cannot be used is logged as an
+error, and the built-in profiles and equal weights are used.
+""",
+    ),
+)
+
 _weigher = (
     cfg.FloatOpt(
         "weight_multiplier",
@@ -177,7 +208,14 @@ sees the sum of the others and remembers the right pick (see ``pick_ttl``). The 
     _multiplier("gpu", 1.0, "utility of the GPU set that the host offers."),
 )
 
-OPTIONS: Final[tuple[cfg.Opt, ...]] = (*_failures, *_view, *_memory, *_journal, *_weigher)
+OPTIONS: Final[tuple[cfg.Opt, ...]] = (
+    *_failures,
+    *_view,
+    *_memory,
+    *_journal,
+    *_gpus,
+    *_weigher,
+)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

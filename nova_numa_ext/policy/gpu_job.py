@@ -94,14 +94,20 @@ class GpuJob:
         return sum(part.tasks for part in self.parts)
 
 
-def wish(gpus: int, comm: int = 0, min_utility: float = 0.0, bandwidth_mbps: int = 0) -> GpuJob:
+def wish(
+    gpus: int,
+    comm: int = 0,
+    min_utility: float = 0.0,
+    bandwidth_mbps: int = 0,
+    profile: str | None = None,
+) -> GpuJob:
     """Return the job that a flavor describes (``numa_ext:gpu_comm``, ``numa_ext:min_utility``).
 
-    Its profile is the one of :data:`COMM_PROFILES` for its communication weight.
+    :param profile: name in the profile store; default the one of :data:`COMM_PROFILES` for its weight
     """
     return GpuJob(
         (JobGraph.complete(gpus, comm),),
-        comm_profile(comm),
+        profile or comm_profile(comm),
         min_utility,
         bandwidth_mbps=bandwidth_mbps,
     )

@@ -260,9 +260,7 @@ def _needed(
             best = in_order(search(scene, even=policy is GpuPolicy.SPREAD), host.graph, policy)[0]
             if best.utility >= job.min_utility:
                 wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
-                busy = ", ".join(
-                    host.graph.gpus[gpu] for i in ended for gpu in members(host.neighbours[i].gpus)
-                )
+                busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
                 return f"GPUs {wanted} with utility {best.utility:.3f}, when the jobs on {busy} end"
     return "no set of this host reaches the minimum, even when it is empty"
 

@@ -32,6 +32,8 @@ class Pick:
     :param interference_class: its class
     :param l3: amounts by L3 provider
     :param nodes: NUMA nodes it was predicted on, None for a floating guest
+    :param gpus: providers of its GPUs
+    :param gpu_comm: how much they communicate
     :param certain: nova was seen to take this host; otherwise it is our best guess
     """
 
@@ -41,6 +43,8 @@ class Pick:
     interference_class: InterferenceClass
     l3: tuple[tuple[str, L3Amount], ...] = ()
     nodes: tuple[int, ...] | None = None
+    gpus: tuple[str, ...] = ()
+    gpu_comm: int = 0
     certain: bool = False
 
 

@@ -29,9 +29,14 @@ class Term(StrEnum):
     NUMA_CELLS = "numa_cells"
     LOCAL_MEMORY = "local_memory"
     CANDIDATES = "candidates"
+    GPUS_FREE = "gpus_free"
+    GPU_BELOW_MINIMUM = "gpu_utility_below_minimum"
+    GPU_NEEDED = "gpu_needed"
+    GPU_POSTPONED = "gpu_postponed"
     # Ranks: why one allocation candidate comes before another.
     FALLBACK_CPUS = "fallback_cpus"
     TAKEN = "taken"
+    GPU_BELOW = "gpu_below"
     OFF_NODE = "off_node"
     CLASS_PENALTY = "class_penalty"
     SHARED_TIERS = "shared_tiers"
@@ -66,6 +71,10 @@ SENTENCES: Final = MappingProxyType(
         Term.NUMA_CELLS: "no set of {against} NUMA nodes has enough free CPUs and memory",
         Term.LOCAL_MEMORY: "remote memory hurts this server, and no NUMA node holds it whole: {value} vCPUs, {against}",
         Term.CANDIDATES: "no allocation candidate is left",
+        Term.GPUS_FREE: "GPUs free: {value}, wanted: {against}",
+        Term.GPU_BELOW_MINIMUM: "the best GPUs it offers have utility {value}, numa_ext:min_utility is {against}",
+        Term.GPU_NEEDED: "needed: {value}",
+        Term.GPU_POSTPONED: "numa_ext:gpu_policy={value} would wait: create the server again when that is free",
     }
 )
 

@@ -12,12 +12,13 @@ from typing import Any
 from nova_numa_ext.policy import admission, candidates, cells
 from nova_numa_ext.policy.candidates import Candidate, Ordering
 from nova_numa_ext.policy.cells import GuestCell
+from nova_numa_ext.policy.gpu_sets import GpuOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
-from nova_numa_ext.scheduler import facts
+from nova_numa_ext.scheduler import facts, gpus
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
 
@@ -70,6 +71,7 @@ class Surroundings:
     :param request_picks: those of them that belong to the same request
     :param refuse_stale: ``[numa_ext]on_stale`` is ``refuse``
     :param pack: packing strategy where a host does not publish its own
+    :param planner: judges GPUs
     """
 
     snapshot: FleetSnapshot
@@ -77,6 +79,7 @@ class Surroundings:
     request_picks: tuple[Pick, ...] = ()
     refuse_stale: bool = False
     pack: bool = False
+    planner: gpus.GpuPlanner = field(default_factory=lambda: gpus.GpuPlanner(gpus.GpuRules()))
 
 
 def wish(spec: Any) -> Wish:
@@ -118,6 +121,10 @@ def decide(
     return [judge.verdict(host_state) for host_state in host_states]
 
 
+def _no_gpus(_: Candidate) -> None:
+    """Most requests ask for no device."""
+
+
 def _accepted(host_state: Any) -> Verdict:
     return Verdict(host_state, (), offer=Offer(), instances=host_state.num_instances)
 
@@ -142,6 +149,7 @@ class _Judge:
         self._wants_pci = bool(facts.pci_requests(spec))
         self._wants_networks = bool(facts.networks(spec))
         self._fresh = around.snapshot.state is ViewState.FRESH
+        self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
         self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
 
     def verdict(self, host_state: Any) -> Verdict:
@@ -155,22 +163,44 @@ class _Judge:
             return Verdict(host_state, reasons)
         nodes = _Nodes(self, host_state, view, own_cells)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
+        offered = [
+            facts.candidate(index, raw, domains, self._request.dedicated)
+            for index, raw in enumerate(host_state.allocation_candidates)
+        ]
+        devices = self._devices(view, host_state, offered)
         ordering = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
-            [
-                facts.candidate(index, raw, domains, self._request.dedicated)
-                for index, raw in enumerate(host_state.allocation_candidates)
-            ],
+            offered,
             nodes.of,
             taken=self._taken,
+            gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
         )
-        best = ordering.kept[0].candidate if ordering.kept else None
+        first = ordering.kept[0] if ordering.kept else None
+        best, chosen = (first.candidate, first.gpus) if first else (None, None)
         reasons = self._lacking(host_state, ordering, nodes, own_cells)
+        if not reasons and devices is not None and chosen is not None:
+            reasons = devices.refusal(chosen)
         if reasons:
             return Verdict(host_state, reasons, ordering)
-        offer = Offer(view, own_cells, nodes.of(best) if best else None, best, self._guest)
+        offer = Offer(
+            view,
+            own_cells,
+            nodes.of(best) if best else None,
+            best,
+            self._guest,
+            chosen.utility if chosen else None,
+        )
         return Verdict(host_state, (), ordering, offer, host_state.num_instances)
+
+    def _devices(
+        self, view: HostView | None, host_state: Any, offered: Sequence[Candidate]
+    ) -> GpuOffer | None:
+        """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none."""
+        if self._gpus is None or view is None or not view.gpus:
+            return None
+        recent = self._around.recent.get(host_state.uuid, ())
+        return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
 
     def _view(self, host_state: Any) -> HostView | None:
         root_uuid = host_state.uuid

@@ -28,7 +28,7 @@ from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED, Offer, Score, scores
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import concerns_us
-from nova_numa_ext.scheduler import facts, fleet, records
+from nova_numa_ext.scheduler import facts, fleet, gpus, records
 from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish, decide, wish
 from nova_numa_ext.scheduler.ledger import Ledger
 
@@ -75,6 +75,7 @@ class Engine:
         self._clock_s = clock_s
         self._ledger = Ledger(conf[GROUP].pick_ttl, conf[GROUP].pick_limit)
         self._host_cells = facts.HostCells()
+        self._planner = gpus.planner(conf)
         self._current = threading.local()
         self.faults: Counter[str] = Counter()
 
@@ -127,6 +128,7 @@ class Engine:
             request_picks=picks,
             refuse_stale=self._conf[GROUP].on_stale == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
+            planner=self._planner,
         )
         return around, settled
 
@@ -270,6 +272,7 @@ def _reorder(verdict: Verdict) -> None:
 def _pick(wanted: Wish, verdict: Verdict) -> Pick:
     assert wanted.request is not None and verdict.offer is not None
     candidate = verdict.offer.candidate
+    chosen = verdict.ordering.kept[0].gpus if verdict.ordering.kept else None
     return Pick(
         server=wanted.server,
         host=verdict.host_state.uuid,
@@ -277,6 +280,8 @@ def _pick(wanted: Wish, verdict: Verdict) -> Pick:
         interference_class=wanted.request.interference_class,
         l3=candidate.l3 if candidate else (),
         nodes=verdict.offer.nodes,
+        gpus=chosen.providers if chosen else (),
+        gpu_comm=wanted.request.gpu_comm,
     )
 
 

@@ -81,6 +81,12 @@ def pci_free(host_state: Any) -> dict[int | None, int] | None:
     return free
 
 
+def free_pci_providers(host_state: Any) -> list[str]:
+    """Placement's providers of the free PCI devices of a HostState, as far as it reports them."""
+    pools = host_state.pci_stats.pools if host_state.pci_stats else ()
+    return [pool["rp_uuid"] for pool in pools if pool["count"] and "rp_uuid" in pool]
+
+
 class HostCells:
     """NUMA cells of HostStates, read once per state of a host.
 

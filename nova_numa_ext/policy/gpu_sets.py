@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good are the GPUs that an allocation candidate would take?
+
+The GPUs of a host, their places and links are in the view of the fleet. Which of them are free is what Placement has
+just offered: a GPU of any candidate is free, all others are busy. Who is on the busy ones is known by communication
+weight: from this scheduler's own recent picks, GPU by GPU, and from what the agents publish near each L3 domain. Busy
+GPUs of which nothing is known belong to a neighbour that neither suffers nor disturbs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members, shared
+from nova_numa_ext.policy.gpu_job import (
+    COMM_PROFILES,
+    GpuJob,
+    ProfileStore,
+    comm_profile,
+    wish,
+)
+from nova_numa_ext.policy.gpu_placement import choose, preference, rank
+from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import WorkloadRequest
+from placement_traits.fleet import HostView
+from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
+from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
+
+_SHOWN_DECIMALS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRules:
+    """What the operator decides about GPUs.
+
+    :param options: weights of the utility
+    :param store: profiles; a flavor's own profile bears its name, the others are named by communication weight
+    """
+
+    options: UtilityOptions = THIRDS
+    store: ProfileStore = COMM_PROFILES
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWish:
+    """What a server asks of its GPUs.
+
+    :param policy: in which order sets are preferred
+    :param comm: communication weight, 0 to 4
+    :param min_utility: utility below which a set is refused
+    :param profile: name in the store
+    """
+
+    policy: GpuPolicy
+    comm: int
+    min_utility: float
+    profile: str
+
+    @classmethod
+    def of(cls, request: WorkloadRequest, flavor: str, rules: GpuRules) -> "GpuWish":
+        """Read a request.
+
+        :param flavor: name of the flavor, which may have a profile of its own
+        """
+        profile = flavor if flavor in rules.store.profiles else comm_profile(request.gpu_comm)
+        return cls(request.gpu_policy, request.gpu_comm, request.min_utility, profile)
+
+    def job(self, gpus: int) -> GpuJob:
+        """Return the job of so many GPUs."""
+        return wish(gpus, self.comm, self.min_utility, profile=self.profile)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuMap:
+    """The GPUs of one host; they change only when the host is read again.
+
+    :param graph: their distances
+    :param nodes: NUMA node of each, None where firmware does not say
+    :param number_of: GPU by provider that servers allocate from; some GPUs have none, some several
+    """
+
+    graph: GpuGraph
+    nodes: tuple[int | None, ...]
+    number_of: Mapping[str, int]
+
+    def mask(self, providers: Iterable[str]) -> int:
+        """Return the GPUs behind some providers."""
+        return mask_of({self.number_of[uuid] for uuid in providers if uuid in self.number_of})
+
+
+def gpu_map(host: HostView) -> GpuMap:
+    """Find the GPUs of a host; hosts whose GPUs look alike share one graph."""
+    graph = shared(_topology(host))
+    position = {address: number for number, address in enumerate(graph.gpus)}
+    return GpuMap(
+        graph,
+        tuple(gpu.node for gpu in host.gpus),
+        {
+            device.uuid: position[device.address]
+            for device in host.devices
+            if device.address in position
+        },
+    )
+
+
+def _topology(host: HostView) -> HostTopology:
+    socket_of = {node: domain.socket for domain in host.l3 for node in domain.nodes}
+    nodes = {gpu.node for gpu in host.gpus if gpu.node is not None} | socket_of.keys()
+    return HostTopology(
+        sockets=tuple(Socket(socket) for socket in sorted(set(socket_of.values()))),
+        nodes=tuple(NumaNode(node, socket_of.get(node)) for node in sorted(nodes)),
+        gpus=tuple(Gpu(gpu.address, gpu.node, gpu.switch) for gpu in host.gpus),
+        gpu_links=tuple(
+            GpuEdge(gpu.address, other, link)
+            for gpu in host.gpus
+            for other, link in sorted(gpu.links.items())
+            if gpu.address < other
+        ),
+    )
+
+
+def occupied(gpus: GpuMap, host: HostView, free: int, recent: Iterable[Pick] = ()) -> HostGpus:
+    """Return the GPUs of a host with the jobs that run on the busy ones.
+
+    :param free: mask of the free GPUs
+    :param recent: this scheduler's recent picks on the host; one whose GPUs are free again is not there
+    """
+    masks = [(pick.gpu_comm, gpus.mask(pick.gpus)) for pick in recent]
+    known = [(comm, mask) for comm, mask in masks if mask and not mask & free]
+    neighbours = [Neighbour(comm_profile(comm), mask) for comm, mask in known]
+    rest = gpus.graph.all & ~free & ~_union(mask for _, mask in known)
+    published = _published(gpus, host)
+    for socket, members_of in enumerate(gpus.graph.socket_masks):
+        if not rest & members_of:
+            continue
+        mine = {comm for comm, mask in known if mask & members_of}
+        weights = published.get(socket, frozenset())
+        for comm in sorted(weights - mine or weights) or (0,):
+            neighbours.append(Neighbour(comm_profile(comm), rest & members_of))
+    return HostGpus(gpus.graph, free, tuple(neighbours))
+
+
+def _published(gpus: GpuMap, host: HostView) -> dict[int, frozenset[int]]:
+    """Communication weights that the agent has published, by socket of the graph."""
+    found: dict[int, frozenset[int]] = {}
+    for domain in host.l3:
+        weights = frozenset(
+            weight for weight, trait in GPU_COMM_TRAITS.items() if trait in domain.neighbours
+        )
+        near = mask_of(number for number, node in enumerate(gpus.nodes) if node in domain.nodes)
+        for socket in members(gpus.graph.touched(near)) if weights else ():
+            found[socket] = found.get(socket, frozenset()) | weights
+    return found
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """The GPUs of one candidate, judged.
+
+    :param addresses: their PCI addresses, ascending
+    :param providers: providers that the server would allocate them from, ascending
+    :param nodes: their NUMA nodes, ascending, unknown ones left out
+    :param terms: what they cost
+    :param preference: place in the policy's order, smaller is better
+    :param enough: the utility reaches the server's minimum
+    """
+
+    addresses: tuple[str, ...]
+    providers: tuple[str, ...]
+    nodes: tuple[int, ...]
+    terms: Terms
+    preference: tuple[float, ...]
+    enough: bool
+
+    @property
+    def utility(self) -> float:
+        """U of the set."""
+        return self.terms.utility
+
+    def away(self, nodes: Sequence[int] | None) -> int:
+        """Return how many of its NUMA nodes the server's own are not, 0 where those are not known."""
+        return 0 if nodes is None else len(set(self.nodes) - set(nodes))
+
+
+class GpuOffer:
+    """The GPU sets that one host offers to one server.
+
+    :param wanted: what the server asks
+    :param rules: the operator's choices
+    :param gpus: the host's GPUs
+    :param host: which of them are free, and who is on the others
+    :param sets: providers of each candidate
+    """
+
+    def __init__(
+        self,
+        wanted: GpuWish,
+        rules: GpuRules,
+        gpus: GpuMap,
+        host: HostGpus,
+        sets: Iterable[Sequence[str]],
+    ) -> None:
+        self._wanted = wanted
+        self._rules = rules
+        self._gpus = gpus
+        self._host = host
+        self._judged = self._judge({gpus.mask(providers) for providers in sets} - {0})
+
+    def of(self, providers: Sequence[str]) -> GpuSet | None:
+        """Return the GPUs among a candidate's providers, None when there are none."""
+        judged = self._judged.get(self._gpus.mask(providers))
+        if judged is None:
+            return None
+        numbers, terms, place = judged
+        nodes = {self._gpus.nodes[number] for number in numbers}
+        return GpuSet(
+            tuple(self._gpus.graph.gpus[number] for number in numbers),
+            tuple(uuid for uuid in providers if uuid in self._gpus.number_of),
+            tuple(sorted(node for node in nodes if node is not None)),
+            terms,
+            place,
+            terms.utility >= self._wanted.min_utility,
+        )
+
+    def _judge(
+        self, masks: Iterable[int]
+    ) -> dict[int, tuple[tuple[int, ...], Terms, tuple[float, ...]]]:
+        by_size: dict[int, list[tuple[int, ...]]] = {}
+        for mask in sorted(masks):
+            by_size.setdefault(mask.bit_count(), []).append(tuple(members(mask)))
+        return {
+            placement.mask: (
+                placement.gpus,
+                placement.terms,
+                preference(placement, self._host.graph, self._wanted.policy),
+            )
+            for size, numbers in by_size.items()
+            for placement in rank(
+                self._wanted.job(size),
+                self._host,
+                numbers,
+                self._wanted.policy,
+                store=self._rules.store,
+                options=self._rules.options,
+            )
+        }
+
+    def refusal(self, best: GpuSet) -> tuple[Reason, ...]:
+        """Return why the best set is refused and what would be needed; nothing when it is good enough."""
+        if best.enough:
+            return ()
+        return below_minimum(self._wanted, self._rules, self._host, len(best.addresses), best.terms)
+
+
+def below_minimum(
+    wanted: GpuWish, rules: GpuRules, host: HostGpus, gpus: int, terms: Terms
+) -> tuple[Reason, ...]:
+    """Return the reasons of a refusal.
+
+    :param gpus: number of GPUs
+    :param terms: of the best set that was offered
+    """
+    choice = choose(wanted.job(gpus), host, wanted.policy, store=rules.store, options=rules.options)
+    if choice.satisfied and choice.best is not None:
+        names = ", ".join(host.graph.gpus[number] for number in choice.best.gpus)
+        needed = Reason(Term.GPU_NEEDED, f"a candidate with the free GPUs {names}")
+    else:
+        needed = choice.reasons[-1]
+    postponed = (Reason(Term.GPU_POSTPONED, wanted.policy.value),)
+    return (
+        Reason(Term.GPU_BELOW_MINIMUM, round(terms.utility, _SHOWN_DECIMALS), wanted.min_utility),
+        *terms.reasons[1:],
+        needed,
+        *(postponed if wanted.policy is GpuPolicy.TOPO_P else ()),
+    )
