@@ -67,6 +67,8 @@ class Settings:
     :param interval_s: time between two decisions about running servers, seconds
     :param quiet_samples: samples of a quiet window that make an expectation
     :param smooth_samples: samples whose median is compared with the expectation
+    :param blind_samples: missing samples in a row after which what was measured is forgotten; until then the server is
+        not judged
     :param settle_s: time after a move in which nothing is learnt or judged, seconds
     :param cooldown_s: time a moved server rests, seconds
     :param memory_s: time in which a server does not return to nodes it left, seconds
@@ -82,6 +84,7 @@ class Settings:
     interval_s: float = 5.0
     quiet_samples: int = 6
     smooth_samples: int = 3
+    blind_samples: int = 5
     settle_s: float = 15.0
     cooldown_s: float = 60.0
     memory_s: float = 900.0
@@ -106,12 +109,14 @@ class Observation:
     :param servers: all servers on the host, those that may not be moved included
     :param actual: where servers are; one without a CPU of its own for each vCPU is missing
     :param measured: IPC or MPI of each server; missing when not known
+    :param sampled: a sample was due: a server that is missing in ``measured`` could not be measured
     """
 
     now_s: float
     servers: Mapping[str, Server]
     actual: Mapping[str, Slot] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
+    sampled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +126,13 @@ class Expectation:
     :param value: expected performance; None until learnt
     :param recent: last samples
     :param quiet: samples of the quiet window so far
+    :param blind: missing samples in a row
     """
 
     value: float | None = None
     recent: tuple[float, ...] = ()
     quiet: tuple[float, ...] = ()
+    blind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +339,12 @@ def _learn(
     observation: Observation, state: State, settings: Settings, occupancy: Occupancy
 ) -> State:
     """Take samples; a full quiet window sets the expectation, up or down: there is nobody else to blame."""
-    known = dict(state.expectations)
+    if not observation.sampled:
+        return state
+    known = {
+        name: _unseen(was, settings) if name not in observation.measured else was
+        for name, was in state.expectations.items()
+    }
     for name, value in observation.measured.items():
         if name not in state.slots:
             continue
@@ -346,6 +358,13 @@ def _learn(
             expected = median(quiet)
         known[name] = Expectation(expected, recent, quiet)
     return replace(state, expectations=known)
+
+
+def _unseen(known: Expectation, settings: Settings) -> Expectation:
+    """Hold for some samples, then forget all but the expectation: an old figure is no reason to move anybody."""
+    if known.blind + 1 < settings.blind_samples:
+        return replace(known, blind=known.blind + 1)
+    return Expectation(known.value, blind=known.blind + 1)
 
 
 def _quiet(
@@ -371,7 +390,9 @@ def _deviations(state: State, settings: Settings) -> dict[str, float]:
     return {
         name: deviation(median(known.recent), known.value, settings.metric)
         for name, known in state.expectations.items()
-        if known.value is not None and len(known.recent) == settings.smooth_samples
+        if known.value is not None
+        and not known.blind
+        and len(known.recent) == settings.smooth_samples
     }
 
 
@@ -416,7 +437,8 @@ def _repair(
     deviations = _deviations(state, settings)
     for name in sorted(occupancy.slots):
         known = state.expectations.get(name, Expectation())
-        never_quiet = known.value is None and len(known.recent) == settings.smooth_samples
+        measured = len(known.recent) == settings.smooth_samples and not known.blind
+        never_quiet = known.value is None and measured
         if never_quiet and occupancy.rank_of(name).violations:
             deviations[name] = settings.threshold
     affected = sorted(

@@ -11,71 +11,45 @@ float on their CPUs), and replaces what the run-time controllers know better, fo
 
 A latency-critical server counts as a rabbit, whatever its flavor declares, unless it is a devil: it is delicate by
 definition, so rabbits and devils keep out of its L3 domains while there is another place.
+
+Reasons stay what they are until something changes: a decision that is repeated is the same decision.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from host_agent.assignment import Assignment, Decision, Guest, Observation
-from host_agent.controllers import bwap, mapping
-from host_agent.controllers.memory_policy import fit, wanted_shares
-from host_agent.controllers.page_moves import apportion, share_error
+from host_agent.controllers import mapping
+from host_agent.controllers.memory_policy import Room, wanted_shares
+from host_agent.controllers.page_moves import apportion
+from host_agent.controllers.placement import free_for_floating
 from host_agent.controllers.slots import Layout, Server, Slot
-from host_agent.controllers.weights import Shares, uniform
+from host_agent.controllers.steering_memory import Cores, Memory, memory
+from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.privileged.shapes import PartitionWish
 from nova_numa_ext.policy.reason import Reason
-from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.topology import HostTopology
 
+Reasons = tuple[Reason, ...]
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Performance counters of one server since the last round; None where not measured.
-
-    :param ipc: instructions per cycle
-    :param mpi: L3 misses per instruction
-    :param stall_rate: stalled cycles per second and vCPU
-    """
-
-    ipc: float | None = None
-    mpi: float | None = None
-    stall_rate: float | None = None
+_COARSE_PLACE: Final = ("home_nodes", "lc_in_l3_domain", "class_penalty", "mba_l3_")
+_COARSE_MEMORY: Final = ("memory", "room_on_node")
+_UNTIL_JUDGED: Final = "propose_live_migration"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The operator's choices.
+class Told:
+    """Why a server is where it is.
 
-    :param mapper: of the mapping
-    :param search: of BWAP's search
-    :param be_mba_percent: bandwidth level of best-effort servers beside a latency-critical one
-    :param dead_band: share of the memory that may be elsewhere when pages count as placed
+    :param slot: its slot then
+    :param reasons: of the mapping
     """
 
-    mapper: mapping.Settings = field(default_factory=mapping.Settings)
-    search: bwap.Settings = field(default_factory=bwap.Settings)
-    be_mba_percent: int = 50
-    dead_band: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a round has seen.
-
-    :param now_s: monotonic time, seconds
-    :param observation: the host
-    :param counters: UUID -> counters
-    :param canonical: worker set -> canonical weights, from the calibration; empty when never calibrated
-    :param room_mb: node -> MiB free for floating servers, what they hold already not included
-    """
-
-    now_s: float
-    observation: Observation
-    counters: Mapping[str, Counters] = field(default_factory=dict)
-    canonical: Mapping[frozenset[int], Shares] = field(default_factory=dict)
-    room_mb: Mapping[int, float] = field(default_factory=dict)
+    slot: Slot | None
+    reasons: Reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +57,13 @@ class State:
     """What the controllers remember.
 
     :param mapper: of the mapping
-    :param searches: UUID -> BWAP's search
+    :param memory: UUID -> what is wanted of its pages, with its search
+    :param told: UUID -> why it is where it is
     """
 
     mapper: mapping.State = field(default_factory=mapping.State)
-    searches: Mapping[str, bwap.State] = field(default_factory=dict)
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
 
 
 def refine(
@@ -98,64 +74,110 @@ def refine(
     :param decision: of the simple rule
     :param layout: the host's cells, prepared once per topology
     """
-    mapped, why = mapping.decide(
-        _mapping_observation(inputs, settings.mapper, layout),
-        state.mapper,
-        settings.mapper,
-        layout,
-    )
-    lc_l3 = frozenset(
-        l3
-        for wanted in decision.assignments
-        if wanted.partition is not None and wanted.partition.tier == Tier.LC
-        for l3 in wanted.partition.domains
-    )
-    searches: dict[str, bwap.State] = {}
+    mapped, told = state.mapper, dict(state.told)
+    if settings.map_cores:
+        seen = _mapping_observation(inputs, state, settings.mapper, layout)
+        mapped, why = mapping.decide(seen, state.mapper, settings.mapper, layout)
+        judged = mapped.decided_s != state.mapper.decided_s
+        told = {
+            uuid: _told(state.told.get(uuid), server, mapped, why.get(uuid, ()), judged=judged)
+            for uuid, server in seen.servers.items()
+        }
+    room = Room(free_for_floating(inputs.observation), settings.margin_mb)
+    lc_l3 = _lc_domains(decision)
+    memories: dict[str, Memory] = {}
     refined = []
     for wanted in decision.assignments:
         guest = inputs.observation.get(wanted.uuid)
-        slot = mapped.slots.get(wanted.uuid)
+        known = state.memory.get(wanted.uuid, Memory())
+        reasons = told[wanted.uuid].reasons if wanted.uuid in told else ()
         if guest is None or not _steerable(guest):
-            refined.append(wanted)
-            continue
-        reasons = why.get(wanted.uuid, ())
-        if slot is None:
+            if not wanted.bound and known.search is not None:
+                memories[wanted.uuid] = known
             refined.append(replace(wanted, reasons=(*wanted.reasons, *reasons)))
             continue
-        pinned = _with_cores(wanted, slot, inputs.observation.topology, lc_l3, settings)
-        memory = _memory(guest, slot, inputs, state.searches.get(wanted.uuid), settings)
-        if memory.search is not None:
-            searches[wanted.uuid] = memory.search
-        all_reasons = (*wanted.reasons, *reasons, *memory.reasons)
-        refined.append(replace(pinned, memory_shares=memory.shares, reasons=all_reasons))
-    unplaced = {**decision.unplaced, **{u: why[u] for u in decision.unplaced if u in why}}
-    return Decision(tuple(refined), unplaced), State(mapped, searches)
+        slot = mapped.slots.get(wanted.uuid) if settings.map_cores else None
+        placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, settings)
+        cores = _cores(placed, slot, inputs.observation.topology)
+        found = memory(guest, cores, inputs, room, known, settings)
+        room = _left(room, guest, found)
+        memories[wanted.uuid] = found
+        kept = _without(placed.reasons, _COARSE_MEMORY)
+        refined.append(
+            replace(placed, memory_shares=found.shares, reasons=(*kept, *reasons, *found.reasons))
+        )
+    return Decision(tuple(refined), decision.unplaced), State(mapped, memories, told)
 
 
 def _steerable(guest: Guest) -> bool:
     return guest.workload.floating and guest.workload.request is not None and not guest.hands_off
 
 
+def _told(
+    before: Told | None, server: Server, mapped: mapping.State, why: Reasons, *, judged: bool
+) -> Told:
+    """Keep the reasons of the last change; the same reasons with other figures are no news."""
+    slot = mapped.slots.get(server.name)
+    if before is None:
+        found = (_as_found(slot),) if slot is not None and server.movable else ()
+        return Told(slot, why or found)
+    same_place = _cpus(before.slot) == _cpus(slot)
+    if same_place and _terms(why) == _terms(before.reasons):
+        return before
+    if why or not same_place:
+        return Told(slot, why)
+    if judged and _UNTIL_JUDGED in _terms(before.reasons):
+        return Told(slot, ())
+    return before
+
+
+def _as_found(slot: Slot) -> Reason:
+    return Reason("mapped", f"CPUs {','.join(map(str, slot.cpus))}", "as found")
+
+
+def _cpus(slot: Slot | None) -> tuple[int, ...]:
+    return slot.cpus if slot is not None else ()
+
+
+def _terms(reasons: Reasons) -> list[str]:
+    return [reason.term for reason in reasons]
+
+
+def _without(reasons: Reasons, terms: Iterable[str]) -> Reasons:
+    return tuple(reason for reason in reasons if not reason.term.startswith(tuple(terms)))
+
+
+def _lc_domains(decision: Decision) -> frozenset[int]:
+    return frozenset(
+        l3
+        for wanted in decision.assignments
+        if wanted.partition is not None and wanted.partition.tier == Tier.LC
+        for l3 in wanted.partition.domains
+    )
+
+
 # -- cores -------------------------------------------------------------------------------------------------------------
 
 
 def _mapping_observation(
-    inputs: Inputs, settings: mapping.Settings, layout: Layout
+    inputs: Inputs, state: State, settings: mapping.Settings, layout: Layout
 ) -> mapping.Observation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
     for guest in inputs.observation.guests:
         slot = _own_cores(guest, layout)
-        if slot is None and not _steerable(guest):
+        # One that cannot be seen or touched now keeps the cores it was given.
+        if slot is None and not _steerable(guest) and guest.uuid not in state.mapper.slots:
             continue
         servers[guest.uuid] = _server(guest)
         if slot is not None:
             actual[guest.uuid] = slot
-        counters = inputs.counters.get(guest.uuid, Counters())
+        counters = (inputs.performance or {}).get(guest.uuid, Counters())
         value = counters.ipc if settings.metric is mapping.Metric.IPC else counters.mpi
         if value is not None:
             measured[guest.uuid] = value
-    return mapping.Observation(inputs.now_s, servers, actual, measured)
+    sampled = inputs.performance is not None
+    return mapping.Observation(inputs.now_s, servers, actual, measured, sampled)
 
 
 def _server(guest: Guest) -> Server:
@@ -193,90 +215,47 @@ def _own_cores(guest: Guest, layout: Layout) -> Slot | None:
 def _with_cores(
     wanted: Assignment,
     slot: Slot,
-    topology: HostTopology,
+    inputs: Inputs,
     lc_l3: frozenset[int],
     settings: Settings,
 ) -> Assignment:
+    topology = inputs.observation.topology
     domains = tuple(
         sorted({l3 for cpu in slot.cpus if (l3 := topology.l3_of_cpu(cpu)) is not None})
     )
     partition: PartitionWish | None = wanted.partition
+    levels: Reasons = ()
     if partition is not None and partition.tier == Tier.BE:
-        levels = tuple((l3, settings.be_mba_percent if l3 in lc_l3 else 100) for l3 in domains)
-        partition = partition._replace(domains=domains, mba_percent=levels)
+        percent = tuple((l3, settings.be_mba_percent if l3 in lc_l3 else 100) for l3 in domains)
+        partition = partition._replace(domains=domains, mba_percent=percent)
+        levels = tuple(
+            Reason(f"mba_l3_{l3}", level, "an LC lives there" if l3 in lc_l3 else "no LC")
+            for l3, level in percent
+        )
     return replace(
         wanted,
         nodes=tuple(sorted({topology.node_of_cpu(cpu) for cpu in slot.cpus})),
         vcpu_cpus={vcpu: frozenset({cpu}) for vcpu, cpu in enumerate(slot.cpus)},
         partition=partition,
+        reasons=(*_without(wanted.reasons, _COARSE_PLACE), *levels),
     )
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """What was decided about one server's pages; ``shares`` None leaves them where they are."""
-
-    shares: dict[int, float] | None
-    reasons: tuple[Reason, ...] = ()
-    search: bwap.State | None = None
-
-
-def _memory(
-    guest: Guest, slot: Slot, inputs: Inputs, known: bwap.State | None, settings: Settings
-) -> _Memory:
-    request = guest.workload.request
-    assert request is not None, "only managed servers are steered"
-    if guest.pages_stay:
-        return _Memory(None, (Reason("memory_stays", guest.pages_stay),))
-    topology = inputs.observation.topology
-    policy = request.memory_policy
-    if policy is MemoryPolicy.LOCAL:
-        return _fitted(slot.shares, guest, inputs)
-    vcpus = Counter(topology.node_of_cpu(cpu) for cpu in slot.cpus)
-    if policy not in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM):
-        wanted = wanted_shares(policy, vcpus_per_node=vcpus, nodes=topology.node_ids)
-        return _fitted(wanted, guest, inputs)
-    workers = frozenset(vcpus)
-    canonical = inputs.canonical.get(workers) if policy is MemoryPolicy.BWAP else None
-    search = bwap.State(canonical or uniform(topology.node_ids), workers)
-    if known is not None and (known.canonical, known.workers) == (search.canonical, workers):
-        search = known  # other cores or another calibration start a new search
-    done = _searched(guest, inputs, search, settings)
-    if policy is MemoryPolicy.BWAP and canonical is None:
-        used = Reason(
-            "memory_policy_used", MemoryPolicy.BWAP_UNIFORM, "bandwidths never calibrated"
-        )
-        return replace(done, reasons=(used, *done.reasons))
-    return done
+def _cores(placed: Assignment, slot: Slot | None, topology: HostTopology) -> Cores:
+    if slot is not None:
+        return Cores(Counter(topology.node_of_cpu(cpu) for cpu in slot.cpus), slot.shares)
+    vcpus = dict.fromkeys(placed.nodes, 1)
+    near = wanted_shares(MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=topology.node_ids)
+    return Cores(vcpus, near or {})
 
 
-def _searched(guest: Guest, inputs: Inputs, search: bwap.State, settings: Settings) -> _Memory:
-    """Go on with a search: it measures when the pages are where they *can* be, room considered."""
-    counters = inputs.counters.get(guest.uuid, Counters())
-    now = _fitted(search.wanted, guest, inputs)
-    arrived = (
-        now.shares is not None
-        and share_error(guest.memory_shares, now.shares) <= settings.dead_band
-    )
-    seen = bwap.Observation(inputs.now_s, arrived, counters.stall_rate, counters.mpi)
-    search, reasons = bwap.decide(seen, search, settings.search)
-    wanted = _fitted(search.wanted, guest, inputs)
-    return _Memory(wanted.shares, (*reasons, *wanted.reasons), search)
-
-
-def _fitted(wanted: Shares | None, guest: Guest, inputs: Inputs) -> _Memory:
+def _left(room: Room, guest: Guest, found: Memory) -> Room:
+    """Room for the next server; pages that are not moved now neither take nor give any."""
+    if found.shares is None:
+        return room
     resident = guest.resident_mb
-    if not resident or not wanted:
-        return _Memory(dict(wanted) if wanted else None)
-    room = {
-        node: inputs.room_mb.get(node, 0.0) + resident.get(node, 0.0)
-        for node in inputs.observation.topology.node_ids
-    }
-    try:
-        shares, clipped = fit(wanted, sum(resident.values()), room, sorted(wanted))
-    except CapabilityMissingError as error:
-        return _Memory(None, (Reason("memory_stays", str(error)),))
-    return _Memory(shares, clipped)
+    total = sum(resident.values())
+    return room.dealt(resident, {node: share * total for node, share in found.shares.items()})
