@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud in one process: nova's API, conductor, scheduler, computes over a fake libvirt, and a real Placement.
+
+Requests go through nova's API, so every RequestSpec is the one that nova's conductor makes for that operation, and
+every server ends on the NUMA node that nova-compute picks.
+"""
+
+from nova import context, objects
+from nova.conf import CONF
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base
+from support.hosts import four_nodes
+
+from nova_numa_ext import journal
+from nova_numa_ext.scheduler import engine
+from placement_traits.client import PlacementClient
+from placement_traits.names import PackingTrait
+from placement_traits.reporter import Reporter
+from placement_traits.tree import L3State, TreeSettings, wanted_tree
+from placement_traits.view import FleetView, ViewSettings
+
+LC = {
+    "numa_ext:tier": "LC",
+    "hw:cpu_policy": "dedicated",
+    "hw:numa_nodes": "1",
+    "resources:CUSTOM_RDT_CLOS": "1",
+    "resources_NODE:CUSTOM_LLC_WAY": "4",
+}
+BE = {"numa_ext:tier": "BE"}
+RABBIT = {**LC, "numa_ext:interference_class": "rabbit"}
+
+
+class LiveView:
+    """The fleet as Placement has it at the moment of each question."""
+
+    def __init__(self, adapter):
+        self.adapter = adapter
+        self._view = FleetView(adapter, ViewSettings(max_age_s=3600.0), background=False)
+
+    def snapshot(self):
+        self._view.refresh()
+        return self._view.snapshot()
+
+
+class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
+    """Hosts of four NUMA nodes, each with two dedicated CPUs, a shared one, 2 GB and an L3 cache of its own.
+
+    ::
+
+        h1                      VCPU 4 × 4, PCPU 8, MEMORY_MB 8192, DISK_GB   (nova-compute's)
+        ├─ h1:rdt               CUSTOM_RDT_CLOS 6                             (our agent's)
+        └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+    """
+
+    ADMIN_API = True
+    microversion = "latest"
+    ADDITIONAL_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter", "NumaExtFilter")
+
+    def setUp(self):
+        super().setUp()
+        self.flags(
+            cpu_dedicated_set="0-1,3-4,6-7,9-10", cpu_shared_set="2,5,8,11", group="compute"
+        )
+        self.flags(reserved_host_memory_mb=0)
+        self.client = PlacementClient(engine.engine()._view.adapter)
+
+    def _setup_scheduler_service(self):
+        """Nova's default filters, the two that NUMA and PCI need, then ours: the order that we document."""
+        others = [name for name in CONF.filter_scheduler.enabled_filters if name != "NumaExtFilter"]
+        self.flags(enabled_filters=[*others, *self.ADDITIONAL_FILTERS], group="filter_scheduler")
+        self.flags(shuffle_best_same_weighed_hosts=False, group="filter_scheduler")
+        return self.start_service("scheduler")
+
+    # Hosts ------------------------------------------------------------------------------------------------------------
+
+    def host(self, name, agent=True, **compute):
+        """Start nova-compute on a host, and our agent unless told otherwise."""
+        info = fakelibvirt.HostInfo(cpu_nodes=4, cpu_sockets=1, cpu_cores=3, kB_mem=8 * 1024**2)
+        self.start_compute(hostname=name, host_info=info, **compute)
+        if agent:
+            self.publish(name)
+
+    def publish(self, name, neighbours=(), **settings):
+        """Let the host's agent report; ``neighbours`` are what runs in each of its L3 domains."""
+        state = {l3: L3State(frozenset(neighbours)) for l3 in range(4)}
+        tree = wanted_tree(
+            name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state
+        )
+        assert Reporter(self.client).sync(tree).problems == ()
+
+    # Servers ----------------------------------------------------------------------------------------------------------
+
+    def flavor(self, extra_specs, vcpus=1, memory_mb=512):
+        """Make a flavor; returns its id."""
+        return self._create_flavor(
+            vcpu=vcpus, memory_mb=memory_mb, disk=1, ephemeral=0, extra_spec=extra_specs
+        )
+
+    def boot(self, extra_specs, vcpus=1, state="ACTIVE", hints=None, **body):
+        """Create servers of one request and wait for them; returns the one, or a list when several were asked for.
+
+        :param state: the state that they must come to
+        :param hints: scheduler hints
+        :param body: more of the request's body: ``host``, ``availability_zone``, ``min_count``, ``imageRef``
+        """
+        flavor = self.flavor(extra_specs, vcpus)
+        server = self._build_server(flavor_id=flavor, networks="none") | body
+        request = {"server": server} | ({"os:scheduler_hints": hints} if hints else {})
+        count = body.get("min_count", 1)
+        if count > 1:
+            server["return_reservation_id"] = True
+            reservation = self.api.post_server(request)["reservation_id"]
+            made = self.api.get_servers(search_opts={"reservation_id": reservation})
+        else:
+            made = [self.api.post_server(request)]
+        ready = [self._wait_for_state_change(each, state) for each in made]
+        return ready if count > 1 else ready[0]
+
+    def host_of(self, server):
+        """The host that nova says it is on."""
+        return self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
+
+    def nodes_of(self, server):
+        """NUMA nodes that nova-compute picked."""
+        topology = objects.InstanceNUMATopology.get_by_instance_uuid(
+            context.get_admin_context(), server["id"]
+        )
+        return [cell.id for cell in topology.cells]
+
+    def claims(self, consumer):
+        """What Placement has allocated to a consumer: provider name -> {class: amount}."""
+        allocations = self.client.get(f"/allocations/{consumer}")["allocations"]
+        names = {
+            uuid: self.client.get(f"/resource_providers/{uuid}")["name"] for uuid in allocations
+        }
+        return {names[uuid]: entry["resources"] for uuid, entry in allocations.items()}
+
+    def assert_agrees(self, server, host, node=None):
+        """Nova, Placement and the instance name the same host and the same NUMA node; the CPUs are dedicated ones."""
+        assert self.host_of(server) == host
+        [picked] = self.nodes_of(server)
+        claimed = self.claims(server["id"])
+        assert set(claimed) == {host, f"{host}:rdt", f"{host}:l3_{picked}"}
+        assert "PCPU" in claimed[host] and "VCPU" not in claimed[host]
+        assert node is None or node == picked
+        return picked
+
+    # What was decided -------------------------------------------------------------------------------------------------
+
+    def entries(self, kind="filter"):
+        """Journal entries of a kind, oldest first."""
+        return [e for e in journal.read(engine.engine()._journal._path) if e["kind"] == kind]
+
+    def reasons(self):
+        """Sentences of the last decision's refusals, by host."""
+        return {
+            host["node"]: [reason["text"] for reason in host["reasons"]]
+            for host in self.entries()[-1]["details"]
+            if host["reasons"]
+        }

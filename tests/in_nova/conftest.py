@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's functional test bed with our filter and weigher in its scheduler."""
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+if "oslo_service" in sys.modules:
+    raise pytest.UsageError("tests/in_nova needs a process of its own: pytest tests/in_nova")
+
+# Nova 33's test fixtures expect eventlet; from 34 on they run with the threads that nova is moving to.
+_RELEASE = int(importlib.metadata.version("nova").partition(".")[0])
+os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1" if _RELEASE >= 34 else "0")
+
+# Before anything else of nova or oslo: this import decides how threads work.
+import nova.tests.functional  # noqa: E402, F401
+from keystoneauth1 import adapter, session, token_endpoint  # noqa: E402
+from nova.conf import CONF  # noqa: E402
+from nova import test as nova_test  # noqa: E402
+from nova.tests.fixtures.conf import ConfFixture  # noqa: E402
+from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
+from placement.context import RequestContext as PlacementContext  # noqa: E402
+
+from nova_numa_ext import conf as our_conf  # noqa: E402
+from nova_numa_ext.journal import Journal  # noqa: E402
+from nova_numa_ext.scheduler import engine  # noqa: E402
+from tests.in_nova.cloud import LiveView  # noqa: E402
+
+
+def _api_paste() -> str:
+    """Where the wheel's data file is: beside the package or in the environment."""
+    places = (Path(nova.__file__).parents[1], Path(sys.prefix))
+    return str(next(file for p in places if (file := p / "etc/nova/api-paste.ini").exists()))
+
+
+@pytest.fixture(autouse=True)
+def ours_enabled(monkeypatch, tmp_path):
+    """Every test: our plug-ins after all of nova's; the engine looks at the test's own Placement."""
+    our_conf.register_opts(CONF)
+    configure, place = ConfFixture.setUp, PlacementFixture.setUp
+
+    def with_our_plugins(fixture):
+        configure(fixture)
+        fixture.conf.set_default("api_paste_config", _api_paste(), group="wsgi")
+        lists = {
+            "available_filters": "nova_numa_ext.scheduler.NumaExtFilter",
+            "enabled_filters": "NumaExtFilter",
+            "weight_classes": "nova_numa_ext.scheduler.NumaExtWeigher",
+        }
+        for option, ours in lists.items():
+            novas = fixture.conf.filter_scheduler[option]
+            fixture.conf.set_default(option, [*novas, ours], group="filter_scheduler")
+
+    def with_our_engine(fixture):
+        place(fixture)
+        http = adapter.Adapter(
+            session.Session(token_endpoint.Token(fixture.endpoint, fixture.token)),
+            service_type="placement",
+        )
+        journal = Journal(tmp_path / "decisions.jsonl", 2**20, 1)
+        engine.use(engine.Engine(CONF, LiveView(http), journal))
+
+    monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
+    monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)
+    # Placement runs in nova's thread here and would leave its own request as the current one.
+    monkeypatch.setattr(PlacementContext, "update_store", lambda _self: None)
+    # It would take away what pytest has put on the test, too.
+    monkeypatch.setattr(nova_test.TestCase, "_clear_attrs", lambda _self: None)
+    yield
+    engine.use(None)

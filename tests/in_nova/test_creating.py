@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creating servers, in every way that nova offers."""
+
+from unittest import mock
+
+from nova.conf import CONF
+
+from nova_numa_ext.scheduler import decision, engine
+from placement_traits.fleet import FleetSnapshot, ViewState
+from placement_traits.names import NeighbourTrait, Tier
+from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
+
+
+class Creating(NovaCloud):
+    """``h1`` and ``h2`` as :class:`NovaCloud` draws them."""
+
+    def test_each_lc_gets_the_l3_domain_of_the_node_that_nova_compute_picks(self):
+        self.host("h1")
+        servers = [self.boot(LC, vcpus=2) for _ in range(4)]
+        assert {self.assert_agrees(server, "h1") for server in servers} == {0, 1, 2, 3}
+
+    def test_four_lc_servers_of_one_request_get_the_four_domains_of_one_host(self):
+        self.host("h1")
+        ten_ways = {**LC, "resources_NODE:CUSTOM_LLC_WAY": "10"}
+        servers = self.boot(ten_ways, vcpus=2, min_count=4, max_count=4)
+        assert {self.assert_agrees(server, "h1") for server in servers} == {0, 1, 2, 3}
+
+    def test_lc_and_be_avoid_each_other(self):
+        self.host("h1")
+        self.host("h2")
+        self.publish("h1", neighbours={NeighbourTrait.LC})
+        self.publish("h2", neighbours={NeighbourTrait.BE})
+        assert self.host_of(self.boot(BE)) == "h2"
+        self.assert_agrees(self.boot(LC), "h1")
+
+    def test_members_of_an_affinity_group_share_the_host_and_not_the_domain(self):
+        self.host("h1")
+        self.host("h2")
+        group = self.api.post_server_groups({"name": "together", "policy": "affinity"})
+        servers = [self.boot(LC, vcpus=2, hints={"group": group["id"]}) for _ in range(2)]
+        host = self.host_of(servers[0])
+        assert len({self.assert_agrees(server, host) for server in servers}) == 2
+
+    def test_members_of_an_anti_affinity_group_are_apart_though_our_score_says_otherwise(self):
+        self.host("h1")
+        self.host("h2")
+        self.publish("h2", neighbours={NeighbourTrait.BE})
+        group = self.api.post_server_groups({"name": "apart", "policy": "anti-affinity"})
+        first, second = (self.boot(LC, hints={"group": group["id"]}) for _ in range(2))
+        self.assert_agrees(first, "h1")
+        self.assert_agrees(second, "h2")
+        self.boot(LC, state="ERROR", hints={"group": group["id"]})
+
+    def test_a_named_host_is_still_judged(self):
+        """``--host`` (microversion 2.74) runs the filters on that host."""
+        self.host("h1")
+        self.host("h2")
+        self.publish("h1", tiers=frozenset({Tier.BE}))
+        self.assert_agrees(self.boot(LC, host="h2"), "h2")
+        self.publish("h2", neighbours={NeighbourTrait.DEVIL})
+        self.boot(RABBIT, host="h2", state="ERROR")
+        assert self.reasons() == {
+            "h2": [
+                "every L3 domain it could use has a devil, which must not share a cache with a rabbit"
+            ]
+        }
+
+    def test_a_forced_host_is_not_judged_and_nova_counts_all_the_same(self):
+        """``az:host`` skips every filter, so the claim is Placement's first candidate."""
+        self.host("h1")
+        self.host("h2")
+        self.publish("h2", neighbours={NeighbourTrait.DEVIL})
+        server = self.boot(RABBIT, availability_zone="nova:h2")
+        assert self.host_of(server) == "h2"
+        assert self.entries() == []
+        assert {name.partition(":")[2][:3] for name in self.claims(server["id"])} == {"", "rdt", "l3_"}
+
+    def test_the_trait_of_an_image_works_like_the_key_of_a_flavor(self):
+        self.host("h1")
+        self.host("h2")
+        self.publish("h1", neighbours={NeighbourTrait.BE})
+        untiered = {key: value for key, value in LC.items() if key != "numa_ext:tier"}
+        image = self._create_image({"trait:CUSTOM_NUMA_EXT_TIER_LC": "required"})
+        self.assert_agrees(self.boot(untiered, imageRef=image["id"]), "h2")
+        self.publish("h2", neighbours={NeighbourTrait.BE}, tiers=frozenset({Tier.BE}))
+        self.assert_agrees(self.boot(untiered, imageRef=image["id"]), "h1")
+
+    def test_a_host_with_dedicated_cpus_gone_is_not_served_from_shared_ones(self):
+        """Nova also offers VCPU for pinned guests (``disable_fallback_pcpu_query``); its own claim would fail there."""
+        self.host("h1")
+        for _ in range(4):
+            self.boot(LC, vcpus=2)
+        self.boot(LC, state="ERROR")
+
+    def test_a_shared_guest_takes_no_dedicated_cpu(self):
+        self.host("h1")
+        server = self.boot(BE)
+        assert self.claims(server["id"]) == {"h1": {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}}
+
+
+class Trouble(NovaCloud):
+    """What happens to a request when we fail or know nothing: ``h1`` as :class:`NovaCloud` draws it."""
+
+    def test_a_fault_of_ours_fails_no_request_and_is_counted_logged_and_noted(self):
+        self.host("h1")
+        with mock.patch.object(engine, "decide", side_effect=ZeroDivisionError("ours")):
+            server = self.boot(LC)
+        assert self.host_of(server) == "h1"
+        assert engine.engine().faults["filter"] == 1
+        [fault] = self.entries("fault")
+        assert (fault["server"], fault["error"]) == (server["id"], "ZeroDivisionError: ours")
+        assert fault["request"].startswith("req-")
+        assert f"NumaExt filter failed for request {fault['request']}" in self.stdlog.logger.output
+
+    def test_a_fault_may_be_configured_to_refuse(self):
+        self.host("h1")
+        self.flags(on_error="refuse", group="numa_ext")
+        with mock.patch.object(engine, "decide", side_effect=ZeroDivisionError("ours")):
+            self.boot(LC, state="ERROR")
+            assert self.host_of(self.boot({})) == "h1"
+
+    def test_a_view_that_knows_nothing_is_neutral_or_refuses_as_configured(self):
+        self.host("h1")
+        empty = mock.Mock(snapshot=lambda: FleetSnapshot({}, 0.0, ViewState.EMPTY))
+        engine.use(engine.Engine(CONF, empty, engine.engine()._journal))
+        assert self.host_of(self.boot(LC)) == "h1"
+        self.flags(on_stale="refuse", group="numa_ext")
+        self.boot(LC, state="ERROR")
+        assert self.host_of(self.boot({})) == "h1"
+
+
+def test_the_flavor_and_the_image_are_read_in_one_place():
+    """The stories above patch :func:`decide` where the engine looks it up."""
+    assert engine.decide is decision.decide
