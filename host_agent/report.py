@@ -27,8 +27,15 @@ from host_agent.rehome import Rehomer, Settled
 from host_agent.sensors.bandwidth import BandwidthReader
 from host_agent.workloads import Activity
 from placement_traits.errors import CapabilityMissingError, NumaExtError
-from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, Tier
+from placement_traits.names import (
+    GPU_COMM_TRAITS,
+    InterferenceClass,
+    NeighbourTrait,
+    PackingTrait,
+    Tier,
+)
 from placement_traits.pressure import PressureSettings
+from placement_traits.topology import HostTopology
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
 
 if TYPE_CHECKING:
@@ -99,7 +106,16 @@ def neighbours(done: Round, *, pinned: bool = True) -> dict[int, frozenset[Neigh
         }
         for l3 in _domains(done, guest, pinned=pinned):
             found[l3] |= traits
+        if guest.gpus and request.gpu_comm:
+            for l3 in _near_gpus(topology, guest):
+                found[l3].add(GPU_COMM_TRAITS[request.gpu_comm])
     return {l3: frozenset(traits) for l3, traits in found.items()}
+
+
+def _near_gpus(topology: HostTopology, guest: Guest) -> set[int]:
+    """L3 domains on the NUMA nodes of a server's devices: who uses a socket's buses is told there."""
+    nodes = {node for node in guest.gpus.values() if node is not None}
+    return {domain.id for node in nodes for domain in topology.l3_of_node(node)}
 
 
 def _domains(done: Round, guest: Guest, *, pinned: bool) -> set[int]:
@@ -382,10 +398,11 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     """
     from host_agent.allocations import Allocations
     from host_agent.nova_api import NovaApi
-    from placement_traits.client import PlacementClient
+    from placement_traits.client import PlacementClient, RetrySettings
 
-    nova = NovaApi(make_adapter(conf, "compute"))
-    return Allocations(PlacementClient(make_adapter(conf)), root, nova.why_busy)
+    placement, nova = make_adapter(conf), NovaApi(make_adapter(conf, "compute"))
+    once = PlacementClient(placement, RetrySettings(attempts=1))
+    return Allocations(PlacementClient(placement), once, root, nova.why_busy)
 
 
 def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: Journal) -> Rehomer:

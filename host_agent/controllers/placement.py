@@ -11,12 +11,13 @@ compared in this order, first difference decides:
 2. there is a CPU for each vCPU
 3. fewest nodes
 4. no latency-critical server in the L3 domains (for one of those: nobody at all, but they are dedicated)
-5. its memory is there, when it cannot be moved (a VFIO device pins it)
-6. it lives there already
-7. interference classes that do not like each other in its L3 domains, floating or dedicated
-8. floating vCPUs per CPU that already live there
-9. memory it has there already
-10. nearest to each other, then lowest numbers
+5. nearest to its passed-through devices: the scheduler chose them with their place in mind
+6. its memory is there, when it cannot be moved (a VFIO device pins it where it happened to be at the start)
+7. it lives there already
+8. interference classes that do not like each other in its L3 domains, floating or dedicated
+9. floating vCPUs per CPU that already live there
+10. memory it has there already
+11. nearest to each other, then lowest numbers
 
 Resource control follows the CPUs: a latency-critical server wants its ways in the L3 domains of its cells, in as many
 as its flavor has groups of them; a best-effort server wants a bandwidth level in the L3 domains it shares with one, and
@@ -230,6 +231,8 @@ def _floating(
     shares, memory_reasons = _memory(host, guest, best)
     pins = dict.fromkeys(range(domain.vcpus), chosen)
     wish = _wish(host, guest, pins)
+    # What the emulator does for a device it does near it; else nova's choice stays.
+    emulator = chosen if guest.gpus else None
     reasons = (
         Reason("home_nodes", ",".join(map(str, best)), f"{len(usable)} nodes with shared CPUs"),
         Reason("lc_in_l3_domain", rank.beside_lc, 0),
@@ -241,7 +244,7 @@ def _floating(
         guest.uuid,
         best,
         pins,
-        None,
+        emulator,
         shares,
         partition=wish,
         reasons=reasons,
@@ -256,6 +259,7 @@ class _Rank:
     cpus_lack: bool
     nodes: int
     beside_lc: int
+    from_gpus: int
     pinned_away: float
     elsewhere: bool
     penalty: int
@@ -289,6 +293,7 @@ def _rank(
         cpus_lack=len(chosen) < domain.vcpus,
         nodes=len(nodes),
         beside_lc=len(host.lc_l3 & domains),
+        from_gpus=_from_gpus(host.topology, guest, nodes),
         pinned_away=away if domain.immovable else 0.0,
         elsewhere=nodes != home,
         penalty=sum(penalty(_class(guest), other.kind) for other in placed if other.l3 & domains),
@@ -296,6 +301,15 @@ def _rank(
         memory_away=away,
         spread=sum(host.topology.distance(a, b) for a, b in combinations(nodes, 2)),
         numbers=nodes,
+    )
+
+
+def _from_gpus(topology: HostTopology, guest: Guest, nodes: Sequence[int]) -> int:
+    """Sum of the distances from each device of a server, as far as its node is known, to the nearest home node."""
+    return sum(
+        min(topology.distance(node, gpu) for node in nodes)
+        for gpu in guest.gpus.values()
+        if gpu is not None
     )
 
 

@@ -43,6 +43,16 @@ def test_neighbours_are_told_per_l3_domain() -> None:
     }
 
 
+def test_who_uses_gpus_is_told_near_them() -> None:
+    """The scheduler reads there who disturbs whom on a socket's buses (F-000-11)."""
+    told = turn((Server("be", {**BE_SPECS, "numa_ext:gpu_comm": "3"}), 0))
+    [guest] = told.observation.guests
+    guest = dataclasses.replace(guest, gpus={"0000:85:00.0": 2, "0000:86:00.0": None})
+    observation = dataclasses.replace(told.observation, guests=(guest,))
+    found = neighbours(dataclasses.replace(told, observation=observation))
+    assert {l3 for l3, traits in found.items() if NeighbourTrait.GPU_COMM_3 in traits} == {2}
+
+
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
     without = dataclasses.replace(SETTINGS, tiers=frozenset({Tier.BE}))
     assert TierTrait.LC in wanted(turn(), SETTINGS, 0).root_traits

@@ -201,3 +201,47 @@ def test_a_class_matters_in_the_whole_cache_and_only_there() -> None:
     """Nodes 0 and 1 share a cache; the rabbit is in node 1."""
     cluster = host([(0, 0, (0, 1)), (1, 0, (2, 3)), (2, 1, (4, 5))])
     assert run(cluster, animal("rabbit", 2, node=1), animal("devil"))["devil"].nodes == (2,)
+
+
+# Two sockets of two nodes each; the far ones are 40 away.
+SOCKETS = replace(
+    host([(node, node, (2 * node, 2 * node + 1)) for node in range(4)]),
+    distances=((10, 16, 40, 40), (16, 10, 40, 40), (40, 40, 10, 16), (40, 40, 16, 10)),
+)
+
+
+def with_gpus(
+    nodes: dict[str, int | None], memory: dict[int, int], homes: tuple[int, ...] = ()
+) -> Assignment:
+    """Decide about one floating server with devices on NUMA nodes."""
+    server = be(1)
+    workload = parse(server.xml, Activity.RUNNING)
+    workload = replace(workload, domain=replace(workload.domain, hostdevs=tuple(nodes)))
+    kib = tuple((node, mb * 1024) for node, mb in memory.items())
+    ram = (RamRange(0x1000, 0x2000, (), 4, 0, kib),)
+    guest = Guest(workload, Process(1, 1, "0-3", ()), ram, gpus=nodes)
+    observed = Observation(SOCKETS, (guest,), dict.fromkeys(range(4), 4096))
+    known = {guest.uuid: homes} if homes else {}
+    [wanted] = decide(observed, known, PlacementSettings()).assignments
+    return wanted
+
+
+def test_f_000_22_a_floating_server_lives_at_its_gpu() -> None:
+    """F-000-22: vCPUs and emulator on the node of the device, though the server lived and has its memory elsewhere.
+
+    The memory itself is pinned by VFIO and stays.
+    """
+    wanted = with_gpus({"0000:81:00.0": 2}, {0: 64}, homes=(0,))
+    assert wanted.nodes == (2,)
+    assert wanted.vcpu_cpus == {0: {4, 5}}
+    assert wanted.emulator_cpus == {4, 5}
+
+
+def test_f_000_22_several_gpus_draw_it_to_the_node_nearest_to_all() -> None:
+    """F-000-22: two devices on one socket and one on the other."""
+    gpus = {"0000:01:00.0": 0, "0000:81:00.0": 2, "0000:82:00.0": 3}
+    assert with_gpus(gpus, {0: 64}).nodes in ((2,), (3,))
+
+
+def test_devices_whose_node_nobody_knows_draw_it_nowhere() -> None:
+    assert with_gpus({"0000:01:00.0": None}, {1: 64}).nodes == (1,)
