@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What servers hold in Placement: read with the consumer's generation, and replaced only while it is still the same.
 
-The agent's only write to allocations. It races nova by nature, so the generation is read *before* nova is asked whether
-something is under way: whatever nova does to the allocation after that raises it, and our write is refused. A refused
-write is dropped and looked at again later.
+The agent's only write to allocations; it races nova by nature. So: read -> ask nova whether something is under way ->
+read again, and drop it when anything differs -> write, with the generation that was read. The second read is there
+because generations begin anew: nova empties a server's allocation when it starts to move it, Placement forgets the
+consumer, and the claim on the target may get the very generation that was read first. Between the second read and the
+write nova would have to empty *and* claim, with a scheduling in between. The write is never sent twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +17,27 @@ from placement_traits.client import PlacementClient, PlacementError
 
 _HOST_CLASSES: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 _INSTANCE: Final = "INSTANCE"
+_CHANGED: Final = "Its allocation has changed meanwhile."
 
 
 class Allocations:
     """Allocations of the servers of one compute node.
 
     :param client: Placement
+    :param writer: Placement, without retries
     :param root: name of nova's root provider
     :param why_busy: asks nova: (server uuid, root) -> why its allocations may not be touched now, "" when they may
     """
 
     def __init__(
-        self, client: PlacementClient, root: str, why_busy: Callable[[str, str], str]
+        self,
+        client: PlacementClient,
+        writer: PlacementClient,
+        root: str,
+        why_busy: Callable[[str, str], str],
     ) -> None:
         self._client = client
+        self._writer = writer
         self._root = root
         self._why_busy = why_busy
         self._uuids: dict[str, str] = {}
@@ -82,12 +91,21 @@ class Allocations:
     def replace(self, wanted: Sequence[Wanted]) -> dict[str, str]:
         """Replace allocations, in one request, so that servers can swap places; where that is refused, one by one.
 
-        :returns: why it was refused, by server; the others were replaced
+        :returns: why it was not done, by server; the others were replaced
         """
-        if not wanted:
-            return {}
+        refused = {one.uuid: _CHANGED for one in wanted if not self._is_held(one)}
+        steady = [one for one in wanted if one.uuid not in refused]
+        return refused | (self._write(steady) if steady else {})
+
+    def _is_held(self, wanted: Wanted) -> bool:
         try:
-            self._client.post("/allocations", {one.uuid: self._body(one) for one in wanted})
+            return self.held(wanted.uuid) == wanted.held
+        except NotTouchableError:
+            return False
+
+    def _write(self, wanted: Sequence[Wanted]) -> dict[str, str]:
+        try:
+            self._writer.post("/allocations", {one.uuid: self._body(one) for one in wanted})
         except PlacementError as error:
             if error.status != 409:
                 raise

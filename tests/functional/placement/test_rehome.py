@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server's L3 part of its allocation follows the cells that nova-compute chose, and never gets in nova's way."""
+
+import itertools
+import uuid
+from types import SimpleNamespace
+
+import pytest
+from nova import context as nova_context
+from nova.scheduler.client import report
+from support.cloud import Cloud
+from support.faults import FaultyAdapter, answer
+from support.hosts import SETTINGS, four_nodes
+from support.placement import PlacementInProcess
+from support.servers import BE_SPECS, LC_SPECS, Server
+
+from host_agent.allocations import Allocations
+from host_agent.assignment import Guest, Observation
+from host_agent.claims import NotTouchableError, claims
+from host_agent.nova_api import NovaApi
+from host_agent.rehome import Rehomer, Settled
+from host_agent.workloads import Activity, parse
+from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from placement_traits.reporter import Reporter
+from placement_traits.tree import wanted_tree
+
+SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
+L3_PART = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
+
+
+class Lines(list):
+    """A journal that keeps its entries."""
+
+    def write(self, entry):
+        self.append(entry)
+
+
+class Host:
+    """h1 with our tree and a PCI provider, h2 beside it; nova's own client, and ours with a hook before each request.
+
+    ::
+
+        h1                     VCPU 8, PCPU 8, MEMORY_MB 8192
+        ├─ h1:rdt              CUSTOM_RDT_CLOS 6
+        ├─ h1:l3_0 … h1:l3_3   CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+        └─ h1_0000:05:00.0     (nova) CUSTOM_PCI_GPU 1
+        h2                     the same without the PCI provider
+    """
+
+    def __init__(self, adapter):
+        self.cloud = Cloud(adapter)
+        for name in ("h1", "h2"):
+            self.cloud.compute(name, PCPU=8)
+            Reporter(self.cloud.client).sync(wanted_tree(name, four_nodes(), SETTINGS))
+        self.cloud.child(self.cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
+        self.nova = report.SchedulerReportClient(adapter=_novas(adapter))
+        self.context = nova_context.RequestContext("user", "project", is_admin=True)
+        self.before_post = None  # called once, right before our write
+        self.after_asking = None  # called once, after nova was asked
+        self.busy = {}  # server -> what nova says is under way
+        self.journal = Lines()
+        self.adapter = FaultyAdapter(adapter, self._race)
+        client = self.cloud.connect(self.adapter)
+        once = self.cloud.connect(self.adapter, attempts=1)
+        allocations = Allocations(client, once, "h1", self._why_busy)
+        self.rehomer = Rehomer(allocations, "h1", self.journal)
+
+    def _race(self, method, url):
+        if (method, url) == ("POST", "/allocations") and self.before_post:
+            race, self.before_post = self.before_post, None
+            race()
+
+    def _why_busy(self, server, _host):
+        race, self.after_asking = self.after_asking, None
+        if race:
+            race()
+        return self.busy.get(server, "")
+
+    def claim(self, server, l3, host="h1", pci=False, consumer_type="INSTANCE", **resources):
+        """Claim as nova-scheduler does."""
+        held = {
+            host: {"PCPU": 1, "MEMORY_MB": 64},
+            f"{host}:rdt": {"CUSTOM_RDT_CLOS": 1},
+            f"{host}:l3_{l3}": {**L3_PART, **resources},
+        }
+        if pci:
+            held["h1_0000:05:00.0"] = {"CUSTOM_PCI_GPU": 1}
+        body = {
+            "allocations": {
+                self.cloud.uuid(name): {"resources": amounts} for name, amounts in held.items()
+            },
+            "project_id": "project",
+            "user_id": "user",
+            "consumer_generation": None,
+            "consumer_type": consumer_type,
+        }
+        self.cloud.client.put(f"/allocations/{server.uuid}", body)
+        return self.held(server.uuid)
+
+    def held(self, consumer):
+        """What a consumer holds: amounts by provider name."""
+        found = self.cloud.client.get(f"/allocations/{consumer}")["allocations"]
+        return {
+            self.cloud.client.get(f"/resource_providers/{rp}")["name"]: entry["resources"]
+            for rp, entry in found.items()
+        }
+
+    def turn(self, *servers):
+        """Let the agent look once at servers that run here."""
+        return self.rehomer.turn(running(*servers))
+
+
+def _novas(adapter):
+    from keystoneauth1.adapter import Adapter
+
+    return Adapter(adapter.session, service_type="placement", raise_exc=False)
+
+
+def running(*servers, activity=Activity.RUNNING):
+    """The claims of servers that run."""
+    guests = tuple(Guest(parse(server.xml, activity)) for server in servers)
+    return claims(Observation(four_nodes(), guests))
+
+
+def server_on(node, title="lc", specs=SPECS):
+    """A server that nova-compute has put on the first CPU of a node; L3 domains have the nodes' numbers."""
+    return Server(title, specs, cpus=(2 * node,), node=node)
+
+
+@pytest.fixture
+def host():
+    with PlacementInProcess() as placement:
+        yield Host(placement.adapter)
+
+
+def test_only_the_l3_part_moves(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0, pci=True)
+    assert host.turn(server) == ()
+    after = host.held(server.uuid)
+    assert after.pop("h1:l3_2") == before.pop("h1:l3_0") == L3_PART
+    assert after == before
+    (entry,) = host.journal
+    assert (entry.action, entry.result, entry.server) == ("rehome", "done", server.uuid)
+    assert entry.what == {"from": {"h1:l3_0": L3_PART}, "to": {"h1:l3_2": L3_PART}}
+
+
+def test_what_is_right_is_looked_at_once_and_not_written(host):
+    server = server_on(node=1)
+    before = host.claim(server, l3=1)
+    assert host.turn(server) == ()
+    asked = len(host.adapter.log)
+    assert host.turn(server) == ()
+    assert len(host.adapter.log) == asked
+    assert all(method == "GET" for method, _ in host.adapter.log)
+    assert host.held(server.uuid) == before
+    assert host.journal == []
+
+
+def test_two_servers_in_full_domains_swap_places(host):
+    specs = {**SPECS, "resources_NODE:CUSTOM_LLC_WAY": "13"}
+    a, b = server_on(2, "a", specs), server_on(3, "b", specs)
+    host.claim(a, l3=3, CUSTOM_LLC_WAY=13)
+    host.claim(b, l3=2, CUSTOM_LLC_WAY=13)
+    assert host.turn(a, b) == ()
+    assert "h1:l3_2" in host.held(a.uuid)
+    assert "h1:l3_3" in host.held(b.uuid)
+
+
+def test_a_full_domain_is_told_and_does_not_keep_others_from_moving(host):
+    full, stuck, free = server_on(0, "full"), server_on(0, "stuck"), server_on(2, "free")
+    host.claim(full, l3=0, CUSTOM_LLC_WAY=13)
+    host.claim(stuck, l3=1)
+    host.claim(free, l3=3)
+    problems = host.turn(stuck, free)
+    assert "h1:l3_2" in host.held(free.uuid)
+    assert "h1:l3_1" in host.held(stuck.uuid)
+    assert len(problems) == 1
+    assert f"Server stuck ({stuck.uuid}) could not be re-homed." in problems[0]
+
+
+def test_a_server_of_two_cells_keeps_the_half_that_is_right(host):
+    specs = {
+        **{key: value for key, value in SPECS.items() if not key.startswith("resources_")},
+        "hw:numa_nodes": "2",
+        "resources_N0:CUSTOM_LLC_WAY": "4",
+        "resources_N1:CUSTOM_LLC_WAY": "2",
+        "group_policy": "isolate",
+    }
+    server = Server("two", specs, cpus=(0, 6), vcpus=2, node=0)
+    cells = (
+        "<cell id='0' cpus='0' memory='32768' unit='KiB'/><cell id='1' cpus='1' memory='32768' unit='KiB'/>",
+        "<memnode cellid='0' mode='strict' nodeset='0'/><memnode cellid='1' mode='strict' nodeset='3'/>",
+    )
+    xml = server.xml.replace("<cell id='0' cpus='0-1' memory='65536' unit='KiB'/>", cells[0])
+    xml = xml.replace("<memnode cellid='0' mode='strict' nodeset='0'/>", cells[1])
+    held = {"h1:l3_0": {"CUSTOM_LLC_WAY": 4}, "h1:l3_1": {"CUSTOM_LLC_WAY": 2}}
+    rest = {"h1": {"PCPU": 2, "MEMORY_MB": 64}, "h1:rdt": {"CUSTOM_RDT_CLOS": 1}}
+    host.cloud.claim(
+        server.uuid,
+        allocations={host.cloud.uuid(rp): amounts for rp, amounts in {**held, **rest}.items()},
+    )
+    guest = Guest(parse(xml, Activity.RUNNING))
+    assert host.rehomer.turn(claims(Observation(four_nodes(), (guest,)))) == ()
+    moved = {"h1:l3_0": {"CUSTOM_LLC_WAY": 4}, "h1:l3_3": {"CUSTOM_LLC_WAY": 2}}
+    assert host.held(server.uuid) == {**moved, **rest}
+
+
+def test_an_allocation_that_lacks_something_is_for_heal(host):
+    server = server_on(node=1)
+    host.cloud.claim(server.uuid, allocations={host.cloud.uuid("h1"): {"PCPU": 1}})
+    (problem,) = host.turn(server)
+    assert "numa-host-agent-ctl heal" in problem
+    assert host.held(server.uuid) == {"h1": {"PCPU": 1}}
+
+
+# Hands off -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_moves_while_nova_has_something_under_way_and_it_does_afterwards(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0)
+    host.busy[server.uuid] = "task resize_prep"
+    assert host.turn(server) == ()
+    assert host.held(server.uuid) == before
+    del host.busy[server.uuid]
+    assert host.turn(server) == ()
+    assert "h1:l3_2" in host.held(server.uuid)
+
+
+def test_a_migration_consumer_is_never_touched(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0, consumer_type="MIGRATION")
+    assert host.turn(server) == ()
+    assert host.held(server.uuid) == before
+
+
+def test_a_server_that_still_holds_its_old_host_after_an_evacuation_is_not_touched(host):
+    server = server_on(node=2)
+    parts = {"h1": {"PCPU": 1}, "h1:l3_0": L3_PART, "h2": {"PCPU": 1}, "h2:l3_0": L3_PART}
+    host.cloud.claim(
+        server.uuid, allocations={host.cloud.uuid(rp): amounts for rp, amounts in parts.items()}
+    )
+    assert host.turn(server) == ()
+    assert host.held(server.uuid) == parts
+
+
+@pytest.mark.parametrize(
+    ("activity", "server"),
+    [
+        (Activity.PAUSED, server_on(2)),  # also an incoming live migration
+        (Activity.OFF, server_on(2)),
+        (Activity.RUNNING, Server("be", BE_SPECS)),  # asks for nothing of ours
+        (Activity.RUNNING, Server("left-alone", {**SPECS, "numa_ext:managed": "false"}, (4,))),
+    ],
+)
+def test_who_makes_no_claim(activity, server):
+    assert running(server, activity=activity) == ()
+
+
+def test_a_claim_settles_after_some_seconds_and_anew_after_each_interruption():
+    now = itertools.count()
+    settled = Settled(2.0, clock=lambda: float(next(now)))
+    here, there = running(server_on(1)), running(server_on(2))
+    assert [settled.of(here) for _ in range(3)] == [(), (), here]
+    assert settled.of(()) == ()  # paused for a moment
+    assert [settled.of(here) for _ in range(3)] == [(), (), here]
+    assert settled.of(there) == ()
+
+
+# Races: nova acts between our look and our write ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_first_read", [True, False])
+def test_a_live_migration_that_starts_meanwhile_wins(host, as_first_read):
+    """conductor: the source's allocation goes to the migration, then the server gets one on the target.
+
+    The new consumer has the generation of the old one, so a write with it alone would be accepted.
+    """
+    server, migration = server_on(node=2), str(uuid.uuid4())
+    before = host.claim(server, l3=0)
+    generation = host.cloud.client.get(f"/allocations/{server.uuid}")["consumer_generation"]
+
+    def empty():
+        assert host.nova.move_allocations(host.context, server.uuid, migration)
+
+    def start():
+        empty()
+        host.claim(server, l3=3, host="h2")
+        found = host.cloud.client.get(f"/allocations/{server.uuid}")
+        assert found["consumer_generation"] == generation
+
+    if as_first_read:
+        host.after_asking = start
+    else:
+        host.before_post = empty
+    (problem,) = host.turn(server)
+    assert "could not be re-homed" in problem
+    assert host.held(migration) == before
+    assert set(host.held(server.uuid)) == ({"h2", "h2:rdt", "h2:l3_3"} if as_first_read else set())
+
+
+def test_a_resize_that_is_confirmed_meanwhile_is_not_disturbed(host):
+    """The server runs here; what the confirmation removes is the migration's, on the other host."""
+    server, migration = server_on(node=2), server_on(node=0)
+    host.claim(server, l3=0)
+    host.claim(migration, l3=0, host="h2", consumer_type="MIGRATION")
+    host.before_post = lambda: host.nova.delete_allocation_for_instance(
+        host.context, migration.uuid, consumer_type="migration"
+    )
+    assert host.turn(server) == ()
+    assert "h1:l3_2" in host.held(server.uuid)
+    assert host.held(migration.uuid) == {}
+
+
+def test_a_resize_that_is_reverted_meanwhile_wins(host):
+    server, migration = server_on(node=2), server_on(node=0)
+    host.claim(server, l3=0)
+    old = host.claim(migration, l3=1, host="h2", consumer_type="MIGRATION")
+    host.before_post = lambda: host.nova.move_allocations(host.context, migration.uuid, server.uuid)
+    (problem,) = host.turn(server)
+    assert "409" in problem
+    assert host.held(server.uuid) == old
+    assert host.held(migration.uuid) == {}
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_server_deleted_meanwhile_is_not_brought_back(host, force):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.before_post = lambda: host.nova.delete_allocation_for_instance(
+        host.context, server.uuid, force=force
+    )
+    (problem,) = host.turn(server)
+    assert "409" in problem
+    assert host.held(server.uuid) == {}
+
+
+def test_another_server_that_comes_meanwhile_disturbs_nothing(host):
+    """Only the consumer's generation counts: providers change all the time."""
+    server, other = server_on(node=2), server_on(node=2, title="other")
+    host.claim(server, l3=0)
+    host.before_post = lambda: host.claim(other, l3=2)
+    assert host.turn(server) == ()
+    assert host.held(server.uuid)["h1:l3_2"] == host.held(other.uuid)["h1:l3_2"] == L3_PART
+
+
+# What nova says ------------------------------------------------------------------------------------------------------
+
+
+def nova_that_says(migrations=(), http=200, **server):
+    """The answers of nova's API about one server."""
+    known = {
+        "status": "ACTIVE",
+        "OS-EXT-STS:task_state": None,
+        "OS-EXT-SRV-ATTR:hypervisor_hostname": "h1",
+        **server,
+    }
+
+    def request(url, _method, **_options):
+        body = {"server": known} if url.startswith("/servers/") else {"migrations": migrations}
+        found = answer(http)
+        found.json = lambda: body
+        return found
+
+    return NovaApi(SimpleNamespace(request=request))
+
+
+@pytest.mark.parametrize(
+    ("nova", "why"),
+    [
+        (nova_that_says(), ""),
+        (nova_that_says(migrations=[{"status": "confirmed"}, {"status": "completed"}]), ""),
+        (nova_that_says(migrations=[{"status": "finished"}]), "migration finished"),
+        (nova_that_says(migrations=[{"status": "running"}]), "migration running"),
+        (nova_that_says(http=404), "nova does not know the server"),
+    ],
+)
+def test_why_nova_keeps_us_away(nova, why):
+    assert nova.why_busy("a-server", "h1") == why
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("OS-EXT-STS:task_state", "migrating", "task migrating"),
+        ("status", "VERIFY_RESIZE", "status VERIFY_RESIZE"),
+        ("status", "SHELVED", "status SHELVED"),
+        ("OS-EXT-SRV-ATTR:hypervisor_hostname", "h2", "nova has it on h2"),
+    ],
+)
+def test_states_in_which_nothing_is_touched(key, value, why):
+    nova = nova_that_says(**{key: value})
+    assert nova.why_busy("a-server", "h1") == why
+
+
+def test_credentials_that_nova_does_not_trust_are_told_in_a_sentence():
+    with pytest.raises(CapabilityMissingError, match="needs the admin role, or set"):
+        nova_that_says(http=403).why_busy("a-server", "h1")
+    with pytest.raises(ServiceUnavailableError, match="with 500"):
+        nova_that_says(http=500).why_busy("a-server", "h1")
+
+
+def test_not_touchable_is_said_with_its_reason(host):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    allocations = Allocations(
+        host.cloud.client, host.cloud.client, "h1", lambda *_: "task deleting"
+    )
+    with pytest.raises(NotTouchableError, match="task deleting"):
+        allocations.check_quiet(server.uuid)
