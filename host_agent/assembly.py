@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from oslo_config import cfg
 
@@ -50,6 +51,7 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
     paths = agent_conf.paths(conf)
     per_node = conf.placement.bandwidth_mbps_per_node
     gpus = tuple(conf.host.gpu_products)
+    matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
 
     chassis = agent_conf.chassis(conf)
 
@@ -58,7 +60,7 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
         if per_node:
             nodes = read_topology(paths.sys).node_ids
             given = Given(chassis=chassis, bandwidth_mbps=dict.fromkeys(nodes, per_node))
-        return discover(paths.sys, tree(paths), given, gpus)
+        return discover(paths.sys, tree(paths), given, gpus, matrix)
 
     return read
 

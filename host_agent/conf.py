@@ -86,6 +86,14 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             help="vendor:product ids (hexadecimal, such as 10de:20b5) of PCI devices to take as GPUs beside display "
             "controllers.",
         ),
+        cfg.StrOpt(
+            "gpu_matrix",
+            default="",
+            help="File with a recorded `nvidia-smi topo -m`, followed by the output of `nvidia-smi "
+            "--query-gpu=index,pci.bus_id --format=csv,noheader`. Needed where GPUs are given to servers: their driver "
+            "is vfio-pci then, so that NVIDIA's own cannot be asked for NVLinks. Read again with the topology. Empty: "
+            "NVML is asked where there are NVIDIA GPUs.",
+        ),
         cfg.Opt(
             "chassis",
             type=types.Dict(types.Integer(min=0)),
