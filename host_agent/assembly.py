@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from host_agent import conf as agent_conf
 from host_agent.actuators.executor import Executor
+from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given, read_topology
 from host_agent.events import DomainSource, LibvirtSource
@@ -118,18 +119,20 @@ def build(
     *,
     out: Callable[[str], object],
     source: DomainSource | None = None,
+    privileged: Privileged | None = None,
 ) -> Parts:
     """Build the agent.
 
     :param conf: loaded configuration
     :param out: takes the journal's lines of a dry run
     :param source: libvirt; by default the configured one
+    :param privileged: the privileged side; by default what fits this process's rights
     """
     paths = agent_conf.paths(conf)
     settings = agent_conf.settings(conf)
     dry_run = conf.dry_run
     source = source or LibvirtSource(conf.libvirt_host.uri)
-    privileged = open_seam(paths, conf, dry_run=dry_run)
+    privileged = privileged or open_seam(paths, conf, dry_run=dry_run)
     observer = build_observer(conf, source, privileged)
     metrics = Metrics()
     journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
@@ -144,6 +147,8 @@ def build(
     )
     refiners: list[Refiner] = []
     listeners: list[Listener] = [metrics]
+    if settings.rdt.enabled and not dry_run:
+        listeners.append(SignOfLife(privileged, settings.rdt.release_after_s))
     if conf.placement.enabled and not dry_run:
         publisher = build_publisher(conf, source, metrics, journal)
         listeners.append(publisher)

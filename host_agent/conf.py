@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
+from host_agent import slo_conf
 from host_agent.paths import HostPaths
 from placement_traits.errors import InvalidValueError
 
@@ -191,6 +192,21 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             help="Ways of each L3 domain that are never given to a latency-critical server.",
         ),
         cfg.FloatOpt(
+            "release_after_s",
+            default=30.0,
+            min=1.0,
+            help="Seconds without a round of the agent (it was killed, or hangs) after which best-effort servers get "
+            "all bandwidth and CPU time back. More than a round can take, see [memory]slice_s. An agent that is "
+            "stopped as it should leaves everything as it is.",
+        ),
+        cfg.BoolOpt(
+            "cpu_time_fallback",
+            default=False,
+            help="Where the hardware cannot allocate memory bandwidth, throttle best-effort servers by the CPU time of "
+            "their vCPUs instead, by the same levels. It needs no RDT, but costs them arithmetic, too, not only memory "
+            "traffic: turn it on where latencies matter more.",
+        ),
+        cfg.FloatOpt(
             "verify_s",
             default=10.0,
             min=0.1,
@@ -258,6 +274,8 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
     ],
 }
 
+_OPTIONS[slo_conf.GROUP] = slo_conf.OPTIONS
+
 _CLI = [
     cfg.BoolOpt(
         "dry-run",
@@ -291,6 +309,8 @@ class RdtSettings:
     shrink_root: bool = True
     shared_ways_min: int = 1
     verify_s: float = 10.0
+    release_after_s: float = 30.0
+    cpu_time_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +323,7 @@ class Settings:
     pinning: bool = True
     memory: MemorySettings = MemorySettings()
     rdt: RdtSettings = RdtSettings()
+    slo: slo_conf.SloSettings = slo_conf.SloSettings()
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -391,5 +412,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             shrink_root=rdt.shrink_root,
             shared_ways_min=rdt.shared_ways_min,
             verify_s=rdt.verify_s,
+            release_after_s=rdt.release_after_s,
+            cpu_time_fallback=rdt.cpu_time_fallback,
         ),
+        slo=slo_conf.read(conf.slo),
     )

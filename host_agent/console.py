@@ -2,8 +2,8 @@
 """What ``numa-host-agent-ctl`` shows and does: rows of plain values, and a table made of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from host_agent import assembly, cpus
 from host_agent import conf as agent_conf
@@ -208,6 +208,8 @@ def line(entry: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
+_NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
+
 # -- reset -------------------------------------------------------------------------------------------------------------
 
 
@@ -223,20 +225,55 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     if dry_run or paths.paused.exists():
         return _reset(conf, paths, dry_run=dry_run)
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
-    advice = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
-    with only_one(paths.lock, advice):
+    with only_one(paths.lock, _NOT_BESIDE):
         return _reset(conf, paths, dry_run=dry_run)
+
+
+def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Take all throttles of best-effort servers off; masks, pins and pages stay.
+
+    :param dry_run: only say what would be done
+    :raises ConflictError: an agent runs and is not paused: it would make everything again
+    """
+    paths = agent_conf.paths(conf)
+    if dry_run or paths.paused.exists():
+        return _release(conf, paths, dry_run=dry_run)
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with only_one(paths.lock, _NOT_BESIDE):
+        return _release(conf, paths, dry_run=dry_run)
+
+
+def _release(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
+    privileged = open_seam(paths, conf, dry_run=dry_run)
+    result = Result.WOULD if dry_run else Result.DONE
+    rows = _written(privileged.release_throttles, "throttle", result)
+    if not dry_run:
+        _note(conf, "release", result, rows)
+    return rows
+
+
+def _written(
+    command: Callable[[bool], Sequence[str]], what: str, result: Result
+) -> list[dict[str, Any]]:
+    """Run a command of the seam that answers with what it wrote."""
+    try:
+        writes = command(result is Result.DONE)
+    except (NumaExtError, OSError) as error:
+        return [{"what": what, "result": "failed", "detail": str(error)}]
+    return [{"what": what, "result": str(result), "detail": write} for write in writes]
+
+
+def _note(conf: agent_conf.Conf, action: str, result: Result, rows: list[dict[str, Any]]) -> None:
+    journal = assembly.open_journal(conf)
+    journal.write(Entry(action, result, what={"rows": rows}))
+    journal.close()
 
 
 def _reset(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
     privileged = open_seam(paths, conf, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
-    rows: list[dict[str, Any]] = []
-    try:
-        writes = privileged.reset_partitions(not dry_run)
-        rows += [{"what": "rdt", "result": str(result), "detail": write} for write in writes]
-    except (NumaExtError, OSError) as error:
-        rows.append({"what": "rdt", "result": "failed", "detail": str(error)})
+    rows = _written(privileged.release_throttles, "throttle", result)
+    rows += _written(privileged.reset_partitions, "rdt", result)
     source = LibvirtSource(conf.libvirt_host.uri)
     try:
         observer = assembly.build_observer(conf, source, privileged)
@@ -249,9 +286,7 @@ def _reset(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[di
             rows += _unpin(guest, online, privileged, str(result))
     source.close()
     if not dry_run:
-        journal = assembly.open_journal(conf)
-        journal.write(Entry("reset", result, what={"rows": rows}))
-        journal.close()
+        _note(conf, "reset", result, rows)
     return rows
 
 

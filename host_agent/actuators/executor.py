@@ -90,6 +90,7 @@ class Executor:
         self._dry_run = dry_run
         self._clock = clock
         self._partitioned: _Partitioned | None = None
+        self._limited: tuple[tuple[tuple[str, int], ...], float] | None = None
         self._told: dict[tuple[str, str], str] = {}
         self._decided: dict[str, Assignment] = {}
         self._places: dict[str, PartitionPlace] = {}
@@ -116,6 +117,7 @@ class Executor:
             if todo is not None:
                 work.append((wanted, guest, todo))
         places = self._partition(decision, observation)
+        self._limit_cpu_time(decision, observation)
         for uuid, place in places.items():
             if uuid in outcomes:
                 outcomes[uuid] = replace(outcomes[uuid], place=place)
@@ -251,6 +253,30 @@ class Executor:
             self._tell(guest, "place", Result.NOTED, what=what, reasons=place.reasons)
         if _critical(guest) and before.exclusive and not place.exclusive and not place.problem:
             LOG.warning("server %s is not exclusive: %s", place.uuid, "; ".join(place.reasons))
+
+    def _limit_cpu_time(self, decision: Decision, observation: Observation) -> None:
+        """Throttle best-effort servers by CPU time where their memory traffic cannot be."""
+        rdt, capability = self._settings.rdt, observation.topology.rdt
+        if not (rdt.enabled and rdt.cpu_time_fallback) or (capability and capability.mba):
+            return
+        levels = tuple(
+            (wish.uuid, min(percent for _, percent in wish.mba_percent))
+            for wanted in decision.assignments
+            if (wish := wanted.partition) and wish.running and wish.mba_percent
+        )
+        now = self._clock()
+        if self._limited and self._limited[0] == levels and now - self._limited[1] < rdt.verify_s:
+            return
+        try:
+            report = self._privileged.limit_cpu_time(levels, not self._dry_run)
+        except (NumaExtError, OSError) as error:
+            self._fail(None, "throttle", str(error))
+            return
+        self._limited = levels, now
+        if report.writes:
+            self._done(None, "throttle", what={"writes": report.writes})
+        for uuid, problem in report.problems:
+            self._fail(observation.get(uuid), "throttle", problem)
 
     # -- pages ---------------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ def _run(conf: agent_conf.Conf) -> int:
 def _turn(conf: agent_conf.Conf, parts: assembly.Parts) -> int:
     if conf.once:
         _once(parts)
+        parts.privileged.leave()
         return 0
     stop = threading.Event()
 
@@ -61,6 +62,7 @@ def _turn(conf: agent_conf.Conf, parts: assembly.Parts) -> int:
         parts.publisher.start()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
+    parts.privileged.leave()
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0
 

@@ -3,7 +3,7 @@
 
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
-back; ``doctor`` says what is missing.
+back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing.
 """
 
 import argparse
@@ -65,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
         "not beside an agent that runs unpaused.",
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    release = add(
+        "release-bandwidth",
+        _release,
+        "Give best-effort servers all memory bandwidth and CPU time back; masks stay. "
+        "Not beside an agent that runs unpaused.",
+    )
+    release.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add("doctor", _doctor, "Check what the agent needs and what disturbs it.")
     return parser
 
@@ -120,6 +127,11 @@ def _resume(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
 
 def _reset(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     _show(options, console.reset(conf, dry_run=options.dry_run))
+    return 0
+
+
+def _release(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    _show(options, console.release(conf, dry_run=options.dry_run))
     return 0
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privileged operations, as one object over the host's files."""
 
+import logging
 import random
 from array import array
 from collections import Counter
@@ -9,8 +10,11 @@ from pathlib import Path
 
 from host_agent import cpus
 from host_agent.paths import HostPaths
-from host_agent.privileged import guest_ram, page_mover, partitions, processes
+from host_agent.privileged import guest_ram, page_mover, partitions, processes, vcpu_quota
+from host_agent.privileged.guard import Guard
+from host_agent.privileged.perf import Counters
 from host_agent.privileged.shapes import (
+    CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
@@ -19,10 +23,14 @@ from host_agent.privileged.shapes import (
     Pin,
     PinFailure,
     Process,
+    QuotaReport,
     RamRange,
+    Role,
     Target,
 )
 from host_agent.privileged.syscalls import PAGE, Syscalls
+
+LOG = logging.getLogger(__name__)
 
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
 
@@ -39,6 +47,8 @@ class HostOperations:
         self._kernel = kernel or Syscalls()
         self._pid_files: dict[str, Path] = {}
         self._sweeps: dict[str, page_mover.Sweep] = {}
+        self._counters = Counters(paths.proc)
+        self._guard: Guard | None = None
 
     def process(self, uuid: str) -> Process:
         """Return process and threads of a domain.
@@ -126,6 +136,20 @@ class HostOperations:
             self._sweeps[uuid] = sweep
         return report
 
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        """Read the hardware counters of vCPU threads; those that are not named any more are closed.
+
+        :param threads: (UUID, thread ids) of every server that is to be counted
+        """
+        return self._counters.count(dict(threads), self._vcpu_threads)
+
+    def _vcpu_threads(self, uuid: str) -> dict[int, bool]:
+        try:
+            found = self.process(uuid).threads
+        except processes.ProcessGoneError:
+            return {}
+        return {t.tid: t.name.endswith("/KVM") for t in found if t.role == Role.VCPU}
+
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -135,6 +159,33 @@ class HostOperations:
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Write bandwidth levels of RDT groups; see :func:`host_agent.privileged.partitions.throttle`."""
         return partitions.throttle(self._paths, levels)
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        """Throttle servers by CPU time; see :func:`host_agent.privileged.vcpu_quota.throttle`."""
+        return vcpu_quota.throttle(self._paths, dict(levels), write)
+
+    def release_throttles(self, write: bool) -> tuple[str, ...]:
+        """Give all our RDT groups all bandwidth, and servers that are throttled by CPU time all of theirs.
+
+        :returns: the commands
+        :raises ResctrlError: the kernel refused one
+        """
+        quotas = vcpu_quota.throttle(self._paths, {}, write)
+        if quotas.problems:
+            LOG.warning("; ".join(f"server {uuid}: {problem}" for uuid, problem in quotas.problems))
+        return (*quotas.writes, *partitions.release(self._paths, write))
+
+    def alive(self, after_s: float) -> None:
+        """Give a sign of life: throttles are released when none comes for so long; see :class:`Guard`."""
+        if self._guard is None:
+            self._guard = Guard(self._paths, after_s)
+        self._guard.alive()
+
+    def leave(self) -> None:
+        """Take leave: throttles stay as they are."""
+        if self._guard is not None:
+            self._guard.leave()
+            self._guard = None
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Remove all our RDT groups and give root its ways back; return the commands."""

@@ -164,6 +164,19 @@ def foreign_groups(paths: HostPaths) -> int:
     return sum(not name.startswith(GROUP_PREFIX) for name in found - fixed)
 
 
+def release(paths: HostPaths, write: bool) -> tuple[str, ...]:
+    """Give all our groups all memory bandwidth; masks and threads stay.
+
+    :returns: the commands, none where no resctrl is mounted
+    :raises ResctrlError: the kernel refused one
+    """
+    try:
+        writes = _actuator(paths, tree(paths), write).release_bandwidth()
+    except ResctrlUnavailableError:
+        return ()
+    return tuple(map(str, writes))
+
+
 def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
     """Remove all our groups and give root back what it was found with, all ways where that is not known any more.
 

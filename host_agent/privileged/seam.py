@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from host_agent.paths import HostPaths
 from host_agent.privileged.shapes import (
+    CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
@@ -15,6 +16,7 @@ from host_agent.privileged.shapes import (
     Pin,
     PinFailure,
     Process,
+    QuotaReport,
     RamRange,
     Target,
 )
@@ -47,6 +49,9 @@ class Privileged(Protocol):
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
         """Move pages."""
 
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        """Hardware counters of vCPU threads."""
+
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -54,6 +59,18 @@ class Privileged(Protocol):
 
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Bandwidth levels of RDT groups, in a hurry."""
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        """CPU time of best-effort servers."""
+
+    def release_throttles(self, write: bool) -> tuple[str, ...]:
+        """Take all throttles off."""
+
+    def alive(self, after_s: float) -> None:
+        """A sign of life for the dead man's switch."""
+
+    def leave(self) -> None:
+        """Switch it off."""
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Undo all RDT groups."""
@@ -90,6 +107,10 @@ class ReadOnly:
         """Move nothing."""
         return MoveReport(0, 0, 0, 0, 0.0, "")
 
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        """Read as the real one does."""
+        return self._inner.count(threads)
+
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -99,6 +120,20 @@ class ReadOnly:
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Write nothing."""
         return ("",) * len(levels)
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        """List what would be limited."""
+        return self._inner.limit_cpu_time(levels, False)
+
+    def release_throttles(self, write: bool) -> tuple[str, ...]:
+        """List what would be released."""
+        return self._inner.release_throttles(False)
+
+    def alive(self, after_s: float) -> None:
+        """Nothing is in force that would have to be released."""
+
+    def leave(self) -> None:
+        """Nothing was begun."""
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """List what would be undone."""

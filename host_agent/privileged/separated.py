@@ -16,6 +16,7 @@ from host_agent import conf as agent_conf
 from host_agent.privileged import seam
 from host_agent.privileged.operations import HostOperations
 from host_agent.privileged.shapes import (
+    CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
@@ -25,9 +26,11 @@ from host_agent.privileged.shapes import (
     Pin,
     PinFailure,
     Process,
+    QuotaReport,
     RamRange,
     Target,
     Thread,
+    ThreadCount,
 )
 
 context: Final = priv_context.PrivContext(
@@ -82,6 +85,11 @@ def _move_memory(uuid: str, targets: Sequence[Sequence[Any]], limits: Sequence[A
 
 
 @_entrypoint
+def _count(threads: Sequence[Sequence[Any]]) -> Any:
+    return _operations().count([(uuid, tids) for uuid, tids in threads])
+
+
+@_entrypoint
 def _partition(
     wishes: Sequence[Sequence[Any]], shrink_root: bool, shared_ways_min: int, write: bool
 ) -> Any:
@@ -92,6 +100,26 @@ def _partition(
 @_entrypoint
 def _throttle(levels: Sequence[Sequence[Any]]) -> Any:
     return _operations().throttle([GroupLevel(*level) for level in levels])
+
+
+@_entrypoint
+def _limit_cpu_time(levels: Sequence[Sequence[Any]], write: bool) -> Any:
+    return _operations().limit_cpu_time([(uuid, percent) for uuid, percent in levels], write)
+
+
+@_entrypoint
+def _release_throttles(write: bool) -> Any:
+    return _operations().release_throttles(write)
+
+
+@_entrypoint
+def _alive(after_s: float) -> None:
+    _operations().alive(after_s)
+
+
+@_entrypoint
+def _leave() -> None:
+    _operations().leave()
 
 
 @_entrypoint
@@ -134,6 +162,11 @@ class Separated:
         """Ask the helper."""
         return MoveReport(*_move_memory(uuid, list(targets), limits))
 
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        """Ask the helper."""
+        counts, problem = _count(list(threads))
+        return CountReport(tuple(ThreadCount(*count) for count in counts), problem)
+
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -144,6 +177,23 @@ class Separated:
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Ask the helper."""
         return tuple(_throttle(list(levels)))
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        """Ask the helper."""
+        writes, problems = _limit_cpu_time(list(levels), write)
+        return QuotaReport(writes, tuple((uuid, text) for uuid, text in problems))
+
+    def release_throttles(self, write: bool) -> tuple[str, ...]:
+        """Ask the helper."""
+        return tuple(_release_throttles(write))
+
+    def alive(self, after_s: float) -> None:
+        """Tell the helper."""
+        _alive(after_s)
+
+    def leave(self) -> None:
+        """Tell the helper."""
+        _leave()
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Ask the helper."""

@@ -178,6 +178,51 @@ class GroupLevel(NamedTuple):
     mba_percent: tuple[tuple[int, int], ...]
 
 
+class QuotaReport(NamedTuple):
+    """What one call did or would do to quotas of CPU time.
+
+    :param writes: what was written, one sentence each
+    :param problems: (server UUID, what went wrong)
+    """
+
+    writes: tuple[str, ...]
+    problems: tuple[tuple[str, str], ...]
+
+
+class ThreadCount(NamedTuple):
+    """Hardware counters of one vCPU thread since they were opened; -1 where the CPU does not count it.
+
+    :param uuid: of the server
+    :param tid: of the thread
+    :param enabled_ns: time for which it was to be counted
+    :param running_ns: time for which it was: less than enabled where counters are shared out
+    :param cycles: unhalted core cycles
+    :param instructions: retired instructions
+    :param misses: last-level-cache misses
+    :param stalls: cycles in which the core waited for memory
+    """
+
+    uuid: str
+    tid: int
+    enabled_ns: int
+    running_ns: int
+    cycles: int
+    instructions: int
+    misses: int
+    stalls: int
+
+
+class CountReport(NamedTuple):
+    """What one reading of the counters gave.
+
+    :param counts: of all threads that could be read
+    :param problem: why some could not, "" when all could
+    """
+
+    counts: tuple[ThreadCount, ...]
+    problem: str
+
+
 class PartitionReport(NamedTuple):
     """What one call did or would do.
 

@@ -24,6 +24,7 @@ from host_agent.rdt.shapes import (
     ROOT_GROUP,
     SHAREABLE_MODE,
     Actual,
+    BandwidthUnit,
     CacheControl,
     Capabilities,
     GroupState,
@@ -47,6 +48,9 @@ class RdtActuator(Protocol):
         self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
     ) -> MoveResult:
         """Move all threads of a process, and ``extra`` ones outside it, into a group ("" is root)."""
+
+    def release_bandwidth(self) -> tuple[Write, ...]:
+        """Give all our groups all memory bandwidth; return what was written."""
 
     def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Undo everything of ours; return what was written."""
@@ -89,6 +93,14 @@ class Executor:
         """
         capabilities = self._resctrl.capabilities()
         return self._until_done(lambda actual: _checked(capabilities, actual, plan))
+
+    def release_bandwidth(self) -> tuple[Write, ...]:
+        """Give all our groups all memory bandwidth; masks and threads stay as they are.
+
+        :raises ResctrlError: the kernel refused a command
+        """
+        capabilities = self._resctrl.capabilities()
+        return self._until_done(lambda actual: _release_writes(capabilities, actual))
 
     def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Give root back what it was found with and remove our groups; strangers and root's bandwidth stay as they are.
@@ -173,6 +185,10 @@ class DryRun:
         """Return what :meth:`Executor.apply` would write; the same checks, the same errors."""
         return _checked(self._resctrl.capabilities(), self._resctrl.actual(), plan)
 
+    def release_bandwidth(self) -> tuple[Write, ...]:
+        """Return what :meth:`Executor.release_bandwidth` would write."""
+        return _release_writes(self._resctrl.capabilities(), self._resctrl.actual())
+
     def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Return what :meth:`Executor.reset` would write."""
         return _reset_writes(self._resctrl.capabilities(), self._resctrl.actual(), found)
@@ -201,6 +217,18 @@ def _checked(capabilities: Capabilities, actual: Actual, plan: PartitionPlan) ->
     monitors = strangers + sum(len(group.monitors) for group in plan.groups)
     validate_budget(capabilities, len(plan.groups) + len(actual.foreign), monitors)
     return changes(actual, plan)
+
+
+def _release_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
+    bandwidth = capabilities.bandwidth
+    if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:  # then the levels are not ours
+        return ()
+    target = {"MB": dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)}
+    return tuple(
+        Write(WriteKind.SCHEMATA, group.name, schemata=differs)
+        for group in actual.ours
+        if (differs := _differs(group.schemata, target))
+    )
 
 
 def _reset_writes(

@@ -8,6 +8,7 @@ from host_agent import cpus
 from host_agent.events import ListedDomain
 from host_agent.privileged.processes import ProcessGoneError
 from host_agent.privileged.shapes import (
+    CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
@@ -17,10 +18,12 @@ from host_agent.privileged.shapes import (
     Pin,
     PinFailure,
     Process,
+    QuotaReport,
     RamRange,
     Role,
     Target,
     Thread,
+    ThreadCount,
 )
 from host_agent.workloads import Activity
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -57,6 +60,8 @@ class FakeHost:
     writes: list[tuple[str, object]] = field(default_factory=list)
     wishes: tuple[PartitionWish, ...] = ()
     partition_calls: int = 0
+    cpu_levels: dict[str, int] = field(default_factory=dict)
+    signs_of_life: int = 0
     broken: dict[str, NumaExtError] = field(default_factory=dict)
     libvirt_down: bool = False
     stubborn: set[int] = field(default_factory=set)
@@ -67,6 +72,9 @@ class FakeHost:
     listings: int = 0
     waits: list[float] = field(default_factory=list)
     waited: Callable[[float], None] = lambda _seconds: None
+    counts: tuple[ThreadCount, ...] = ()
+    counted: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    count_problem: str = ""
     _tid: int = 1000
 
     def boot(
@@ -127,6 +135,9 @@ class FakeHost:
     def migrating(self, uuid: str) -> bool:
         return uuid in self.jobs
 
+    def attach(self, uuid: str, device: str) -> None:
+        self.writes.append(("attach", (uuid, device)))
+
     def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
         self.waited(seconds)
@@ -185,6 +196,11 @@ class FakeHost:
         remaining = sum(max(0, wanted[n] - found.memory_kb.get(n, 0)) for n in wanted)
         return MoveReport(moved, remaining, 0, 1, 0.0, "")
 
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        self.counted = [(uuid, tuple(tids)) for uuid, tids in threads]
+        known = tuple(c for c in self.counts if (c.uuid, c.tid) in _pairs(threads))
+        return CountReport(known, self.count_problem)
+
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -214,5 +230,25 @@ class FakeHost:
         self.writes.append(("throttle", tuple(levels)))
         return ("",) * len(levels)
 
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        now = {uuid: level for uuid, level in levels if level < 100}
+        writes = tuple(sorted(now.items() ^ self.cpu_levels.items()))
+        if write:
+            self.cpu_levels = now
+        return QuotaReport(tuple(map(str, writes)), ())
+
+    def release_throttles(self, write: bool) -> tuple[str, ...]:
+        return ()
+
+    def alive(self, after_s: float) -> None:
+        self.signs_of_life += 1
+
+    def leave(self) -> None:
+        self.signs_of_life = 0
+
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         return ()
+
+
+def _pairs(threads: Sequence[tuple[str, Sequence[int]]]) -> set[tuple[str, int]]:
+    return {(uuid, tid) for uuid, tids in threads for tid in tids}

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Throttle best-effort servers by CPU time, where the hardware cannot throttle their memory traffic.
+
+libvirt gives each vCPU a control group of its own; its quota is written there. What the server's owner and nova have
+chosen (``quota:cpu_quota`` of the flavor, ``virsh schedinfo``) stands in libvirt's live XML, which writing the group
+does not change: a level is a part of that, and releasing gives exactly that back. So nothing has to be remembered but
+which servers are throttled, for the case that the agent does not come back.
+
+Source: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``) and Documentation/scheduler/sched-bwc.rst.
+"""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.controllers.throttle import FULL, vcpu_quota_us
+from host_agent.paths import HostPaths
+from host_agent.privileged import processes
+from host_agent.privileged.shapes import QuotaReport, Role
+from placement_traits.errors import CapabilityMissingError, NumaExtError
+
+_VCPU_GROUP = re.compile(r"vcpu\d+\Z")
+_DEFAULT_PERIOD_US: Final = 100_000
+_UNLIMITED: Final = -1
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """CPU time of one vCPU: ``quota_us`` in each ``period_us``; -1 is no limit."""
+
+    period_us: int = _DEFAULT_PERIOD_US
+    quota_us: int = _UNLIMITED
+
+    def at(self, percent: int) -> "Quota":
+        """Return the part of it that a throttle level leaves; 100 leaves all."""
+        if percent >= FULL:
+            return self
+        if self.quota_us < 0:
+            return Quota(*vcpu_quota_us(percent))
+        return Quota(self.period_us, max(1000, self.quota_us * percent // FULL))
+
+
+class _Version1:
+    """Files of the ``cpu`` controller of control groups, version 1."""
+
+    def __init__(self, folder: Path) -> None:
+        self._quota = folder / "cpu.cfs_quota_us"
+        self._period = folder / "cpu.cfs_period_us"
+
+    def read(self) -> Quota:
+        return Quota(int(self._period.read_text()), int(self._quota.read_text()))
+
+    def write(self, quota: Quota) -> None:
+        # Each of both alone has to be legal, too: without a limit any period is.
+        self._quota.write_text(f"{_UNLIMITED}\n")
+        self._period.write_text(f"{quota.period_us}\n")
+        self._quota.write_text(f"{quota.quota_us}\n")
+
+
+class _Version2:
+    """The same of version 2."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "cpu.max"
+
+    def read(self) -> Quota:
+        quota, period = self._file.read_text().split()
+        return Quota(int(period), _UNLIMITED if quota == "max" else int(quota))
+
+    def write(self, quota: Quota) -> None:
+        limit = "max" if quota.quota_us < 0 else str(quota.quota_us)
+        self._file.write_text(f"{limit} {quota.period_us}\n")
+
+
+def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaReport:
+    """Give the vCPUs of servers so much of their CPU time, and all others of ours all of it.
+
+    :param levels: server UUID -> per cent
+    :param write: false: only say what would be written
+    :returns: the commands; by server, what went wrong
+    """
+    memory = _Throttled(paths)
+    before = memory.recall()
+    wanted = dict.fromkeys(before, FULL) | dict(levels)
+    throttled = {uuid for uuid, level in wanted.items() if level < FULL}
+    if write:
+        memory.keep(before | throttled)  # first: a crash in the middle must not lose one
+    writes: list[str] = []
+    problems: list[tuple[str, str]] = []
+    for uuid, level in sorted(wanted.items()):
+        try:
+            writes += _throttle_one(paths, uuid, level, write)
+        except processes.ProcessGoneError:
+            throttled.discard(uuid)
+        except (NumaExtError, OSError, ValueError) as error:
+            throttled.add(uuid)
+            problems.append((uuid, str(error)))
+    if write:
+        memory.keep(throttled)
+    return QuotaReport(tuple(writes), tuple(problems))
+
+
+def _throttle_one(paths: HostPaths, uuid: str, percent: int, write: bool) -> Iterator[str]:
+    known: processes.PidFiles = {}
+    with processes.opened(paths, uuid, known) as pid:
+        own = _own_quota(known[uuid].with_suffix(".xml"))
+        for group in _vcpu_groups(paths, pid):
+            target = own.at(percent)
+            if group.read() != target:
+                if write:
+                    group.write(target)
+                limit = "no limit" if target.quota_us < 0 else f"{target.quota_us} us"
+                yield f"vcpu quota of {uuid}: {limit} in {target.period_us} us"
+
+
+def _own_quota(xml: Path) -> Quota:
+    """Return the quota that libvirt holds for each vCPU of a domain, from its status file."""
+    try:
+        tune = ET.parse(xml).getroot().find(".//domain/cputune")
+    except ET.ParseError as error:
+        raise CapabilityMissingError(f"{xml} cannot be understood: {error}") from error
+    values = {} if tune is None else {entry.tag: entry.text or "" for entry in tune}
+    return Quota(
+        int(values.get("period", _DEFAULT_PERIOD_US)), int(values.get("quota", _UNLIMITED))
+    )
+
+
+def _vcpu_groups(paths: HostPaths, pid: int) -> Sequence["_Version1 | _Version2"]:
+    """Return the control groups of the vCPUs of a process.
+
+    :raises CapabilityMissingError: a vCPU has none of its own: others would be throttled with it
+    """
+    folders: dict[Path, _Version1 | _Version2] = {}
+    for thread in processes.read_process(paths, pid).threads:
+        if thread.role == Role.VCPU:
+            text = (paths.proc / str(pid) / "task" / str(thread.tid) / "cgroup").read_text()
+            folder, group = _cpu_group(paths.sys / "fs/cgroup", text)
+            folders[folder] = group
+    return [folders[folder] for folder in sorted(folders)]
+
+
+def _cpu_group(mount: Path, text: str) -> tuple[Path, "_Version1 | _Version2"]:
+    """Return the group of the ``cpu`` controller that a ``/proc/PID/cgroup`` names."""
+    for line in text.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if not _VCPU_GROUP.search(path):
+            continue
+        if number == "0":
+            folder = mount / path.lstrip("/")
+            if (folder / "cpu.max").exists():
+                return folder, _Version2(folder)
+        elif "cpu" in controllers.split(","):
+            folder = mount / controllers / path.lstrip("/")
+            return folder, _Version1(folder)
+    raise CapabilityMissingError(
+        "libvirt has given the vCPUs no control group of the cpu controller (see cgroup_controllers in qemu.conf), "
+        "so their CPU time cannot be limited"
+    )
+
+
+class _Throttled:
+    """Which servers are throttled, in a file, for whoever has to release them; good for one boot of the host."""
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._file = paths.state / "throttled.json"
+        self._boot_id = paths.proc / "sys/kernel/random/boot_id"
+
+    def recall(self) -> set[str]:
+        try:
+            content: Any = json.loads(self._file.read_text())
+            known = (content["version"], content["boot"]) == (_VERSION, self._boot())
+            return set(content["servers"]) if known else set()
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
+
+    def keep(self, servers: Iterable[str]) -> None:
+        names = sorted(servers)
+        if names == sorted(self.recall()):
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"version": _VERSION, "boot": self._boot(), "servers": names}))
+        new.replace(self._file)
+
+    def _boot(self) -> str:
+        return self._boot_id.read_text().strip()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dead man's switch: when it lets go, and when it must not."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_shape import AMD, Shape
+from host_agent.only_one import only_one
+from host_agent.paths import HostPaths
+from host_agent.privileged import guard
+from host_agent.rdt.executor import DryRun, Executor
+from host_agent.rdt.resctrl import Resctrl
+
+AFTER_S = 0.3
+PATIENCE_S = 20.0
+
+
+class Watched:
+    """A guard's loop in a thread, and what it did."""
+
+    def __init__(self) -> None:
+        reading, self.pipe = os.pipe()
+        self.did: list[str] = []
+        arguments = (
+            reading,
+            AFTER_S,
+            lambda: self.did.append("silent"),
+            lambda: self.did.append("ended"),
+        )
+        self._thread = threading.Thread(target=guard.watch, args=arguments, daemon=True)
+        self._thread.start()
+
+    def join(self) -> list[str]:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self.did
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_an_agent_that_takes_its_leave_leaves_everything() -> None:
+    watched = Watched()
+    os.write(watched.pipe, b"...q")
+    assert watched.join() == []
+
+
+def test_an_agent_that_ends_without_leave_is_given_some_time_first() -> None:
+    watched = Watched()
+    os.write(watched.pipe, b".")
+    begun = time.monotonic()
+    os.close(watched.pipe)
+    assert watched.join() == ["ended"]
+    assert time.monotonic() - begun >= AFTER_S * 0.9
+
+
+def test_each_silence_counts_once() -> None:
+    watched = Watched()
+    wait_for(lambda: watched.did == ["silent"])
+    time.sleep(2 * AFTER_S)
+    assert watched.did == ["silent"]
+    os.write(watched.pipe, b".")
+    wait_for(lambda: watched.did == ["silent", "silent"])
+    os.write(watched.pipe, b"q")
+    assert watched.join() == ["silent", "silent"]
+
+
+_AGENT = """
+import sys, time
+from pathlib import Path
+from host_agent.only_one import only_one
+from host_agent.paths import HostPaths
+from host_agent.privileged.guard import Guard
+root = Path(sys.argv[1])
+paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
+with only_one(paths.lock, ""):
+    guard = Guard(paths, 0.5)
+    guard.alive()
+    print(guard._process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def killed_agent(root: Path) -> int:
+    """Let an agent be killed; return the process id of its guard."""
+    log = (root / "log").open("w")
+    command = [sys.executable, "-c", _AGENT, str(root)]
+    agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    assert agent.stdout is not None
+    process = int(agent.stdout.readline())
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    return process
+
+
+def gone(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_killed_agents_guard_outlives_it_and_acts(tmp_path: Path) -> None:
+    process = killed_agent(tmp_path)
+    wait_for(lambda: gone(process))
+    assert "the agent has ended without leave" in (tmp_path / "log").read_text()
+
+
+def test_a_new_agent_in_charge_is_left_alone(tmp_path: Path) -> None:
+    process = killed_agent(tmp_path)
+    with only_one(tmp_path / "agent.lock", ""):
+        wait_for(lambda: gone(process))
+    assert "has ended without leave" not in (tmp_path / "log").read_text()
+
+
+def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
+    process = killed_agent(tmp_path)
+    with only_one(tmp_path / "agent.lock", ""):
+        pass
+    wait_for(lambda: gone(process))
+    assert "others have been in charge" in (tmp_path / "log").read_text()
+
+
+def test_a_guard_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    own = guard.Guard(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
+    own.alive()
+    first = own._process
+    assert first is not None
+    first.kill()
+    first.wait()
+    own.alive()
+    assert own._process is not None
+    assert own._process.pid != first.pid
+    own.leave()
+    own.leave()
+
+
+@pytest.mark.parametrize(
+    ("shape", "low", "full"),
+    [(Shape(domains=(0, 1)), 10, 100), (AMD, 16, 2048), (Shape(mba=False), 0, 0)],
+)
+def test_our_groups_get_all_bandwidth_and_nothing_else_changes(
+    shape: Shape, low: int, full: int
+) -> None:
+    model = ResctrlModel(shape)
+    resctrl = Resctrl(model)
+    for name in ("numa_ext-be-0", "stranger"):
+        model.mkdir(name)
+        if low:
+            model.write(f"{name}/schemata", f"MB:0={low}\n")
+        model.write(f"{name}/schemata", "L3:0=f\n")
+    foretold = DryRun(resctrl).release_bandwidth()
+
+    assert Executor(resctrl).release_bandwidth() == foretold
+    assert len(foretold) == (1 if low else 0)
+    ours, stranger = resctrl.actual().groups[1:]
+    assert ours.schemata["L3"][0] == stranger.schemata["L3"][0] == 0xF
+    if low:
+        assert (ours.schemata["MB"][0], stranger.schemata["MB"][0]) == (full, low)
+    assert Executor(resctrl).release_bandwidth() == ()

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Throttling by CPU time, on small trees of /proc, control groups and libvirt's status files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from host_agent.paths import HostPaths
+from host_agent.privileged import processes, vcpu_quota
+from host_agent.privileged.vcpu_quota import Quota
+
+SLICE = "/machine.slice/machine-qemu/libvirt"
+
+
+class Host:
+    """One or more servers with two vCPUs each, on control groups of either version."""
+
+    def __init__(self, root: Path, version: int) -> None:
+        self.version = version
+        self.paths = HostPaths(
+            proc=root / "proc", sys=root / "sys", libvirt_pids=root / "pids", state=root / "state"
+        )
+        boot = self.paths.proc / "sys/kernel/random"
+        boot.mkdir(parents=True)
+        (boot / "boot_id").write_text("one\n")
+        self.paths.libvirt_pids.mkdir()
+
+    def add(self, uuid: str, pid: int, tune: str = "", group: str = "vcpu{}") -> None:
+        name = f"instance-{pid}"
+        (self.paths.libvirt_pids / f"{name}.pid").write_text(f"{pid}\n")
+        (self.paths.libvirt_pids / f"{name}.xml").write_text(
+            f"<domstatus><domain><cputune>{tune}</cputune></domain></domstatus>"
+        )
+        process = self.paths.proc / str(pid)
+        for number, comm in enumerate(("qemu", "CPU 0/KVM", "CPU 1/KVM")):
+            task = process / "task" / str(pid + number)
+            task.mkdir(parents=True)
+            (task / "status").write_text(f"Name:\t{comm}\nCpus_allowed_list:\t0\n")
+            path = f"{SLICE}-{pid}/" + (group.format(number - 1) if number else "emulator")
+            both = f"1:cpu,cpuacct:{path}\n0::/\n" if self.version == 1 else f"0::{path}\n"
+            (task / "cgroup").write_text(both)
+            folder = self._folder(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.version == 1:
+                (folder / "cpu.cfs_quota_us").write_text("-1\n")
+                (folder / "cpu.cfs_period_us").write_text("100000\n")
+            else:
+                (folder / "cpu.max").write_text("max 100000\n")
+        (process / "status").write_text("Mems_allowed_list:\t0\n")
+        (process / "stat").write_text(f"{pid} (qemu) S " + " ".join(["7"] * 40))
+        (process / "cmdline").write_bytes(f"qemu\0-uuid\0{uuid}\0".encode())
+
+    def _folder(self, path: str) -> Path:
+        mount = self.paths.sys / "fs/cgroup"
+        return (mount / "cpu,cpuacct" if self.version == 1 else mount) / path.lstrip("/")
+
+    def limits(self, pid: int, thread: str = "vcpu0") -> str:
+        folder = self._folder(f"{SLICE}-{pid}/{thread}")
+        if self.version == 1:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+            return f"{quota.replace('-1', 'max')} {period}"
+        return (folder / "cpu.max").read_text().strip()
+
+
+A = "aaaaaaaa-0000-4000-8000-000000000000"
+B = "bbbbbbbb-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(params=[1, 2])
+def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setattr(processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
+    monkeypatch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
+    return Host(tmp_path, request.param)
+
+
+def test_a_level_is_a_quota_of_each_vcpu_and_of_nothing_else(host: Host) -> None:
+    host.add(A, 100)
+    report = vcpu_quota.throttle(host.paths, {A: 30}, True)
+
+    assert report.problems == ()
+    assert len(report.writes) == 2
+    assert host.limits(100) == host.limits(100, "vcpu1") == "30000 100000"
+    assert host.limits(100, "emulator") == "max 100000"
+    assert vcpu_quota.throttle(host.paths, {A: 30}, True).writes == (), "a second time"
+
+
+def test_what_nova_limits_itself_is_kept_and_given_back(host: Host) -> None:
+    """``quota:cpu_quota`` of a flavor stands in libvirt's XML."""
+    host.add(A, 100, "<period>50000</period><quota>20000</quota>")
+    vcpu_quota.throttle(host.paths, {A: 50}, True)
+    assert host.limits(100) == "10000 50000"
+    vcpu_quota.throttle(host.paths, {}, True)
+    assert host.limits(100) == "20000 50000"
+
+
+def test_whoever_releases_needs_to_know_nothing(host: Host) -> None:
+    host.add(A, 100)
+    host.add(B, 200)
+    vcpu_quota.throttle(host.paths, {A: 30, B: 100}, True)
+    assert len(vcpu_quota.throttle(host.paths, {}, False).writes) == 2
+    assert host.limits(100) == "30000 100000", "a dry run writes nothing"
+    vcpu_quota.throttle(host.paths, {}, True)
+    assert host.limits(100) == "max 100000"
+    assert vcpu_quota.throttle(host.paths, {}, True).writes == ()
+
+
+def test_another_servers_own_limit_is_never_touched(host: Host) -> None:
+    host.add(A, 100, "<quota>40000</quota>")
+    before = host.limits(100)
+    vcpu_quota.throttle(host.paths, {}, True)
+    assert host.limits(100) == before
+
+
+def test_vcpus_without_a_group_of_their_own_are_told_and_nobody_else_pays(host: Host) -> None:
+    host.add(A, 100, group="emulator")
+    host.add(B, 200)
+    report = vcpu_quota.throttle(host.paths, {A: 50, B: 50}, True)
+
+    assert [uuid for uuid, _ in report.problems] == [A]
+    assert "no control group of the cpu controller" in report.problems[0][1]
+    assert host.limits(100, "emulator") == "max 100000"
+    assert host.limits(200) == "50000 100000"
+
+
+def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:
+    assert vcpu_quota.throttle(host.paths, {A: 50}, True) == ((), ())
+    assert vcpu_quota.throttle(host.paths, {}, True) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("own", "percent", "quota"),
+    [
+        (Quota(), 100, Quota()),
+        (Quota(), 10, Quota(100_000, 10_000)),
+        (Quota(50_000, 150_000), 50, Quota(50_000, 75_000)),
+        (Quota(100_000, 2_000), 10, Quota(100_000, 1_000)),
+    ],
+)
+def test_levels_as_quotas(own: Quota, percent: int, quota: Quota) -> None:
+    """The kernel takes no quota below 1 ms."""
+    assert own.at(percent) == quota
