@@ -10,9 +10,19 @@ import pytest
 
 from host_agent import conf as agent_conf
 from host_agent.assignment import Assignment, Decision, Guest, Observation
+from host_agent.claims import Claim, Part, declared_mbps
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
-from host_agent.report import Publisher, PublishSettings, make_adapter, neighbours, wanted
+from host_agent.privileged.shapes import Process, Role, Thread
+from host_agent.rehome import Settled
+from host_agent.report import (
+    Publisher,
+    PublishSettings,
+    declarations,
+    make_adapter,
+    neighbours,
+    wanted,
+)
 from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
@@ -51,6 +61,47 @@ def test_who_uses_gpus_is_told_near_them() -> None:
     observation = dataclasses.replace(told.observation, guests=(guest,))
     found = neighbours(dataclasses.replace(told, observation=observation))
     assert {l3 for l3, traits in found.items() if NeighbourTrait.GPU_COMM_3 in traits} == {2}
+
+
+def floating(specs: dict[str, str], seen: str = "", shared: str = "0-7") -> Round:
+    """A best-effort server that was given no place; ``seen``: where its thread may run."""
+    server = Server("be", specs, shared=shared)
+    threads = (Thread(1, Role.VCPU, 0, "CPU 0/TCG", seen),) if seen else ()
+    process = Process(1, 0, "0-3", threads) if seen else None
+    guest = Guest(parse(server.xml, Activity.RUNNING), process)
+    return Round(Observation(four_nodes(), (guest,)), Decision())
+
+
+def test_a_floating_server_without_a_place_lives_in_every_domain_that_it_may_run_in() -> None:
+    be = {NeighbourTrait.BE}
+    assert neighbours(floating(BE_SPECS)) == dict.fromkeys(range(4), be)
+    assert neighbours(floating(BE_SPECS, shared="0-3")) == {0: be, 1: be, 2: set(), 3: set()}
+
+
+def test_a_server_without_a_place_lives_where_its_threads_are() -> None:
+    found = neighbours(floating(BE_SPECS, seen="2-5"))
+    assert [l3 for l3, traits in found.items() if traits] == [1, 2]
+
+
+def test_without_pinning_a_server_lives_where_it_is_and_not_where_it_was_decided_to_be() -> None:
+    server = Server("be", BE_SPECS, shared="0-7")
+    decided = turn((server, 2))
+    assert [l3 for l3, traits in neighbours(decided).items() if traits] == [1]
+    assert all(neighbours(decided, pinned=False).values())
+
+
+def test_declared_bandwidth_of_a_floating_server_is_split_over_its_domains() -> None:
+    specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
+    placed = (Claim("lc", "lc", (Part(0, 4, 1_000),)),)
+    found = declarations(floating(specs, shared="0-3"), placed)
+    assert declared_mbps(found) == {0: 3_000, 1: 2_000}
+
+
+def test_what_is_held_back_is_in_the_tree() -> None:
+    tree = wanted(turn(), SETTINGS, 0, {2: 1_500})
+    child = tree.child("compute1:l3_2")
+    assert child is not None
+    assert child.inventories["CUSTOM_MEMORY_BANDWIDTH_MBPS"].reserved == 1_500
 
 
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
@@ -156,6 +207,37 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
     publisher.stop()
     thread.join(10)
     assert tries == 3
+
+
+class Rehomer:
+    """Keeps what it was asked to look at."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Claim, ...]] = []
+
+    def turn(self, claims: tuple[Claim, ...]) -> tuple[str, ...]:
+        self.asked.append(claims)
+        raise ServiceUnavailableError("nova is down")
+
+
+def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_tree_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    placement, rehomer = Placement(failures=0), Rehomer()
+    publisher = Publisher(
+        lambda: SETTINGS,
+        lambda: placement,
+        lambda: 0,
+        Metrics(),
+        settled=Settled(0.0),
+        make_rehomer=lambda: rehomer,  # type: ignore[arg-type, return-value]
+    )
+    lc = Server("lc", LC_SPECS, cpus=(5,), node=2)
+    publisher.heard(turn((lc, 5)))
+    assert publisher.publish_once()
+    (claims,) = rehomer.asked
+    assert claims == (Claim(lc.uuid, "lc", (Part(2, 4, 0),), clos=1),)
+    assert "Allocations are not re-homed. nova is down" in caplog.text
 
 
 def test_a_paused_round_says_nothing_new() -> None:
