@@ -5,6 +5,7 @@ Requests go through nova's API, so every RequestSpec is the one that nova's cond
 every server ends on the NUMA node that nova-compute picks.
 """
 
+import fixtures
 from nova import context, objects
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -62,6 +63,12 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             cpu_dedicated_set="0-1,3-4,6-7,9-10", cpu_shared_set="2,5,8,11", group="compute"
         )
         self.flags(reserved_host_memory_mb=0)
+        self.useFixture(  # there are no disks to copy
+            fixtures.MockPatch(
+                "nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off",
+                return_value="{}",
+            )
+        )
         self.client = PlacementClient(engine.engine()._view.adapter)
 
     def _setup_scheduler_service(self):
