@@ -33,6 +33,21 @@ class HostPaths:
         return self.state / "state.json"
 
     @property
+    def slo(self) -> Path:
+        """What the bandwidth controller wants and how objectives stand."""
+        return self.state / "slo.json"
+
+    @property
+    def steering(self) -> Path:
+        """What the run-time controllers have learnt."""
+        return self.state / "steering.json"
+
+    @property
+    def calibration(self) -> Path:
+        """Measured memory bandwidths, see ``numa-host-agent-ctl calibrate``."""
+        return self.state / "calibration.json"
+
+    @property
     def lock(self) -> Path:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.lock"

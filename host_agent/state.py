@@ -27,10 +27,18 @@ def load(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def save(path: Path, homes: Homes) -> None:
-    """Write the file so that a crash leaves the old or the new one, never half of one."""
+    """Write the file."""
+    homes = {uuid: list(homes[uuid]) for uuid in sorted(homes)}
+    write_json(path, {"version": _VERSION, "homes": homes})
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file so that a crash leaves the old or the new one, never half of one.
+
+    :raises OSError: it cannot be written
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     new = path.with_suffix(".new")
-    content = {"version": _VERSION, "homes": {uuid: list(homes[uuid]) for uuid in sorted(homes)}}
     with new.open("w") as file:
         json.dump(content, file)
         file.flush()

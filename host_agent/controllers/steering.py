@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from host_agent.assignment import Assignment, Decision, Guest, Observation
+from host_agent.assignment import Assignment, Decision, Guest
 from host_agent.controllers import mapping
 from host_agent.controllers.memory_policy import Room, wanted_shares
 from host_agent.controllers.page_moves import apportion
 from host_agent.controllers.placement import free_for_floating
 from host_agent.controllers.slots import Layout, Server, Slot
-from host_agent.controllers.steering_memory import Cores, Memory, memory
+from host_agent.controllers.steering_memory import Before, Cores, Memory, memory
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.privileged.shapes import PartitionWish
 from nova_numa_ext.policy.reason import Reason
@@ -99,7 +99,7 @@ def refine(
         slot = mapped.slots.get(wanted.uuid) if settings.map_cores else None
         placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, settings)
         cores = _cores(placed, slot, inputs.observation.topology)
-        found = memory(guest, cores, inputs, room, known, settings)
+        found = memory(guest, cores, inputs, Before(room, known), settings)
         room = _left(room, guest, found)
         memories[wanted.uuid] = found
         kept = _without(placed.reasons, _COARSE_MEMORY)

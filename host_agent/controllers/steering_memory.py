@@ -69,14 +69,23 @@ class Memory:
         return self.search is not None and self.search.phase is not bwap.Phase.FOUND
 
 
-def memory(
-    guest: Guest, cores: Cores, inputs: Inputs, room: Room, known: Memory, settings: Settings
-) -> Memory:
-    """Return what is wanted of a server's pages.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was before.
 
-    :param room: left by the servers before it
-    :param known: what was wanted of them the last time, ``Memory()`` at first
+    :param room: left by the servers before this one
+    :param known: what was wanted of its pages the last time, ``Memory()`` at first
     """
+
+    room: Room
+    known: Memory
+
+
+def memory(
+    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
+) -> Memory:
+    """Return what is wanted of a server's pages."""
+    known = before.known
     request = guest.workload.request
     assert request is not None, "only managed servers are steered"
     policy, nodes = request.memory_policy, inputs.observation.topology.node_ids
@@ -86,22 +95,22 @@ def memory(
         why = (Reason("memory_stays", inputs.spreading_refused),)
         return Memory(search=known.search, story=why)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
-        return _searched(guest, cores, inputs, room, known, settings)
+        return _searched(guest, cores, inputs, before, settings)
     wish: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
         wish = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
     story = (Reason("memory_policy", policy),)
-    return _fitted(Memory(wish, story=story), guest, cores, room, known, settings)
+    return _fitted(Memory(wish, story=story), guest, cores, before, settings)
 
 
 def _searched(
-    guest: Guest, cores: Cores, inputs: Inputs, room: Room, known: Memory, settings: Settings
+    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
 ) -> Memory:
     """Go on with a search where a sample was taken; it measures when the pages are where they *can* be."""
-    search, story = _search(guest, cores, inputs, known)
+    search, story = _search(guest, cores, inputs, before.known)
     if inputs.counters is not None:
         own = inputs.counters.get(guest.uuid, Counters())
-        now = _fitted(Memory(search.wanted), guest, cores, room, known, settings).shares
+        now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
         seen = bwap.Observation(
             inputs.now_s,
             now is not None and _arrived(guest, now, settings),
@@ -112,7 +121,7 @@ def _searched(
         search, news = bwap.decide(seen, search, settings.search)
         story = (story[0], *news) if news else story
     wanted = Memory(search.wanted, search=search, story=story)
-    return _fitted(wanted, guest, cores, room, known, settings)
+    return _fitted(wanted, guest, cores, before, settings)
 
 
 def _search(
@@ -159,14 +168,14 @@ def _arrived(guest: Guest, shares: Shares, settings: Settings) -> bool:
 
 
 def _fitted(
-    wanted: Memory, guest: Guest, cores: Cores, room: Room, known: Memory, settings: Settings
+    wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: Settings
 ) -> Memory:
     """Clip a wish to the room there is; what was clipped before stays so within the dead band."""
-    wish, resident = wanted.wish, guest.resident_mb
+    wish, resident, known = wanted.wish, guest.resident_mb, before.known
     if wish is None or not resident:
         return replace(wanted, shares=dict(wish) if wish else None)
     try:
-        limits = room.limits_mb(resident)
+        limits = before.room.limits_mb(resident)
         shares, clipped = fit(wish, sum(resident.values()), limits, sorted(cores.vcpus), resident)
     except CapabilityMissingError as error:
         return replace(wanted, clipped=(Reason("memory_stays", str(error)),))

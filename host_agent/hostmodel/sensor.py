@@ -39,7 +39,8 @@ class ModelSensor:
     :param topology: the host
     :param seed: of the measurement noise
     :param noise_share: standard deviation of each figure, as a share of it
-    :param programs: UUID -> name of a program of the model; others behave like their declared class
+    :param programs: UUID or name of a server -> name of a program of the model; others behave like their declared
+        class
     :param parameters: constants; the frozen ones when not given
     """
 
@@ -90,8 +91,9 @@ class ModelSensor:
         )
 
     def _program(self, seen: SeenGuest) -> Workload:
-        if seen.uuid in self._programs:
-            return WORKLOADS[self._programs[seen.uuid]]
+        for who in (seen.uuid, seen.workload.title):
+            if who in self._programs:
+                return WORKLOADS[self._programs[who]]
         request = seen.workload.request
         return representative(request.interference_class if request else InterferenceClass.SHEEP)
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Others that move guest pages: the kernel's automatic NUMA balancing, and numad.
+
+Both bring pages to the vCPUs that touch them. That agrees with memory kept local and undoes memory that is spread over
+nodes, page by page, for ever: two writers for one thing. The kernel has no way to leave a process out from outside
+(only a memory policy would, which a process sets for itself), so where one of them is at work nothing is spread, and
+the reason says so. Guests bound by nova have such a policy and are not concerned.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_SYSCTL: Final = "sys/kernel/numa_balancing"
+_NORMAL: Final = 1  # NUMA_BALANCING_NORMAL; 2, memory tiering, only promotes pages of slow memory
+
+
+def numa_balancing(proc: Path) -> bool:
+    """Tell whether the kernel balances NUMA nodes."""
+    try:
+        return bool(int((proc / _SYSCTL).read_text()) & _NORMAL)
+    except (OSError, ValueError):
+        return False  # not in this kernel
+
+
+def numad(proc: Path) -> int | None:
+    """Return the process id of numad, None when it does not run."""
+    for entry in proc.iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "comm").read_text() == "numad\n":
+                return int(entry.name)
+        except OSError:
+            continue  # ended between listing and reading
+    return None
+
+
+@dataclass(slots=True)
+class Guard:
+    """Says why memory must not be spread on this host.
+
+    :param proc: the proc file system
+    :param every_s: seconds between two searches for numad, which look at all processes
+    """
+
+    proc: Path
+    every_s: float
+    clock: Callable[[], float] = time.monotonic
+    _looked_s: float = float("-inf")
+    _numad: int | None = None
+
+    def __call__(self) -> str:
+        """Return the reason, "" when there is none."""
+        if numa_balancing(self.proc):
+            return "kernel.numa_balancing is on and would move spread pages back: set it to 0"
+        now = self.clock()
+        if now - self._looked_s >= self.every_s:
+            self._looked_s, self._numad = now, numad(self.proc)
+        if self._numad is not None:
+            return f"numad (process {self._numad}) would move spread pages back: stop it"
+        return ""

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steering in the agent's loop: cores, memory shares and their repair at run time; state and sensors around pure code.
+
+In a round (:meth:`SteeringRefiner.refine`) new servers are placed and everything known is said again. Between rounds
+(:meth:`SteeringRefiner.turn`) the counters are read: every sample goes to BWAP's searches, their mean over
+``[counters]sample_s`` to the mapping. A turn thinks about the host as it was seen last and asks for another look only
+when it wants something else, or when a search waits for pages to arrive.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from host_agent import steering_state
+from host_agent.assignment import Decision, Observation
+from host_agent.controllers import steering
+from host_agent.controllers.slots import Layout
+from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
+from host_agent.controllers.weights import Shares
+from host_agent.keeping import Keeper, ignore_loss
+from host_agent.sensors.counters import CounterSource
+
+_LEARNT: Final = "mapping"
+
+Canonical = Mapping[frozenset[int], Shares]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the operator chooses.
+
+    :param steering: of the controllers
+    :param use_siblings: put vCPUs on all hardware threads of a core
+    :param sample_s: distance of two readings while no search runs, and length of the mapping's samples, seconds
+    :param keep_s: figures that change all the time are written to the state file this often, seconds
+    """
+
+    steering: Settings = field(default_factory=Settings)
+    use_siblings: bool = False
+    sample_s: float = 1.0
+    keep_s: float = 60.0
+
+
+class SteeringRefiner:
+    """A :class:`~host_agent.refining.Refiner`.
+
+    :param counters: the sensors
+    :param choices: of the operator
+    :param canonical: returns the calibrated weights, as they are now
+    :param refused: returns why no memory may be spread now, ``""`` when it may
+    :param file: state file; None keeps nothing (dry run)
+    :param lost: told "steering state" for each state file that could not be written
+    """
+
+    name = "steering"
+
+    def __init__(
+        self,
+        counters: CounterSource,
+        choices: Choices,
+        canonical: Callable[[], Canonical],
+        refused: Callable[[], str],
+        *,
+        file: Path | None,
+        lost: Callable[[str], None] = ignore_loss,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._counters = counters
+        self._choices = choices
+        self._canonical = canonical
+        self._refused = refused
+        self._file = file
+        self._keeper = Keeper("steering state", lost)
+        self._clock = clock
+        self._state = steering_state.load(file) if file else steering.State()
+        self._kept: dict[str, Any] = steering_state.to_plain(self._state)
+        self._kept_s = clock()
+        self._layout: Layout | None = None
+        self._inputs: Inputs | None = None
+        self._coarse = Decision()
+        self._wanted = Decision()
+        self._samples: dict[str, list[Counters]] = defaultdict(list)
+        self._sampled_s = clock()
+        self._turn_due_s = clock()
+
+    def refine(self, decision: Decision, observation: Observation) -> Decision:
+        """See :class:`~host_agent.refining.Refiner`."""
+        self._coarse = decision
+        self._inputs = Inputs(
+            self._clock(),
+            observation,
+            canonical=self._canonical(),
+            spreading_refused=self._refused(),
+        )
+        self._wanted = self._think(self._inputs)
+        return self._wanted
+
+    def turn(self, now_s: float) -> bool:
+        """See :class:`~host_agent.refining.Refiner`."""
+        if self._inputs is None or now_s < self._turn_due_s:
+            return False
+        found = self._counters.read(self._inputs.observation, now_s).counters
+        before = self._wanted
+        wanted = self._think(
+            replace(self._inputs, now_s=now_s, counters=found, performance=self._mean(found, now_s))
+        )
+        self._turn_due_s = now_s + self._pause_s()
+        return wanted != before or any(known.moving for known in self._state.memory.values())
+
+    def pause_s(self, now_s: float) -> float:
+        """See :class:`~host_agent.refining.Refiner`."""
+        return max(0.0, self._turn_due_s - now_s)
+
+    def _think(self, inputs: Inputs) -> Decision:
+        layout = self._layout
+        if layout is None or layout.topology != inputs.observation.topology:
+            layout = Layout(inputs.observation.topology, self._choices.use_siblings)
+            self._layout = layout
+        settings = self._choices.steering
+        wanted, self._state = steering.refine(self._coarse, inputs, self._state, settings, layout)
+        self._keep(inputs.now_s)
+        return wanted
+
+    def _pause_s(self) -> float:
+        """A search that gets counters wants them at its own rate."""
+        search = self._choices.steering.search
+        searching = any(
+            known.searching
+            and known.search is not None
+            and known.search.blind < search.blind_samples
+            for known in self._state.memory.values()
+        )
+        return search.sample_interval_s if searching else self._choices.sample_s
+
+    def _mean(self, found: Mapping[str, Counters], now_s: float) -> dict[str, Counters] | None:
+        """Return the mean of each server's readings when a sample of the mapping is complete."""
+        for uuid, counters in found.items():
+            self._samples[uuid].append(counters)
+        if now_s - self._sampled_s < self._choices.sample_s:
+            return None
+        means = {
+            uuid: Counters(
+                _mean(one.ipc for one in readings),
+                _mean(one.mpi for one in readings),
+                _mean(one.stall_rate for one in readings),
+            )
+            for uuid, readings in self._samples.items()
+        }
+        self._samples.clear()
+        self._sampled_s = now_s
+        return means
+
+    def _keep(self, now_s: float) -> None:
+        """Write what was learnt: where searches stand at once, figures now and then."""
+        file = self._file
+        if file is None:
+            return
+        content = steering_state.to_plain(self._state)
+        if content == self._kept:
+            return
+        news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
+        if not news and now_s - self._kept_s < self._choices.keep_s:
+            return
+        if self._keeper.attempt(lambda: steering_state.save(file, content)):
+            self._kept, self._kept_s = content, now_s
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
