@@ -84,6 +84,7 @@ def agent_conf(settings: Settings, host: HostConfig) -> str:
         "name": host.name,
         "agent_state": host.state / "numa-host-agent",
         "gpu_products": ",".join(_products(host)),
+        "gpu_matrix": host.gpu_matrix,
         "metrics_port": settings.ports.agent_metrics,
         "auth": _auth(settings, "nova"),
     }

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from . import configuration, kernel, packages, qemu_build, venv_image
-from .emulated_machine import GPU_PRODUCT_ID, GPU_VENDOR_ID, Machine, Shape, Share
+from .emulated_machine import GPU_PRODUCT_ID, GPU_VENDOR_ID, Machine, Shape, Share, usual_shape
 from .errors import LabError
 from .guest_shell import GuestShell
 from .memory import proportional_mb
@@ -114,7 +114,7 @@ class EmulatedHost:
     """One emulated host of a lab.
 
     :param index: 0 for h1.
-    :param shape: its size; the default is the lab's.
+    :param shape: its size and its GPUs; the default is the lab's for this host.
     :param series: the kernel it boots, "6.12" or "6.1".
     """
 
@@ -128,7 +128,7 @@ class EmulatedHost:
         self._settings = settings
         self._series = series
         self._index = index
-        self.shape = shape or Shape()
+        self.shape = shape or usual_shape(index)
         self.name = f"h{index + 1}"
         self.folder = settings.hosts / self.name
         self.process = Process(
@@ -173,6 +173,9 @@ class EmulatedHost:
             cpu_dedicated_set=",".join(map(str, self.shape.dedicated_cpus)),
             cpu_shared_set=",".join(map(str, self.shape.shared_cpus)),
             pci_device_specs=(json.dumps(device),) if self.shape.gpu_nodes else (),
+            gpu_matrix=str(self._settings.source / "gpus" / self.shape.gpu_matrix)
+            if self.shape.gpu_matrix
+            else "",
             slow=True,
         )
 

@@ -12,7 +12,9 @@ QEMU's unit of the RDT model, the kernel's L3 domain and a NUMA node::
      GPU                        GPU                        3    160  22  16  10
 
 GPUs are QEMU's test devices, each behind a root port of a PCIe bridge that firmware reports on that NUMA node, and
-behind an IOMMU: nova counts them, and VFIO hands them to guests.
+behind an IOMMU: nova counts them, and VFIO hands them to guests. They have no NVLinks; a host's recorded
+``nvidia-smi topo -m`` (``devstack/lab/gpus``) says what they stand for, in order of PCI address. The first host is a
+Minsky with four, the second a DGX-1 with eight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,11 +59,13 @@ class Shape:
     :param cpus_per_node: host CPUs of each of the four NUMA nodes.
     :param node_memory_mb: memory of each node; the machine only takes what is touched.
     :param gpu_nodes: the NUMA node of each GPU.
+    :param gpu_matrix: file of ``devstack/lab/gpus`` with the links of the GPUs; "" for those of PCI only.
     """
 
     cpus_per_node: int = 4
     node_memory_mb: int = 1280
     gpu_nodes: tuple[int, ...] = (0, 2)
+    gpu_matrix: str = ""
 
     def __post_init__(self) -> None:
         if self.cpus_per_node < 1:
@@ -86,6 +90,15 @@ class Shape:
     def dedicated_cpus(self) -> list[int]:
         """For pinned guests: all others."""
         return [cpu for node in range(NODES) for cpu in self.cpus_of(node)[1:]]
+
+
+MINSKY = Shape(gpu_nodes=(0, 0, 2, 2), gpu_matrix="minsky.txt")
+DGX_1 = Shape(gpu_nodes=(0,) * 4 + (2,) * 4, gpu_matrix="dgx-1.txt")
+
+
+def usual_shape(index: int) -> Shape:
+    """The shape of a lab's host; 0 is h1."""
+    return (MINSKY, DGX_1)[index] if index < 2 else Shape()
 
 
 @dataclass(frozen=True, slots=True)

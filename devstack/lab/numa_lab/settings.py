@@ -120,6 +120,7 @@ class HostConfig:
     :param cpu_dedicated_set: nova's list of CPUs for pinned guests ("1,3,5-7"); "" leaves nova's default.
     :param cpu_shared_set: nova's list of CPUs for floating guests; "" leaves nova's default.
     :param pci_device_specs: JSON texts for ``[pci] device_spec``, one per device.
+    :param gpu_matrix: recorded ``nvidia-smi topo -m`` of the host's GPUs; "" without.
     :param slow: an emulated host: Python runs 20-30 times slower there, so timeouts are generous.
     """
 
@@ -129,6 +130,7 @@ class HostConfig:
     cpu_dedicated_set: str = ""
     cpu_shared_set: str = ""
     pci_device_specs: tuple[str, ...] = ()
+    gpu_matrix: str = ""
     slow: bool = False
 
 

@@ -6,9 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from numa_lab.emulated_machine import NODES, Machine, Shape, Share
+from numa_lab.emulated_machine import NODES, Machine, Shape, Share, usual_shape
 from numa_lab.errors import LabError
 from numa_lab.qemu_build import Qemu
+
+from host_agent.discovery.nvidia import parse_topo_matrix, with_links
+from placement_traits.presets import load
+from placement_traits.topology import Gpu
+
+LAB = Path(__file__).parents[3] / "devstack/lab"
 
 
 @pytest.fixture
@@ -95,6 +101,23 @@ def test_commas_in_folder_names_reach_qemu(machine):
 def test_nothing_is_opened_to_other_machines(machine):
     network = " ".join(values(machine, "-netdev"))
     assert set(re.findall(r"(?:tcp:|localaddr=)([0-9.]+)", network)) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(("index", "preset", "links"), [(0, "power8-minsky", 2), (1, "dgx-1", 16)])
+def test_the_lab_has_the_gpus_of_a_minsky_and_of_a_dgx1(tmp_path, index, preset, links):
+    """F-000-02: the agent reads the recorded matrix as the links that the preset of that machine has."""
+    shape = usual_shape(index)
+    gpus = [Gpu(f"0000:{bus:02x}:00.0", node) for bus, node in enumerate(shape.gpu_nodes, 0x21)]
+    addresses = [gpu.address for gpu in gpus]
+    text = (LAB / "gpus" / shape.gpu_matrix).read_text()
+    read = parse_topo_matrix(text, addresses, shape.gpu_matrix)
+    found = with_links(gpus, (), read)
+    assert len(found) == links
+    real = load(preset).topology
+    order = {gpu.address: number for number, gpu in enumerate(real.gpus)}
+    assert [(addresses.index(e.a), addresses.index(e.b), e.link) for e in found] == sorted(
+        (order[e.a], order[e.b], e.link) for e in real.gpu_links if e.link.startswith("NV")
+    )
 
 
 def test_hosts_of_a_lab_differ_in_every_hardware_address(machine):

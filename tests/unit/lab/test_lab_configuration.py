@@ -4,6 +4,7 @@
 import configparser
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,11 @@ def test_the_schedulers_plugins_are_ours_only_when_wanted(settings: Settings, pl
 def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
     settings: Settings, h1: HostConfig
 ) -> None:
-    conf = parsed(configuration.agent_conf(settings, h1))
+    told = replace(h1, gpu_matrix="/lab/gpus/minsky.txt")
+    conf = parsed(configuration.agent_conf(settings, told))
 
     assert conf["host"]["name"] == "h1"
+    assert conf["host"]["gpu_matrix"] == "/lab/gpus/minsky.txt"
     assert conf["host"]["gpu_products"] == "1b36:0005,10de:20b5"
     assert conf["agent"]["state_dir"].startswith(str(h1.state))
     assert conf["placement"]["username"] == "nova"
