@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the agent together from its configuration: the one place that knows all parts."""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from oslo_config import cfg
 
 from host_agent import conf as agent_conf
-from host_agent.actuators.executor import Executor
+from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
+from host_agent.bandwidth_qos import BandwidthQos
+from host_agent.bandwidth_qos import Host as QosHost
+from host_agent.controllers.throttle import mba_levels, quota_levels
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given, read_topology
+from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import FileJournal, Journal, PrintedJournal
 from host_agent.keeping import ignore_loss
@@ -20,16 +26,23 @@ from host_agent.metrics import Metrics
 from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import foreign_groups, tree
 from host_agent.privileged.seam import Privileged, open_seam
+from host_agent.qos_store import QosStore
 from host_agent.refining import Refiner, Refiners
 from host_agent.rehome import Settled
 from host_agent.report import (
     Publisher,
+    make_adapter,
     make_pressure,
     make_rehomer,
     make_reporter,
     publish_settings,
 )
+from host_agent.sensors.bandwidth import BandwidthReader
 from host_agent.sensors.observer import Observer
+from host_agent.sensors.slo_channels import SloChannels
+from host_agent.sensors.slo_prometheus import PrometheusFeeds
+from host_agent.slo_ports import SloPorts
+from host_agent.slo_sources import SloSources
 from placement_traits.topology import HostTopology
 
 
@@ -44,6 +57,7 @@ class Parts:
     journal: Journal
     metrics: Metrics
     publisher: Publisher | None
+    qos: BandwidthQos | None
     agent: Agent
 
 
@@ -114,6 +128,48 @@ def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss
     )
 
 
+def build_qos(
+    conf: cfg.ConfigOpts,
+    source: DomainSource,
+    privileged: Privileged,
+    journal: Journal,
+    metrics: Metrics,
+) -> BandwidthQos:
+    """Return the bandwidth controller, not yet started."""
+    paths, settings = agent_conf.paths(conf), agent_conf.settings(conf)
+    slo = settings.slo
+    resctrl = tree(paths)
+    workers = ThreadPoolExecutor(1, "slo-errands")
+
+    def levels(topology: HostTopology) -> tuple[int, ...]:
+        if topology.rdt and topology.rdt.mba:
+            return mba_levels(resctrl.bandwidth())
+        return quota_levels() if settings.rdt.cpu_time_fallback else ()
+
+    samples = slo.feed.least_samples
+    prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
+    host = conf.host.name or os.uname().nodename
+    qos = BandwidthQos(
+        slo,
+        SloSources(slo.feed, SloChannels(), prometheus),
+        QosHost(privileged.throttle, BandwidthReader(resctrl).servers, levels, source.wake),
+        QosStore(paths.slo, metrics.lost),
+        journal,
+        ports=SloPorts(source.attach, journal, workers, source.wake) if slo.channel else None,
+        count=metrics.count,
+        escalate=Escalation(
+            workers,
+            journal,
+            host,
+            notify=bus(conf, slo.notify_url, host) if slo.notify_url else None,
+            migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
+        ),
+        margin_mb=settings.memory.margin_mb,
+    )
+    metrics.include(qos.samples)
+    return qos
+
+
 def build(
     conf: cfg.ConfigOpts,
     *,
@@ -136,17 +192,23 @@ def build(
     observer = build_observer(conf, source, privileged)
     metrics = Metrics()
     journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
+    acts = settings.slo.enabled and settings.rdt.enabled and not dry_run
+    qos = build_qos(conf, source, privileged, journal, metrics) if acts else None
     executor = Executor(
         privileged,
         journal,
         settings,
         migrating=source.migrating,
         moved=observer.forget_memory,
+        placed=qos.placed if qos else ignore_places,
         count=metrics.count,
         dry_run=dry_run,
     )
     refiners: list[Refiner] = []
     listeners: list[Listener] = [metrics]
+    if qos is not None:
+        refiners.append(qos)
+        listeners.append(qos)
     if settings.rdt.enabled and not dry_run:
         listeners.append(SignOfLife(privileged, settings.rdt.release_after_s))
     if conf.placement.enabled and not dry_run:
@@ -167,4 +229,4 @@ def build(
         lost=metrics.lost,
         write=not dry_run,
     )
-    return Parts(paths, source, privileged, observer, journal, metrics, publisher, agent)
+    return Parts(paths, source, privileged, observer, journal, metrics, publisher, qos, agent)

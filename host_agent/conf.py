@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the host agent: declared once, read into frozen settings, shown by ``oslo-config-generator``."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ PLACEMENT = cfg.OptGroup("placement", title="What the agent tells Placement")
 Conf = cfg.ConfigOpts
 
 CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
+CONFIG_VARIABLE: Final = (
+    "NUMA_HOST_AGENT_CONFIG"  # names another file for agent and numa-host-agent-ctl
+)
 
 _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
     AGENT: [
@@ -323,7 +327,7 @@ class Settings:
     pinning: bool = True
     memory: MemorySettings = MemorySettings()
     rdt: RdtSettings = RdtSettings()
-    slo: slo_conf.SloSettings = slo_conf.SloSettings()
+    slo: slo_conf.SloSettings = field(default_factory=slo_conf.SloSettings)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -347,15 +351,23 @@ def load(
 
     :param arguments: without the program's name
     :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
-    :param default_config_files: read when ``--config-file`` is not given; default :data:`CONFIG_FILE`
+    :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
+        :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     conf.register_cli_opts(_CLI)
     register(conf)
     if default_config_files is None:
-        default_config_files = [str(CONFIG_FILE)] if CONFIG_FILE.exists() else []
+        default_config_files = _default_files()
     conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
     return conf
+
+
+def _default_files() -> list[str]:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return [named]
+    return [str(CONFIG_FILE)] if CONFIG_FILE.exists() else []
 
 
 def register(conf: cfg.ConfigOpts) -> None:

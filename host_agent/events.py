@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from host_agent.workloads import Activity
-from placement_traits.errors import ServiceUnavailableError
+from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ class DomainSource(Protocol):
 
     def migrating(self, uuid: str) -> bool:
         """Whether a job such as a live migration runs on the domain."""
+
+    def attach(self, uuid: str, device: str) -> None:
+        """Plug a device into a running domain."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for an event; tell whether there was one."""
@@ -105,6 +108,24 @@ class LibvirtSource:
                     return False
                 raise
         return bool(job[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+
+    def attach(self, uuid: str, device: str) -> None:
+        """Plug a device into a running domain, until it ends.
+
+        :param device: XML
+        :raises ServiceUnavailableError: libvirt does not answer
+        :raises CapabilityMissingError: libvirt refuses
+        """
+        import libvirt
+
+        with _translated(self):
+            domain = self._connected().lookupByUUIDString(uuid)
+            try:
+                domain.attachDeviceFlags(device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            except libvirt.libvirtError as error:
+                if not self._connection.isAlive():
+                    raise
+                raise CapabilityMissingError(f"libvirt plugs nothing in: {error}") from error
 
     def wait(self, seconds: float) -> bool:
         """Wait for a lifecycle event or :meth:`wake`; tell whether there was one."""

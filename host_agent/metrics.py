@@ -6,7 +6,7 @@ The exporter renders the last round when it is asked, so that an unread endpoint
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,6 +80,36 @@ METRICS: Final[dict[str, Metric]] = {
             (*_SERVER, "l3"),
         ),
         Metric(
+            "numa_ext_balm_phase",
+            "gauge",
+            "1 for the phase of the bandwidth controller.",
+            ("phase",),
+        ),
+        Metric(
+            "numa_ext_server_slo_p99_us",
+            "gauge",
+            "99th percentile of a latency-critical server's latency in the sliding window, microseconds.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_slo_colour",
+            "gauge",
+            "State of its objective: 0 green, 1 grey, 2 unknown, 3 yellow, 4 red.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_slo_feed",
+            "gauge",
+            "What a guest has told through its port so far: lines, rubbish, implausible, dropped_bytes.",
+            (*_SERVER, "kind"),
+        ),
+        Metric(
+            "numa_ext_server_traffic_mbps",
+            "gauge",
+            "Memory traffic of a best-effort server while objectives are watched, MB/s.",
+            (*_SERVER, "kind"),
+        ),
+        Metric(
             "numa_ext_server_exclusive",
             "gauge",
             "1 when no other group may use the server's L3 ways.",
@@ -99,7 +129,15 @@ class Metrics:
         self._unwritten: Counter[str] = Counter()
         self._refiner_failures: Counter[str] = Counter()
         self._last: Round | None = None
+        self._included: list[Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]] = []
         self.placement_synced = False
+
+    def include(self, source: Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]) -> None:
+        """Show what a controller measures, too.
+
+        :param source: called for each scrape; yields name of a metric of :data:`METRICS`, label values, value
+        """
+        self._included.append(source)
 
     def count(self, action: str, result: Result) -> None:
         """Count an action."""
@@ -144,6 +182,9 @@ class Metrics:
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
         if last is not None:
             yield from _of_round(last)
+        for source in self._included:
+            for name, labels, value in source():
+                yield METRICS[name], labels, value
 
     def collect(self) -> Iterator[Any]:
         """Render for prometheus_client (a custom collector)."""

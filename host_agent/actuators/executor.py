@@ -41,7 +41,7 @@ def _ignore_count(_action: str, _result: Result) -> None:
     """Count nothing."""
 
 
-def _ignore_places(_places: Mapping[str, PartitionPlace]) -> None:
+def ignore_places(_places: Mapping[str, PartitionPlace]) -> None:
     """Nobody wants to know."""
 
 
@@ -75,7 +75,7 @@ class Executor:
         *,
         migrating: Callable[[str], bool],
         moved: Callable[[str], None],
-        placed: Callable[[Mapping[str, PartitionPlace]], None] = _ignore_places,
+        placed: Callable[[Mapping[str, PartitionPlace]], None] = ignore_places,
         count: Count = _ignore_count,
         dry_run: bool = False,
         clock: Callable[[], float] = time.monotonic,

@@ -40,6 +40,8 @@ def _run(conf: agent_conf.Conf) -> int:
     if conf.dry_run:
         return _turn(conf, parts)
     with only_one(parts.paths.lock, "stop it first"):
+        if conf.rdt.enabled:  # before the first throttle is written
+            parts.privileged.alive(conf.rdt.release_after_s)
         return _turn(conf, parts)
 
 
@@ -60,8 +62,12 @@ def _turn(conf: agent_conf.Conf, parts: assembly.Parts) -> int:
         _expose(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
     if parts.publisher is not None:
         parts.publisher.start()
+    if parts.qos is not None:
+        parts.qos.start()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
+    if parts.qos is not None:
+        parts.qos.close()
     parts.privileged.leave()
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When nothing on this host keeps an objective: tell a higher layer which server should leave, and ask nova if allowed.
+
+The proposal is always in journal, log and metrics (:mod:`host_agent.bandwidth_qos`). Here it goes out: as notification
+``numa_ext.slo.cannot_fix`` on the message bus (Watcher, Masakari or an operator's tools listen there), and, only where
+the operator has turned it on, as a live migration of the server that the proposal names first.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.journal import Entry, Journal, Result
+from placement_traits.client import HttpAdapter
+from placement_traits.errors import CapabilityMissingError
+
+LOG = logging.getLogger(__name__)
+
+EVENT: Final = "numa_ext.slo.cannot_fix"
+PAUSE_S: Final = 600.0
+_MICROVERSION: Final = "compute 2.30"
+_ACCEPTED: Final = 202
+
+Notify = Callable[[Mapping[str, Any]], None]
+Migrate = Callable[[str], None]
+
+
+class Escalation:
+    """Sends proposals, off the caller's thread.
+
+    :param workers: runs what may take long
+    :param journal: told about each live migration that was asked for
+    :param host: name of this host
+    :param notify: sends one notification; None sends none
+    :param migrate: asks nova to live-migrate a server; None asks nothing
+    """
+
+    def __init__(
+        self,
+        workers: Executor,
+        journal: Journal,
+        host: str,
+        *,
+        notify: Notify | None = None,
+        migrate: Migrate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers, self._journal, self._host = workers, journal, host
+        self._notify, self._migrate, self._clock = notify, migrate, clock
+        self._next_s = 0.0
+
+    def __call__(self, event: CannotFixSloViolation, titles: Mapping[str, str]) -> None:
+        """Take a proposal; does not wait.
+
+        :param titles: UUID -> name
+        """
+        payload = {
+            "host": self._host,
+            "violated": [_named(uuid, titles) for uuid in event.lcs],
+            "nodes": list(event.nodes),
+            "leave": [_named(uuid, titles) for uuid in event.leave],
+            "reasons": [str(reason) for reason in event.reasons],
+        }
+        if self._notify is not None:
+            self._workers.submit(self._send, self._notify, payload)
+        if self._migrate is not None and event.leave and self._clock() >= self._next_s:
+            self._next_s = self._clock() + PAUSE_S
+            uuid = event.leave[0]
+            self._workers.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
+
+    def _send(self, notify: Notify, payload: Mapping[str, Any]) -> None:
+        try:
+            notify(payload)
+        except Exception as error:  # noqa: BLE001 - whatever a message bus raises: the proposal stands in the journal
+            LOG.warning("notification %s was not sent: %s", EVENT, error)
+
+    def _move(self, migrate: Migrate, uuid: str, title: str) -> None:
+        problem = ""
+        try:
+            migrate(uuid)
+        except Exception as error:  # noqa: BLE001 - whatever keystone or nova raise is told
+            problem = str(error)
+            LOG.warning("nova does not live-migrate server %s: %s", uuid, problem)
+        result = Result.FAILED if problem else Result.DONE
+        self._journal.write(Entry("live_migrate", result, uuid, title, problem=problem))
+
+
+def _named(uuid: str, titles: Mapping[str, str]) -> dict[str, str]:
+    return {"uuid": uuid, "name": titles.get(uuid, "")}
+
+
+def bus(conf: cfg.ConfigOpts, url: str, host: str) -> Notify:
+    """Return what sends notifications to a message bus.
+
+    :raises CapabilityMissingError: oslo.messaging is not installed
+    """
+    try:
+        import oslo_messaging  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise CapabilityMissingError(
+            "[slo]notify_url needs oslo.messaging: install nova-numa-ext[notify], or leave the option out"
+        ) from error
+    transport = oslo_messaging.get_notification_transport(conf, url=url)
+    sender = oslo_messaging.Notifier(
+        transport,
+        publisher_id=f"numa-host-agent.{host}",
+        driver="messagingv2",
+        topics=["notifications"],
+    )
+
+    def send(payload: Mapping[str, Any]) -> None:
+        sender.warn({}, EVENT, dict(payload))
+
+    return send
+
+
+def nova(compute: HttpAdapter) -> Migrate:
+    """Return what asks nova for a live migration; the scheduler picks the host.
+
+    :param compute: a keystoneauth1 adapter for service type ``compute``
+    """
+
+    def migrate(uuid: str) -> None:
+        answer = compute.request(
+            f"/servers/{uuid}/action",
+            "POST",
+            json={"os-migrateLive": {"host": None, "block_migration": "auto"}},
+            headers={"OpenStack-API-Version": _MICROVERSION},
+            raise_exc=False,
+        )
+        if answer.status_code != _ACCEPTED:
+            raise CapabilityMissingError(
+                f"Nova answered the live migration of {uuid} with {answer.status_code}"
+            )
+
+    return migrate

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bandwidth controller keeps in a file: what it wants (for a restart), and how things stand (for the console).
+
+Written by replacing the file, so that a killed agent leaves the old or the new one. What is lost costs nothing but a
+new search: levels then start from the simple rule's.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.controllers.balm_shapes import Wanted
+from host_agent.keeping import Keeper, ignore_loss
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Content of the file.
+
+    :param wanted: best-effort server -> what the controller wants of it
+    :param fed: latency-critical servers whose latency was known
+    :param told: for the console: ``phase``, ``lcs``, ``bes``, ``actions``
+    """
+
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    fed: frozenset[str] = frozenset()
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load(path: Path) -> Kept:
+    """Return what was kept; nothing when there is no usable file."""
+    try:
+        content: Any = json.loads(path.read_text())
+        if content["version"] != _VERSION:
+            return Kept()
+        wanted = {uuid: _wanted(entry) for uuid, entry in content["wanted"].items()}
+        return Kept(wanted, frozenset(map(str, content["fed"])), content["told"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Kept()
+
+
+def _wanted(entry: Any) -> Wanted:
+    shares = entry["shares"]
+    found = None if shares is None else {int(node): float(s) for node, s in shares.items()}
+    return Wanted(int(entry["level"]), found)
+
+
+class QosStore:
+    """The file; any thread may write.
+
+    :param path: of it; None keeps nothing (dry run)
+    :param lost: told "state" for each write that failed
+    """
+
+    def __init__(self, path: Path | None, lost: Callable[[str], None] = ignore_loss) -> None:
+        self._path = path
+        self._keeper = Keeper("state", lost)
+        self._lock = threading.Lock()
+        self._text = ""
+
+    def load(self) -> Kept:
+        """Return what was kept."""
+        return Kept() if self._path is None else load(self._path)
+
+    def save(self, kept: Kept) -> None:
+        """Keep; nothing is written when nothing has changed."""
+        content = {
+            "version": _VERSION,
+            "wanted": {
+                uuid: {
+                    "level": wish.level,
+                    "shares": None if wish.shares is None else dict(wish.shares),
+                }
+                for uuid, wish in sorted(kept.wanted.items())
+            },
+            "fed": sorted(kept.fed),
+            "told": kept.told,
+        }
+        text = json.dumps(content, default=str)
+        path = self._path
+        if path is None:
+            return
+        with self._lock:
+            if text != self._text and self._keeper.attempt(lambda: _replace(path, text)):
+                self._text = text
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, path)

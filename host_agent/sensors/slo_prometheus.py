@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latencies of servers from a Prometheus server: for guests whose operator measures them anyway.
+
+Each server's query returns one number, its 99th percentile in seconds over a time range. Queries run in a thread of
+their own and never keep the controller waiting. An answer covers the whole range before it, so it says nothing about an
+action that is younger than the range: then the latency is unknown, as it is when answers stop.
+"""
+
+import json
+import logging
+import math
+import string
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from host_agent.sensors.latency_window import HIGHEST_US, LatencyReading
+
+LOG = logging.getLogger(__name__)
+
+_MICRO: Final = 1e6
+_ANSWER_BYTES: Final = 1 << 20
+EVERY_FLAVOR: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusSettings:
+    """Where and what to ask.
+
+    :param url: of the server, without ``/api/v1/query``
+    :param queries: flavor name, or ``*`` -> PromQL with ``$uuid`` and ``$name``
+    :param window_s: time range that the queries look back
+    :param interval_s: between two queries of one server
+    :param timeout_s: for one query
+    """
+
+    url: str
+    queries: Mapping[str, str] = field(default_factory=dict)
+    window_s: float = 15.0
+    interval_s: float = 5.0
+    timeout_s: float = 3.0
+
+    def query(self, flavor: str, uuid: str, name: str) -> str | None:
+        """Return the PromQL for a server, None when its flavor has none."""
+        text = self.queries.get(flavor) or self.queries.get(EVERY_FLAVOR)
+        return None if text is None else string.Template(text).safe_substitute(uuid=uuid, name=name)
+
+
+def ask(settings: PrometheusSettings, query: str) -> float | None:
+    """Return the answer to an instant query; None when it has no value now.
+
+    :raises OSError: the server does not answer, or not what was asked
+    """
+    address = f"{settings.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    try:
+        with urllib.request.urlopen(address, timeout=settings.timeout_s) as answer:
+            found: Any = json.loads(answer.read(_ANSWER_BYTES))
+        result = found["data"]["result"]
+        if found["data"]["resultType"] == "scalar":
+            return float(result[1])
+        if len(result) > 1:
+            raise OSError(f"the query {query!r} returns {len(result)} series instead of one")
+        return float(result[0]["value"][1]) if result else None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise OSError(f"{settings.url} does not answer as Prometheus does: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    at: float
+    p99_us: float | None
+
+
+class PrometheusFeeds:
+    """Asks for the latencies of servers, in the background.
+
+    :param settings: where and what
+    :param least_samples: told as the number of requests behind an answer: it is a percentile already
+    :param fetch: asks one query
+    """
+
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        least_samples: int,
+        fetch: Callable[[PrometheusSettings, str], float | None] = ask,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._samples = least_samples
+        self._fetch = fetch
+        self._clock = clock
+        self._queries: Mapping[str, str] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._problem = ""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def serve(self, servers: Iterable[tuple[str, str, str]]) -> None:
+        """Ask for exactly these servers, as far as their flavors have a query.
+
+        :param servers: (UUID, flavor name, server name)
+        """
+        texts = {uuid: self._settings.query(flavor, uuid, name) for uuid, flavor, name in servers}
+        self._queries = {uuid: text for uuid, text in texts.items() if text is not None}
+        if self._queries and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="slo-prometheus", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def read(self, uuid: str, now_s: float, since_s: float = -math.inf) -> LatencyReading:
+        """Return a server's latency; unknown when the last answer is old, or covers time before ``since_s``."""
+        answer = self._answers.get(uuid)
+        settings = self._settings
+        fresh = (
+            answer is not None
+            and now_s - answer.at <= 3.0 * settings.interval_s + settings.timeout_s
+            and answer.at - settings.window_s >= since_s
+        )
+        if answer is None or answer.p99_us is None or not fresh:
+            return LatencyReading(None, 0, 0, since_s)
+        return LatencyReading(answer.p99_us, self._samples, 0, since_s)
+
+    def ask_all(self) -> None:
+        """Ask once for every server."""
+        queries = self._queries
+        problem = ""
+        for uuid, query in queries.items():
+            try:
+                seconds = self._fetch(self._settings, query)
+            except OSError as error:
+                problem = str(error)
+                continue
+            known = seconds is not None and 0.0 < seconds * _MICRO <= HIGHEST_US
+            p99_us = seconds * _MICRO if seconds is not None and known else None
+            self._answers[uuid] = _Answer(self._clock(), p99_us)
+        self._answers = {uuid: a for uuid, a in self._answers.items() if uuid in queries}
+        if problem and problem != self._problem:
+            LOG.warning("latencies from Prometheus are unknown: %s", problem)
+        if self._problem and not problem:
+            LOG.info("Prometheus answers again")
+        self._problem = problem
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._settings.interval_s):
+            self.ask_all()

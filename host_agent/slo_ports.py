@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plug the latency port into latency-critical servers: at their start, after a hard reboot, after they moved here.
+
+Nova writes the domain's XML anew at a hard reboot, and the port is gone; on a live migration it travels. So what is
+there is read from the live XML in every round, and what lacks is plugged in. The virtio-serial *controller* cannot be
+plugged: it has to be there from the start (image property ``hw_qemu_guest_agent=yes``).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Final
+
+from host_agent.journal import Entry, Journal, Result
+from host_agent.qos_view import PORT, Lc
+from placement_traits.errors import NumaExtError
+
+LOG = logging.getLogger(__name__)
+
+DEVICE: Final = f"<channel type='unix'><target type='virtio' name='{PORT}'/></channel>"
+"""Without ``<source path>``: libvirt picks a socket per domain and host."""
+
+_RETRY_S: Final = 30.0
+_NO_CONTROLLER: Final = (
+    "it has no virtio-serial controller, so no port can be plugged in: give its image the property "
+    "hw_qemu_guest_agent=yes and rebuild it, or use Prometheus"
+)
+
+
+class SloPorts:
+    """Plugs ports, off the caller's thread.
+
+    :param attach: plugs a device into a running domain: (UUID, XML)
+    :param journal: told about each port, and once about each server that can have none
+    :param workers: runs what may take long
+    :param plugged: called after a port was plugged in: the domain has to be read again
+    """
+
+    def __init__(
+        self,
+        attach: Callable[[str, str], None],
+        journal: Journal,
+        workers: Executor,
+        plugged: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._attach = attach
+        self._journal = journal
+        self._workers = workers
+        self._plugged = plugged
+        self._clock = clock
+        self._tried: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def serve(self, lcs: Iterable[Lc]) -> None:
+        """See to it that these servers have a port where they want one; does not wait."""
+        wanting = {lc.uuid: lc for lc in lcs if lc.wants_port}
+        self._tried = {uuid: at for uuid, at in self._tried.items() if uuid in wanting}
+        self._told = {uuid: said for uuid, said in self._told.items() if uuid in wanting}
+        for uuid, lc in wanting.items():
+            if lc.socket:
+                self._tried.pop(uuid, None)
+            elif not lc.pluggable:
+                self._tell(lc, _NO_CONTROLLER)
+            elif self._clock() >= self._tried.get(uuid, 0.0):
+                self._tried[uuid] = self._clock() + _RETRY_S
+                self._workers.submit(self._plug, lc)
+
+    def _plug(self, lc: Lc) -> None:
+        try:
+            self._attach(lc.uuid, DEVICE)
+        except NumaExtError as error:
+            self._tell(lc, str(error))
+            return
+        self._told.pop(lc.uuid, None)
+        self._journal.write(Entry("plug", Result.DONE, lc.uuid, lc.title, what={"port": PORT}))
+        self._plugged()
+
+    def _tell(self, lc: Lc, problem: str) -> None:
+        if self._told.get(lc.uuid) != problem:
+            self._told[lc.uuid] = problem
+            LOG.warning("server %s has no latency port: %s", lc.uuid, problem)
+            self._journal.write(Entry("plug", Result.FAILED, lc.uuid, lc.title, problem=problem))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The latencies of all latency-critical servers, from whatever tells them: their port, else Prometheus.
+
+A server is *fed* while its 99th percentile was known within the last minute. One that is not (no port, no query, too
+few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
+from typing import Final
+
+from host_agent.qos_view import Lc
+from host_agent.sensors.latency_window import LatencyReading
+from host_agent.sensors.slo import FeedSettings, SloFeeds
+from host_agent.sensors.slo_channels import SloChannels
+from host_agent.sensors.slo_prometheus import PrometheusFeeds
+from host_agent.sensors.slo_protocol import Told
+
+SILENCE_S: Final = 60.0
+_LOOK_S: Final = 10.0
+_MISBEHAVIOUR: Final = {
+    "rubbish": "it sends lines that are none",
+    "implausible": "it sends values that cannot be",
+    "dropped_bytes": "it floods its port",
+}
+
+
+class SloSources:
+    """All feeds of a host.
+
+    :param settings: of the feeds through ports
+    :param channels: the ports' sockets
+    :param prometheus: None without one
+    """
+
+    def __init__(
+        self,
+        settings: FeedSettings,
+        channels: SloChannels,
+        prometheus: PrometheusFeeds | None = None,
+    ) -> None:
+        self._feeds = SloFeeds(settings)
+        self._channels = channels
+        self._prometheus = prometheus
+        self._lcs: dict[str, Lc] = {}
+        self._known: dict[str, float] = {}
+        self._looked_s = -math.inf
+        self._told: dict[str, Told] = {}
+        self._faults: dict[str, tuple[str, ...]] = {}
+
+    def restore(self, fed: Iterable[str], now_s: float) -> None:
+        """Take servers for fed that were so before the agent was started anew."""
+        self._known = dict.fromkeys(fed, now_s)
+
+    def serve(self, lcs: Iterable[Lc]) -> None:
+        """Listen to exactly these servers."""
+        self._lcs = {lc.uuid: lc for lc in lcs if lc.slo_p99_us is not None}
+        self._feeds.serve(
+            {uuid: float(lc.slo_p99_us) for uuid, lc in self._lcs.items() if lc.slo_p99_us}
+        )
+        self._channels.serve(
+            {uuid: lc.socket for uuid, lc in self._lcs.items() if lc.wants_port and lc.socket}
+        )
+        if self._prometheus is not None:
+            asked = [lc for lc in self._lcs.values() if lc.wants_query and not lc.socket]
+            self._prometheus.serve((lc.uuid, lc.flavor, lc.title) for lc in asked)
+        self._known = {uuid: at for uuid, at in self._known.items() if uuid in self._lcs}
+
+    def receive(self, timeout_s: float, now_s: float) -> bool:
+        """Wait for reports at most so long; tell whether some came."""
+        got = self._channels.receive(timeout_s)
+        for uuid, data in got:
+            self._feeds.received(uuid, data, now_s)
+        return bool(got)
+
+    def read(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
+        """Return the latency of the fed servers, of requests received after ``since_s``."""
+        readings = self._feeds.read(now_s, since_s)
+        if self._prometheus is not None:
+            for uuid, reading in readings.items():
+                if reading.p99_us is None:
+                    readings[uuid] = self._prometheus.read(uuid, now_s, since_s)
+        for uuid, reading in readings.items():
+            if reading.p99_us is not None:
+                self._known[uuid] = now_s
+        self._known = {u: at for u, at in self._known.items() if now_s - at <= SILENCE_S}
+        return {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
+
+    @property
+    def fed(self) -> frozenset[str]:
+        """Servers whose latency is known, or was a minute ago."""
+        return frozenset(self._known)
+
+    @property
+    def told(self) -> dict[str, Told]:
+        """UUID -> lines, rubbish and dropped bytes so far."""
+        return self._feeds.told()
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """UUID -> why its port's socket cannot be opened."""
+        return self._channels.problems
+
+    def news(self, now_s: float) -> list[tuple[str, Told, str]]:
+        """Return what has changed in how guests behave: (UUID, what it told so far, problem or "").
+
+        Looked at every ten seconds, so that a guest that misbehaves all the time fills no journal.
+        """
+        if now_s - self._looked_s < _LOOK_S:
+            return []
+        self._looked_s = now_s
+        found = []
+        told = self.told
+        for uuid, now in told.items():
+            before = self._told.get(uuid, Told())
+            faults = tuple(
+                sentence
+                for name, sentence in _MISBEHAVIOUR.items()
+                if getattr(now, name) > getattr(before, name)
+            )
+            if sum(astuple(now)) < sum(astuple(before)):  # a new feed
+                faults = ()
+            if faults != self._faults.get(uuid, ()):
+                self._faults[uuid] = faults
+                found.append((uuid, now, "; ".join(faults)))
+        self._told = told
+        self._faults = {uuid: faults for uuid, faults in self._faults.items() if uuid in told}
+        return found
+
+    def close(self) -> None:
+        """Let go of sockets and threads."""
+        self._channels.close()
+        if self._prometheus is not None:
+            self._prometheus.close()
