@@ -101,6 +101,9 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     for host in entry["details"]:
         if not host["reasons"]:
             yield from _host_lines(host)
+        elif host["reasons"][1:] and not entry["problems"]:
+            more = "; ".join(reason["text"] for reason in host["reasons"][1:])
+            yield f"  {host['node']}: also {more}"
 
 
 def _host_lines(host: dict[str, Any]) -> Iterator[str]:
@@ -108,6 +111,7 @@ def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     yield f"  {host['node']}: {nodes}, {host['candidates_kept']} candidates"
     for number, candidate in enumerate(host["candidates"], start=1):
         where = f"L3 {_numbers(candidate['l3'])}" if candidate["l3"] else "no L3 domain"
+        where += _gpus(candidate.get("gpus"))
         lost = (
             f"loses on {candidate['loses']}"
             if candidate["loses"]
@@ -118,6 +122,17 @@ def _host_lines(host: dict[str, Any]) -> Iterator[str]:
         yield f"    {number}. {where}: {lost}"
     for removed in host["candidates_removed"]:
         yield f"    removed: {removed['reason']}"
+
+
+def _gpus(chosen: dict[str, Any] | None) -> str:
+    """Return the GPUs of a candidate with their utility and its three costs; nothing without."""
+    if not chosen:
+        return ""
+    return (
+        f", GPUs {' '.join(chosen['addresses'])} (NUMA node {_numbers(chosen['nodes']) or '?'}, "
+        f"utility {chosen['utility']:.3f}: distance {chosen['communication']:.2f}, "
+        f"interference {chosen['interference']:.2f}, fragmentation {chosen['fragmentation']:.2f})"
+    )
 
 
 def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from nova_numa_ext.policy.gpu_sets import GpuSet
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Score
@@ -152,6 +153,7 @@ def _host(verdict: Verdict) -> dict[str, Any]:
             {
                 "l3": list(ranked.rank.l3_ids),
                 "providers": list(ranked.candidate.providers),
+                "gpus": _gpus(ranked.gpus) if ranked.gpus else None,
                 "loses": None
                 if best is None or ranked.rank == best
                 else str(ranked.rank.loses_to(best)),
@@ -163,6 +165,18 @@ def _host(verdict: Verdict) -> dict[str, Any]:
             {"providers": list(candidate.providers), "reason": sentence(reason)}
             for candidate, reason in ordering.removed[:_MOST_CANDIDATES]
         ],
+    }
+
+
+def _gpus(chosen: GpuSet) -> dict[str, Any]:
+    terms = chosen.terms
+    return {
+        "addresses": list(chosen.addresses),
+        "nodes": list(chosen.nodes),
+        "utility": round(terms.utility, 4),
+        "communication": round(terms.communication, 4),
+        "interference": round(terms.interference, 4),
+        "fragmentation": round(terms.fragmentation, 4),
     }
 
 
