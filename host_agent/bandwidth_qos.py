@@ -17,6 +17,7 @@ fixed levels stand.
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -131,10 +132,11 @@ class BandwidthQos:
         self._heard = _Heard({}, {})
         self._red: dict[str, float] = {}
         self._refined: Mapping[str, Mapping[int, int]] = {}
+        self._refined_s = -math.inf
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s = "", 0.0
-        self._decided_s = self._traffic_s = -1e9
+        self._decided_s = self._traffic_s = -math.inf
         self._writing = threading.Lock()
         self._paused = False
         self._stop = threading.Event()
@@ -152,17 +154,21 @@ class BandwidthQos:
         if self._ports is not None:
             self._ports.serve(view.lcs)
         state = self._state
+        self._refined_s = self._clock()
         self._refined = levels(view, state.wanted, self._fed)
         self._refined_shares = self._shares(view, state)
         return refined(decision, self._refined, self._refined_shares, state.phase)
 
     def turn(self, now_s: float) -> bool:
-        """Tell whether something is wanted that only the executor does, and was not told in the last round."""
-        return self._overdue(self._view)
+        """Tell whether the executor has to do something, or pages are under way and have to be looked at."""
+        looked = now_s - self._refined_s >= _QUIET_S
+        return self._overdue(self._view) or (self._state.moving is not None and looked)
 
     def pause_s(self, now_s: float) -> float:
-        """The thread wakes the loop; no turns are needed."""
-        return float("inf")
+        """Turns are needed while pages are under way only; for all else the thread wakes the loop."""
+        if self._state.moving is None:
+            return math.inf
+        return max(0.0, self._refined_s + _QUIET_S - now_s)
 
     def placed(self, places: Mapping[str, PartitionPlace]) -> None:
         """Take note of which group is whose; write levels again that changed since the executor was told."""

@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bandwidth controller in the agent, over fake libvirt and resctrl but real sockets, feeds and controller.
+
+The host: two LC servers' worth of CPUs on four nodes with an L3 domain each; the LC runs on CPU 1 (node 0) and reports
+through a UNIX socket as QEMU offers it; BE servers float over the even CPUs.
+"""
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from host_agent.actuators.executor import Executor
+from host_agent.bandwidth_qos import BandwidthQos, Host
+from host_agent.conf import RdtSettings, Settings
+from host_agent.controllers.balm_shapes import Phase, Wanted
+from host_agent.controllers.balm_shapes import Settings as BalmSettings
+from host_agent.controllers.memory_traffic import Traffic
+from host_agent.journal import Entry
+from host_agent.loop import Agent
+from host_agent.metrics import METRICS
+from host_agent.privileged.shapes import GroupLevel, PartitionPlace
+from host_agent.qos_store import QosStore, load
+from host_agent.refining import Refiners
+from host_agent.sensors.bandwidth import Bandwidth
+from host_agent.sensors.observer import Observer
+from host_agent.sensors.slo_channels import SloChannels
+from host_agent.slo_conf import SloSettings
+from host_agent.slo_ports import DEVICE, SloPorts
+from host_agent.slo_sources import SILENCE_S, SloSources
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.topology import Mba, RdtCapability
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
+UNIFORM = {**BE_SPECS, "numa_ext:memory_policy": "uniform_all"}
+LEVELS = tuple(range(10, 101, 10))
+PORT = """
+<controller type='virtio-serial' index='0'/>
+<channel type='unix'><source mode='bind' path='{path}'/><target type='virtio' name='org.numa_ext.slo.0'/></channel>"""
+CONTROLLER = "<controller type='virtio-serial' index='0'/>"
+
+
+class Inline:
+    """Runs errands at once."""
+
+    def submit(self, function: object, *arguments: object) -> None:
+        function(*arguments)  # type: ignore[operator]
+
+
+class Guest:
+    """The guest's end of its port: listens as QEMU does, and reports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        self._connection: socket.socket | None = None
+
+    def send(self, data: bytes) -> None:
+        if self._connection is None:
+            self._connection, _ = self._listener.accept()
+            self._connection.setblocking(False)
+        self._connection.send(data)
+
+    def hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def close(self) -> None:
+        self.hang_up()
+        self._listener.close()
+
+
+class Bench:
+    """Agent and controller on a clock that the test turns."""
+
+    def __init__(self, folder: Path, **slo: object) -> None:
+        self.folder = folder
+        topology = four_nodes()
+        rdt = replace(topology.rdt or RdtCapability(), mba=Mba(8, 10, 10, True))
+        self.host = FakeHost(replace(topology, rdt=rdt))
+        self.now = 1000.0
+        self.journal: list[Entry] = []
+        self.levels: list[tuple[GroupLevel, ...]] = []
+        self.refused = ""
+        self.wakes = 0
+        self.proposals: list[tuple[str, ...]] = []
+        self.guests: dict[str, Guest] = {}
+        self.settings = SloSettings(**slo)  # type: ignore[arg-type]
+        nodes = folder / "node"
+        for node in range(4):
+            (nodes / f"node{node}").mkdir(parents=True, exist_ok=True)
+            text = f"Node {node} MemFree: {2000 * 1024} kB\n"
+            (nodes / f"node{node}/meminfo").write_text(text)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new agent process; host and files stay."""
+        self.qos = BandwidthQos(
+            self.settings,
+            SloSources(self.settings.feed, SloChannels(self.clock)),
+            Host(self._throttle, self._traffic, lambda _topology: LEVELS, self._wake),
+            QosStore(self.folder / "slo.json"),
+            self,
+            ports=SloPorts(self.host.attach, self, Inline(), self._wake, self.clock),  # type: ignore[arg-type]
+            escalate=lambda event, _titles: self.proposals.append(event.leave),
+            clock=self.clock,
+        )
+        observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
+        settings = Settings(rdt=RdtSettings(verify_s=1e9))
+        executor = Executor(
+            self.host,
+            self,
+            settings,
+            migrating=self.host.migrating,
+            moved=observer.forget_memory,
+            placed=self.qos.placed,
+        )
+        self.agent = Agent(
+            self.host,
+            observer,
+            executor,
+            settings,
+            homes_file=self.folder / "state.json",
+            paused_mark=self.folder / "paused",
+            refiners=Refiners((self.qos,)),
+            listeners=(self.qos,),
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def write(self, entry: Entry) -> None:
+        self.journal.append(entry)
+
+    def _throttle(self, levels: Sequence[GroupLevel]) -> Sequence[str]:
+        self.levels.append(tuple(levels))
+        return (self.refused,) * len(levels)
+
+    def _traffic(self, places: object) -> dict[str, Bandwidth]:
+        bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
+        return {uuid: Bandwidth({0: Traffic(5000.0, 9000.0)}) for uuid in bes}
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def lc(self, title: str = "lc", cpu: int = 1, **specs: str) -> Server:
+        path = self.folder / f"{title}.port"
+        self.guests[title] = Guest(path)
+        devices = PORT.format(path=path)
+        specs = {**SLO, **specs}
+        return self.host.boot(Server(title, specs, cpus=(cpu,), node=cpu // 2, devices=devices))
+
+    def be(self, title: str = "be", **specs: str) -> Server:
+        server = Server(title, {**UNIFORM, **specs}, shared="0,2,4,6")
+        return self.host.boot(server, {0: 16, 1: 16, 2: 16, 3: 16})
+
+    def round(self) -> None:
+        self.agent.round(full=True, relist=True)
+
+    def report(self, p99_us: float, seconds: float, title: str = "lc") -> None:
+        """Let a guest report at each tenth of a second; the controller polls five times as often."""
+        for step in range(round(seconds / 0.02)):
+            if step % 5 == 0:
+                self.guests[title].send(f"h {p99_us / 2:.0f}:95 {p99_us:.0f}:10\n".encode())
+            self.poll()
+
+    def poll(self, seconds: float = 0.02) -> None:
+        self.now += seconds
+        self.qos.poll()
+
+    def level(self, server: Server) -> set[int]:
+        """What the executor is told about a BE server."""
+        wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
+        return {level for _, level in wish.mba_percent}
+
+    def kept(self, server: Server) -> Wanted | None:
+        return load(self.folder / "slo.json").wanted.get(server.uuid)
+
+    def told(self, action: str) -> list[Entry]:
+        return [entry for entry in self.journal if entry.action == action]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for guest in made.guests.values():
+        guest.close()
+    made.qos.close()
+
+
+def test_a_violation_is_written_to_resctrl_before_any_round(bench: Bench) -> None:
+    lc, be = bench.lc(), bench.be()
+    bench.round()
+    bench.qos.poll()  # connects
+    bench.report(700, 1.0)
+    bench.report(1500, 1.0)
+    assert bench.levels, "nothing was written"
+    (level,) = bench.levels[0]
+    assert level.group == "numa_ext-BE"
+    assert {percent for _, percent in level.mba_percent} == {10}
+    assert [entry.server for entry in bench.told("violated")] == [lc.uuid]
+    done = next(entry for entry in bench.told("balm") if entry.server == be.uuid)
+    assert done.what["level"] == 10
+    assert done.measured["ratios"][lc.uuid] > 1.0
+    bench.round()
+    assert bench.level(be) == {10}, "the executor would undo it"
+
+
+def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_not_do(
+    bench: Bench,
+) -> None:
+    """While the server is throttled its neighbour is well; any more than the minimum violates, as in F2."""
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    moved = 0
+    for _ in range(120):
+        level = bench.levels[-1][0].mba_percent[0][1] if bench.levels else 50
+        local = bench.host.memory_mb(be).get(0, 0)
+        p99 = 900 if level <= 10 or local <= 4 else 1500
+        bench.report(p99, 0.5)
+        if bench.qos.turn(bench.now):
+            bench.agent.again()
+            moved += 1
+    assert moved, "no round was asked for"
+    assert bench.host.memory_mb(be).get(0, 0) <= 4
+    assert bench.wakes
+    assert bench.kept(be) is not None
+    assert bench.levels[-1][0].mba_percent[0][1] == 100, "the throttle was not released"
+
+
+def test_without_a_known_latency_the_fixed_level_holds(bench: Bench) -> None:
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    for _ in range(100):
+        bench.poll()
+    bench.round()
+    assert 50 in bench.level(be) or bench.level(be) == {100}
+    assert bench.levels == []
+    assert bench.kept(be) is None
+
+
+def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> None:
+    """The BE server shares L3 domains with both: where the silent one lives the lower of both levels counts."""
+    bench.lc("lc", cpu=1)
+    silent = bench.host.boot(Server("silent", SLO, cpus=(3,), node=1))
+    be = bench.host.boot(Server("be", BE_SPECS, vcpus=4, shared="0,2,4,6"), {0: 32, 1: 32})
+    bench.round()
+    bench.qos.poll()
+    bench.report(500, 12.0)  # green for long: levels are given back
+    bench.round()
+    wish = dict(next(w for w in bench.host.wishes if w.uuid == be.uuid).mba_percent)
+    domains = {w.uuid: w.domains for w in bench.host.wishes}
+    for domain in domains[silent.uuid]:
+        assert wish.get(domain, 0) <= 50
+    assert max(wish.values()) > 50
+
+
+def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(1500, 0.6)
+    assert bench.kept(be) == Wanted(10)
+    bench.guests["lc"].hang_up()
+    bench.restart()  # no close: it was killed
+    bench.round()
+    assert bench.level(be) == {10}, "the level was lost"
+    bench.now += SILENCE_S + 1.0
+    bench.poll()
+    bench.round()
+    assert bench.level(be) != {10}, "a level that nobody asks for any more is stuck"
+    assert bench.told("rest")
+
+
+def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench) -> None:
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(1500, 0.3)
+    for _ in range(200):  # heal, then climb
+        bench.report(900, 0.1)
+        if bench.qos._state.phase is Phase.CLIMB and bench.levels[-1][0].mba_percent[0][1] > 20:
+            break
+    search = bench.qos._state.search
+    assert search is not None
+    good = search.valid[be.uuid]
+    bench.qos.close()
+    assert bench.kept(be) == good
+    assert bench.levels[-1][0].mba_percent[0][1] == good.level
+
+
+def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:
+    """The executor carries out what it was told before the controller changed its mind."""
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    before = bench.qos._refined
+    bench.report(1500, 0.6)
+    written = len(bench.levels)
+    place = PartitionPlace(be.uuid, "numa_ext-BE", "", False, (), 0, "")
+    assert before[be.uuid] != {0: 10}
+    bench.qos.placed({be.uuid: place})
+    assert len(bench.levels) == written + 1
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
+
+
+def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench) -> None:
+    bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.refused = "resctrl: the group is gone"
+    wakes = bench.wakes
+    bench.report(1500, 3.0)
+    assert [entry.problem for entry in bench.told("throttle")] == [bench.refused]
+    assert 2 <= len(bench.levels) <= 5, "it is not tried again, or all the time"
+    assert bench.wakes > wakes
+    bench.refused = ""
+    bench.report(1500, 1.5)
+    assert bench.qos._in_force["numa_ext-BE"] == bench.levels[-1][0].mba_percent
+
+
+def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
+    bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    (bench.folder / "paused").touch()
+    bench.round()
+    bench.report(1500, 2.0)
+    assert bench.levels == []
+
+
+def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
+    """F-004-38 in the agent: journal, status and the way to a higher layer."""
+    lc, be = bench.lc(), bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    for _ in range(300):
+        bench.report(2000, 0.5)
+        if bench.qos.turn(bench.now):
+            bench.agent.again()
+        if bench.proposals and bench.qos._state.phase is Phase.WATCH:
+            break
+    assert bench.proposals[0][0] == be.uuid
+    (entry,) = {e.server: e for e in bench.told("cannot_fix")}.values()
+    assert entry.server == lc.uuid
+    assert be.uuid in entry.problem
+    assert bench.told("release"), "what had no effect stays in force"
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
+
+
+def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:
+    lc = bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    for _ in range(1500):
+        bench.guests["lc"].send(b"x" * 4000 + b"\n")
+        bench.poll()
+    assert [entry.server for entry in bench.told("listen")] == [lc.uuid] * len(bench.told("listen"))
+    assert 1 <= len(bench.told("listen")) <= 2
+    assert "rubbish" in str(bench.told("listen")[0].measured)
+    assert bench.levels == []
+
+
+def test_a_port_is_plugged_in_where_it_lacks_and_said_where_it_cannot_be(bench: Bench) -> None:
+    with_controller = bench.host.boot(Server("a", SLO, cpus=(1,), devices=CONTROLLER))
+    without = bench.host.boot(Server("b", SLO, cpus=(3,), node=1))
+    bench.host.boot(
+        Server("c", {**SLO, "numa_ext:slo_source": "none"}, cpus=(5,), node=2, devices=CONTROLLER)
+    )
+    bench.host.boot(Server("d", LC_SPECS, cpus=(7,), node=3, devices=CONTROLLER))
+    bench.round()
+    bench.round()
+    attached = [what for kind, what in bench.host.writes if kind == "attach"]
+    assert attached == [(with_controller.uuid, DEVICE)]
+    assert bench.wakes == 1, "the domain is not read again"
+    told = {entry.server: entry for entry in bench.told("plug")}
+    assert len(told) == len(bench.told("plug")), "the same is told twice"
+    assert {uuid: str(entry.result) for uuid, entry in told.items()} == {
+        with_controller.uuid: "done",
+        without.uuid: "failed",
+    }
+    assert "hw_qemu_guest_agent" in told[without.uuid].problem
+
+
+def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
+    refusals: list[str] = []
+
+    def refuse(uuid: str, _device: str) -> None:
+        refusals.append(uuid)
+        raise CapabilityMissingError("libvirt plugs nothing in: test")
+
+    bench.qos._ports = SloPorts(refuse, bench, Inline(), bench._wake, bench.clock)  # type: ignore[arg-type]
+    bench.host.boot(Server("a", SLO, cpus=(1,), devices=CONTROLLER))
+    for _ in range(3):
+        bench.round()
+    assert len(refusals) == 1
+    bench.now += 60.0
+    bench.round()
+    assert len(refusals) == 2
+    assert len(bench.told("plug")) == 1, "the same is told twice"
+
+
+def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) -> None:
+    lc = bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.guests["lc"].close()
+    bench.host.delete(lc)
+    path = bench.folder / "again.port"
+    bench.guests["lc"] = Guest(path)
+    bench.host.boot(replace(lc, devices=PORT.format(path=path)))
+    bench.round()
+    bench.now += 1.5
+    bench.qos.poll()
+    bench.report(1500, 1.5)
+    assert {level for _, level in bench.levels[0][0].mba_percent} == {10}
+
+
+def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
+    lc, be = bench.lc(), bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(1500, 0.6)
+    bench.round()
+    told = json.loads((bench.folder / "slo.json").read_text())["told"]
+    assert told["phase"] == "heal"
+    assert told["lcs"][lc.uuid]["colour"] in {"red", "unknown"}
+    assert told["lcs"][lc.uuid]["slo_p99_us"] == 1000
+    assert told["bes"][be.uuid]["level"] == 10
+    assert [action["action"] for action in told["actions"]][:1] == ["violated"]
+    names = {
+        name for name, labels, _ in bench.qos.samples() if len(labels) == len(METRICS[name].labels)
+    }
+    assert {"numa_ext_balm_phase", "numa_ext_server_slo_colour", "numa_ext_slo_feed"} <= names
+
+
+def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(1500, 1.0)
+    assert bench.levels == []
+    assert bench.wakes
+    assert bench.qos.turn(bench.now)
+    bench.agent.again()
+    assert bench.level(be) == {10}
+    for guest in bench.guests.values():
+        guest.close()
+    bench.qos.close()
+
+
+def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, balm=BalmSettings(budget_s_per_hour=1.0))
+    lc = bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(2000, 6.0)
+    assert [entry.server for entry in bench.told("ignore")] == [lc.uuid]
+    for guest in bench.guests.values():
+        guest.close()
+    bench.qos.close()
