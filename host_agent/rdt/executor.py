@@ -97,10 +97,15 @@ class Executor:
     def release_bandwidth(self) -> tuple[Write, ...]:
         """Give all our groups all memory bandwidth; masks and threads stay as they are.
 
+        Without the lock, which an agent that hangs may hold for ever: each of these writes stands alone.
+
         :raises ResctrlError: the kernel refused a command
         """
         capabilities = self._resctrl.capabilities()
-        return self._until_done(lambda actual: _release_writes(capabilities, actual))
+        writes = _release_writes(capabilities, self._resctrl.actual())
+        for write in writes:
+            self._perform(write)
+        return writes
 
     def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
         """Give root back what it was found with and remove our groups; strangers and root's bandwidth stay as they are.

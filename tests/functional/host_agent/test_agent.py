@@ -384,3 +384,85 @@ def test_an_operators_own_pin_is_reported_and_not_fought_over(empty_host: Comput
     refused = [entry for entry in journal(host) if entry["action"] == "refuse"]
     assert [entry["server"] for entry in refused] == [be.uuid]
     assert "pin of vCPU 0" in refused[0]["problem"]
+
+
+def be_level(host: ComputeHost) -> str:
+    return host.schemata(BE_GROUP)["MB"][0] if BE_GROUP in host.groups() else ""
+
+
+def test_a_killed_agent_leaves_no_server_throttled(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    """Masks stay, for they hurt nobody; bandwidth returns though nobody starts the agent again."""
+    agent = host.agent(rdt__release_after_s=1)
+    wait_for(lambda: be_level(host) == BE_LEVEL, "the throttle")
+    mask = host.schemata(lc_group(pair[0]))["L3"]
+    agent.send_signal(signal.SIGKILL)
+    agent.wait(10)
+    wait_for(lambda: be_level(host) == "100", "the release")
+    assert host.schemata(lc_group(pair[0]))["L3"] == mask
+
+
+def test_a_hanging_agent_leaves_no_server_throttled_and_throttles_again_when_it_goes_on(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    agent = host.agent(rdt__release_after_s=1)
+    try:
+        wait_for(lambda: be_level(host) == BE_LEVEL, "the throttle")
+        agent.send_signal(signal.SIGSTOP)
+        wait_for(lambda: be_level(host) == "100", "the release")
+        agent.send_signal(signal.SIGCONT)
+        wait_for(lambda: be_level(host) == BE_LEVEL, "the throttle again")
+    finally:
+        agent.send_signal(signal.SIGCONT)
+        agent.terminate()
+        assert agent.wait(20) == 0
+
+
+def test_bandwidth_can_be_released_by_hand(host: ComputeHost, pair: tuple[Server, Server]) -> None:
+    host.run_once()
+    partitioned(host, *pair)
+    rows = json.loads(host.ctl("release-bandwidth", "-f", "json"))
+    assert [row["result"] for row in rows] == ["done"]
+    assert be_level(host) == "100"
+    assert json.loads(host.ctl("release-bandwidth", "-f", "json")) == []
+
+
+def quotas(pid: int) -> set[str]:
+    """Quota of each vCPU's control group, by the kernel (version 1 or 2)."""
+    found = set()
+    for tid, (name, _) in threads(pid).items():
+        if not name.startswith("CPU "):
+            continue
+        for line in Path(f"/proc/{pid}/task/{tid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
+            for file in ("cpu.cfs_quota_us", "cpu.max"):
+                if (folder / file).exists():
+                    found.add((folder / file).read_text().split()[0])
+    return found
+
+
+def test_without_bandwidth_allocation_cpu_time_is_the_throttle(empty_host: ComputeHost) -> None:
+    host = empty_host
+    be, lc = Server("be", BE_SPECS), Server("lc", {**LC_SPECS}, cpus=(1,))
+    host.boot(lc)
+    pid = host.boot(be)
+    unlimited = quotas(pid)
+    if not unlimited:
+        pytest.skip("libvirt uses no cpu controller here")
+    options = {"host__resctrl": host.folder / "nothing", "rdt__cpu_time_fallback": True}
+    host.run_once(**options)
+    assert quotas(pid) == {"50000"}
+    assert quotas(host.pid(lc)) == unlimited, "the latency-critical server is not limited"
+    host.run_once(**options)
+    throttled = [entry for entry in journal(host) if entry["action"] == "throttle"]
+    assert len(throttled) == 1, "a second round writes nothing"
+    host.ctl("reset")
+    assert quotas(pid) == unlimited
+
+    agent = host.agent(rdt__release_after_s=1, **options)
+    wait_for(lambda: quotas(pid) == {"50000"}, "the throttle")
+    agent.send_signal(signal.SIGKILL)
+    agent.wait(10)
+    wait_for(lambda: quotas(pid) == unlimited, "the release")
