@@ -43,6 +43,7 @@ from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import SloSources
+from host_agent.steering_parts import build_steering
 from placement_traits.topology import HostTopology
 
 
@@ -204,7 +205,7 @@ def build(
         count=metrics.count,
         dry_run=dry_run,
     )
-    refiners: list[Refiner] = []
+    refiners: list[Refiner] = [build_steering(conf, source, privileged, metrics.lost)]
     listeners: list[Listener] = [metrics]
     if qos is not None:
         refiners.append(qos)

@@ -2,8 +2,8 @@
 """The file of measured memory bandwidths: written by ``numa-host-agent-ctl calibrate``, read by the agent.
 
 It holds, per worker set that was measured, the bandwidth from each node to each worker while all nodes were read evenly
-(``sets``), and the bandwidth of each pair of nodes alone (``pairs``). Weights are computed when it is read, for all sets
-that are symmetric to a measured one. A file of another machine, or of this one before its nodes changed, is not used.
+(``sets``), and the bandwidth of each pair of nodes alone (``pairs``). Weights are computed when it is read, for all
+sets that are symmetric to a measured one. A file of a machine with other nodes or distances is not used.
 """
 
 import json
@@ -124,28 +124,33 @@ class CalibratedWeights:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[object, ...] = ()
         self._weights: dict[frozenset[int], dict[int, float]] = {}
 
-    def __call__(self) -> Mapping[frozenset[int], Shares]:
-        """Return worker set -> canonical weights; empty when nothing usable is there."""
+    def __call__(self, topology: HostTopology) -> Mapping[frozenset[int], Shares]:
+        """Return worker set -> canonical weights; empty when nothing usable is there for this host."""
         try:
             found = self._path.stat()
         except OSError:
-            self._stamp, self._weights = None, {}
+            self._stamp, self._weights = (), {}
             return self._weights
-        stamp = (found.st_mtime_ns, found.st_size)
+        stamp = (found.st_mtime_ns, found.st_size, topology)
         if stamp != self._stamp:
             self._stamp = stamp
-            self._weights = self._read()
+            self._weights = self._read(topology)
         return self._weights
 
-    def _read(self) -> dict[frozenset[int], dict[int, float]]:
+    def _read(self, topology: HostTopology) -> dict[frozenset[int], dict[int, float]]:
         try:
             calibration = load(self._path)
             weights = calibration.weights()
         except (OSError, InvalidValueError) as error:
             LOG.warning("going on without calibrated bandwidths: %s", error)
             return {}
-        LOG.info("bandwidths calibrated %s: %d worker sets", calibration.measured, len(weights))
+        if calibration.distances != distances(topology):
+            LOG.warning(
+                "%s was measured on a machine with other nodes: calibrate again", self._path
+            )
+            return {}
+        LOG.info("bandwidths of %d worker sets, measured %s", len(weights), calibration.measured)
         return weights

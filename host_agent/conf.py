@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from host_agent import slo_conf
+from host_agent import slo_conf, steering_conf
 from host_agent.paths import HostPaths
 from placement_traits.errors import InvalidValueError
 
@@ -279,6 +279,7 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
 }
 
 _OPTIONS[slo_conf.GROUP] = slo_conf.OPTIONS
+_OPTIONS.update(steering_conf.OPTIONS)
 
 _CLI = [
     cfg.BoolOpt(

@@ -7,7 +7,7 @@ next resync and nothing else. libvirt is imported on first use: it takes long to
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -43,6 +43,9 @@ class DomainSource(Protocol):
 
     def attach(self, uuid: str, device: str) -> None:
         """Plug a device into a running domain."""
+
+    def perf_totals(self) -> Mapping[str, Mapping[str, int]]:
+        """Counters of running domains, as far as libvirt counts them: UUID -> event -> total."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for an event; tell whether there was one."""
@@ -126,6 +129,26 @@ class LibvirtSource:
                 if not self._connection.isAlive():
                     raise
                 raise CapabilityMissingError(f"libvirt plugs nothing in: {error}") from error
+
+    def perf_totals(self) -> Mapping[str, Mapping[str, int]]:
+        """Return UUID -> event -> total of all running domains whose perf events nova has turned on.
+
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        import libvirt
+
+        with _translated(self):
+            found = self._connected().getAllDomainStats(
+                libvirt.VIR_DOMAIN_STATS_PERF, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+            )
+            return {
+                domain.UUIDString(): {
+                    name.removeprefix("perf."): total
+                    for name, total in totals.items()
+                    if name.startswith("perf.")
+                }
+                for domain, totals in found
+            }
 
     def wait(self, seconds: float) -> bool:
         """Wait for a lifecycle event or :meth:`wake`; tell whether there was one."""

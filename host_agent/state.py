@@ -28,8 +28,8 @@ def load(path: Path) -> dict[str, tuple[int, ...]]:
 
 def save(path: Path, homes: Homes) -> None:
     """Write the file."""
-    homes = {uuid: list(homes[uuid]) for uuid in sorted(homes)}
-    write_json(path, {"version": _VERSION, "homes": homes})
+    plain = {uuid: list(homes[uuid]) for uuid in sorted(homes)}
+    write_json(path, {"version": _VERSION, "homes": plain})
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

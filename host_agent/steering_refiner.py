@@ -23,6 +23,7 @@ from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares
 from host_agent.keeping import Keeper, ignore_loss
 from host_agent.sensors.counters import CounterSource
+from placement_traits.topology import HostTopology
 
 _LEARNT: Final = "mapping"
 
@@ -50,7 +51,7 @@ class SteeringRefiner:
 
     :param counters: the sensors
     :param choices: of the operator
-    :param canonical: returns the calibrated weights, as they are now
+    :param canonical: returns the calibrated weights of a host, as they are now
     :param refused: returns why no memory may be spread now, ``""`` when it may
     :param file: state file; None keeps nothing (dry run)
     :param lost: told "steering state" for each state file that could not be written
@@ -62,7 +63,7 @@ class SteeringRefiner:
         self,
         counters: CounterSource,
         choices: Choices,
-        canonical: Callable[[], Canonical],
+        canonical: Callable[[HostTopology], Canonical],
         refused: Callable[[], str],
         *,
         file: Path | None,
@@ -93,7 +94,7 @@ class SteeringRefiner:
         self._inputs = Inputs(
             self._clock(),
             observation,
-            canonical=self._canonical(),
+            canonical=self._canonical(observation.topology),
             spreading_refused=self._refused(),
         )
         self._wanted = self._think(self._inputs)

@@ -75,6 +75,7 @@ class FakeHost:
     counts: tuple[ThreadCount, ...] = ()
     counted: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     count_problem: str = ""
+    libvirt_counts: dict[str, dict[str, int]] = field(default_factory=dict)
     _tid: int = 1000
 
     def boot(
@@ -137,6 +138,9 @@ class FakeHost:
 
     def attach(self, uuid: str, device: str) -> None:
         self.writes.append(("attach", (uuid, device)))
+
+    def perf_totals(self) -> dict[str, dict[str, int]]:
+        return self.libvirt_counts
 
     def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
