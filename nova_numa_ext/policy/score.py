@@ -19,12 +19,16 @@ A term that is unknown for a host counts there as the mean of the hosts for whic
 for all hosts is left out.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from nova_numa_ext.policy.candidates import Candidate, class_penalty, shared_tiers
 from nova_numa_ext.policy.cells import GuestCell, HostCell
+from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import Amount, HostView, L3View
@@ -73,27 +77,36 @@ class Score:
     terms: Mapping[Term, float | None] = field(default_factory=dict)
 
 
-def scores(
-    request: WorkloadRequest, offers: Sequence[Offer], multipliers: Sequence[Mapping[Term, float]]
-) -> tuple[Score, ...]:
-    """Score hosts against each other.
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of hosts.
 
-    :param offers: what each host can do
-    :param multipliers: weight of each term, for each host (aggregates may differ), >= 0
+    :param values: one per host, in [0, 1]
+    :param rows: their terms in the order of :data:`SCORED`, one row per host; NaN where one is unknown
     """
-    spare = [_spare_mbps(offer) for offer in offers]
-    most_spare = max((value for value in spare if value is not None), default=0)
-    rows = [_terms(request, offer, most_spare) for offer in offers]
-    means = {term: _mean([row[term] for row in rows]) for term in SCORED}
-    return tuple(
-        Score(_weighted(row, means, weights), row)
-        for row, weights in zip(rows, multipliers, strict=True)
-    )
+
+    values: Floats
+    rows: Floats
+
+    def of(self, host: int) -> Score:
+        """Return the score of one host."""
+        row = self.rows[host].tolist()
+        return Score(
+            float(self.values[host]),
+            {
+                term: None if math.isnan(value) else value
+                for term, value in zip(SCORED, row, strict=True)
+            },
+        )
 
 
-def _terms(
-    request: WorkloadRequest, offer: Offer, most_spare_mbps: int
+def terms(
+    request: WorkloadRequest, offer: Offer, most_spare_mbps: float
 ) -> dict[Term, float | None]:
+    """Return the terms of one host, None where one is unknown.
+
+    :param most_spare_mbps: largest :func:`spare_mbps` of the hosts that are compared
+    """
     chosen = _chosen(offer)
     return {
         Term.SLICES: _slices(request, offer),
@@ -105,6 +118,30 @@ def _terms(
         Term.FRAGMENTATION: _usable(offer),
         Term.GPU: offer.gpu_utility,
     }
+
+
+def spare_mbps(offer: Offer) -> int | None:
+    """Return the memory bandwidth that is free on a host, None when it is unknown."""
+    if offer.view is None:
+        return None
+    known = [d.bandwidth_mbps.free for d in offer.view.l3 if d.bandwidth_mbps is not None]
+    return sum(max(0, free) for free in known) if known else None
+
+
+def combine(rows: Floats, weights: Floats) -> Floats:
+    """Return the score of each host.
+
+    :param rows: terms in the order of :data:`SCORED`, one row per host; NaN where one is unknown
+    :param weights: weight of each term for each host (aggregates may differ), >= 0, of the same shape
+    """
+    known = ~np.isnan(rows)
+    count = known.sum(axis=0)
+    means = np.where(known, rows, 0.0).sum(axis=0) / np.maximum(1, count)
+    weights = weights * (count > 0)
+    total = (weights * np.where(known, rows, means)).sum(axis=1)
+    weight = weights.sum(axis=1)
+    some = weight > 0
+    return np.clip(np.where(some, total / np.where(some, weight, 1.0), NEUTRAL), 0.0, 1.0)
 
 
 def _amounts(offer: Offer) -> list[tuple[L3View, int, int]]:
@@ -165,15 +202,8 @@ def _left(amounts: Sequence[tuple[Amount | None, int]]) -> float | None:
     return _clamp(sum(amount.free - taken for amount, taken in known) / capacity)
 
 
-def _spare_mbps(offer: Offer) -> int | None:
-    if offer.view is None:
-        return None
-    known = [d.bandwidth_mbps.free for d in offer.view.l3 if d.bandwidth_mbps is not None]
-    return sum(max(0, free) for free in known) if known else None
-
-
-def _spare_share(offer: Offer, most_spare_mbps: int) -> float | None:
-    spare = _spare_mbps(offer)
+def _spare_share(offer: Offer, most_spare_mbps: float) -> float | None:
+    spare = spare_mbps(offer)
     return None if spare is None or most_spare_mbps <= 0 else spare / most_spare_mbps
 
 
@@ -192,26 +222,6 @@ def _usable(offer: Offer) -> float | None:
         free_cpus += cpus
         usable += max(0, fits) * shape.pcpus
     return _clamp(usable / free_cpus) if free_cpus > 0 else 1.0
-
-
-def _weighted(
-    row: Mapping[Term, float | None],
-    means: Mapping[Term, float | None],
-    weights: Mapping[Term, float],
-) -> float:
-    total = weight = 0.0
-    for term, mean in means.items():
-        value = row[term]
-        value = mean if value is None else value
-        if value is not None:
-            total += weights[term] * value
-            weight += weights[term]
-    return _clamp(total / weight) if weight > 0 else NEUTRAL
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _clamp(value: float) -> float:

@@ -2,25 +2,31 @@
 """One decision about one server: every host judged, every candidate ranked.
 
 :func:`decide` is pure but for the HostStates it reads; the engine around it supplies the view, the picks and the
-clock, and hands the result to nova and to the journal.
+clock, and hands the result to nova and to the journal. Most hosts of most requests are decided together, over arrays
+(:mod:`nova_numa_ext.policy.batch`); a request for devices or physical networks, and the rare host that does not fit
+into arrays, is judged host by host (:mod:`.judge`), with the same result.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from nova_numa_ext.policy import admission, candidates, cells
-from nova_numa_ext.policy.candidates import Candidate, Ordering
+import numpy as np
+
+from nova_numa_ext.policy import batch, batch_score, score
+from nova_numa_ext.policy.batch import Batch, Offered, Question
 from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.gpu_sets import GpuOffer
-from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.policy.score import Offer
+from nova_numa_ext.policy.score import SCORED, Offer, Scores
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
-from nova_numa_ext.scheduler import facts, gpus
-from placement_traits.fleet import FleetSnapshot, HostView, ViewState
-from placement_traits.names import PackingTrait
+from nova_numa_ext.request import InvalidRequestError, L3Amount, WorkloadRequest, concerns_us, parse
+from nova_numa_ext.scheduler import facts, host_table
+from nova_numa_ext.scheduler.host_table import HostTable
+from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict
+from placement_traits.fleet import HostView, ViewState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,44 +50,6 @@ class Wish:
         return self.request is not None or bool(self.problems)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was decided about one host.
-
-    :param host_state: nova's HostState
-    :param reasons: why it is refused; empty when it passes
-    :param ordering: its allocation candidates
-    :param offer: what the weigher scores; None when refused
-    :param instances: servers on it when we looked (nova adds one when it picks the host)
-    """
-
-    host_state: Any
-    reasons: tuple[Reason, ...]
-    ordering: Ordering = field(default_factory=lambda: Ordering((), ()))
-    offer: Offer | None = None
-    instances: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a decision knows besides nova's own objects.
-
-    :param snapshot: the fleet
-    :param recent: this scheduler's recent picks by host
-    :param request_picks: those of them that belong to the same request
-    :param refuse_stale: ``[numa_ext]on_stale`` is ``refuse``
-    :param pack: packing strategy where a host does not publish its own
-    :param planner: judges GPUs
-    """
-
-    snapshot: FleetSnapshot
-    recent: Mapping[str, Sequence[Pick]] = field(default_factory=dict)
-    request_picks: tuple[Pick, ...] = ()
-    refuse_stale: bool = False
-    pack: bool = False
-    planner: gpus.GpuPlanner = field(default_factory=lambda: gpus.GpuPlanner(gpus.GpuRules()))
-
-
 def wish(spec: Any) -> Wish:
     """Read a RequestSpec."""
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
@@ -100,194 +68,212 @@ def wish(spec: Any) -> Wish:
     return Wish(spec.instance_uuid, request, guest=facts.guest_cells(spec))
 
 
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Hosts that were decided together.
+
+    :param question: what was asked about them
+    :param hosts: H hosts, in nova's order
+    :param views: our view of each
+    :param offered: their candidates
+    :param batch: what was decided
+    """
+
+    question: Question
+    hosts: HostArrays
+    views: Sequence[HostView | None]
+    offered: Offered
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was decided about all hosts for one server; a host is named by its position in nova's list.
+
+    :param wanted: what the server asks
+    :param host_states: nova's HostStates
+    :param reasons: why hosts are refused; a host that passes is not in it
+    :param instances: servers on each host when we looked (nova adds one when it picks the host)
+    :param judge: judges one host; None when nothing was judged
+    :param arrays: what was decided about most hosts together; None when every host was judged alone
+    :param verdicts: hosts that were judged alone
+    """
+
+    wanted: Wish
+    host_states: Sequence[Any]
+    reasons: Mapping[int, tuple[Reason, ...]]
+    instances: Sequence[int]
+    judge: Judge | None = None
+    arrays: Arrays | None = None
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+
+    @cached_property
+    def passed(self) -> list[int]:
+        """Hosts that are not refused."""
+        return [at for at in range(len(self.host_states)) if at not in self.reasons]
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Position of each host by root provider."""
+        return {state.uuid: at for at, state in enumerate(self.host_states)}
+
+    def verdict(self, at: int) -> Verdict:
+        """Explain one host, before its candidates are put in order."""
+        if at in self.verdicts:
+            return self.verdicts[at]
+        if self.judge is not None:
+            return self.judge.verdict(self.host_states[at])
+        return Verdict(self.host_states[at], self.reasons.get(at, ()), offer=Offer())
+
+    def reorder(self) -> None:
+        """Give nova the candidates of hosts that pass, best first.
+
+        A host without candidates (nova asked for none) is left as it is.
+        """
+        orders = self._orders
+        for at in self.passed:
+            order, state = orders[at], self.host_states[at]
+            offered = state.allocation_candidates
+            if order and (len(order) > 1 or len(offered) > 1):
+                state.allocation_candidates = [offered[index] for index in order]
+
+    @cached_property
+    def _orders(self) -> Sequence[Sequence[int]]:
+        """Possible candidates of each host as positions in nova's list, best first."""
+        orders: list[Sequence[int]] = [()] * len(self.host_states)
+        if self.arrays is not None:
+            decided = self.arrays.batch
+            index = self.arrays.offered.index[decided.order].tolist()
+            first, kept = decided.first.tolist(), decided.kept.tolist()
+            orders = [index[f : f + k] for f, k in zip(first, kept, strict=True)]
+        for at, verdict in self.verdicts.items():
+            orders[at] = [ranked.candidate.index for ranked in verdict.ordering.kept]
+        return orders
+
+    def pick(self, at: int) -> Pick:
+        """Return the pick that it is when nova takes this host."""
+        request = self.wanted.request
+        if request is None:
+            raise ValueError("a server that says nothing to us is no pick")
+        base = Pick(
+            self.wanted.server,
+            self.host_states[at].uuid,
+            request.tier,
+            request.interference_class,
+            gpu_comm=request.gpu_comm,
+        )
+        if at not in self.verdicts and self.arrays is not None:
+            return _with_arrays(base, self.arrays, at)
+        verdict = self.verdict(at)
+        offer, kept = verdict.offer or Offer(), verdict.ordering.kept
+        gpus = kept[0].gpus if kept else None
+        return replace(
+            base,
+            l3=offer.candidate.l3 if offer.candidate else (),
+            nodes=offer.nodes,
+            gpus=gpus.providers if gpus else (),
+        )
+
+    def scores(self, positions: Sequence[int | None], weights: Floats) -> Scores:
+        """Score hosts against each other.
+
+        :param positions: the hosts; None for one that was not judged: nothing is known of it
+        :param weights: weight of each term for each host, shape (hosts, terms)
+        """
+        at = np.array([-1 if one is None or one in self.reasons else one for one in positions])
+        alone = {
+            row: verdict.offer
+            for row, one in enumerate(at.tolist())
+            if (verdict := self.verdicts.get(one)) is not None and verdict.offer is not None
+        }
+        together = np.array([one >= 0 and row not in alone for row, one in enumerate(at.tolist())])
+        rows = np.full((len(at), len(SCORED)), np.nan)
+        spare = [value for offer in alone.values() if (value := score.spare_mbps(offer))]
+        offers = None
+        if self.arrays is not None and together.any():
+            offers = batch_score.offers(
+                self.arrays.hosts, self.arrays.offered, self.arrays.batch, at[together]
+            )
+            spare.append(np.nanmax(batch_score.spare_mbps(offers.domains), initial=0))
+        most = max(spare, default=0)
+        if self.arrays is not None and offers is not None:
+            terms = batch_score.terms(self.arrays.question, offers, most)
+            rows[together] = np.stack([terms[term] for term in SCORED], axis=1)
+        request = self.wanted.request
+        if request is not None:
+            for row, offer in alone.items():
+                values = score.terms(request, offer, most)
+                rows[row] = [np.nan if values[t] is None else values[t] for t in SCORED]
+        return Scores(score.combine(rows, weights), rows)
+
+
 def decide(
     wanted: Wish,
     spec: Any,
     host_states: Sequence[Any],
     around: Surroundings,
-    host_cells: facts.HostCells,
-) -> list[Verdict]:
+    table: HostTable,
+) -> Judged:
     """Judge every host for one server; the candidates of the hosts are not touched yet."""
+    instances = [state.num_instances for state in host_states]
+
+    def all_alike(*reasons: Reason) -> Judged:
+        everywhere = dict.fromkeys(range(len(host_states)), reasons) if reasons else {}
+        return Judged(wanted, host_states, everywhere, instances)
+
     if wanted.problems:
-        reasons = tuple(Reason(Term.FLAVOR, problem) for problem in wanted.problems)
-        return [Verdict(state, reasons) for state in host_states]
+        return all_alike(*(Reason(Term.FLAVOR, problem) for problem in wanted.problems))
     if wanted.request is None:
-        return [_accepted(state) for state in host_states]
+        return all_alike()
     state = around.snapshot.state
     if state is not ViewState.FRESH and around.refuse_stale and wanted.request.tier:
-        stale = (Reason(Term.VIEW, state, "refuse"),)
-        return [Verdict(host_state, stale) for host_state in host_states]
-    judge = _Judge(wanted.request, wanted.guest, spec, around, host_cells)
-    return [judge.verdict(host_state) for host_state in host_states]
+        return all_alike(Reason(Term.VIEW, state, "refuse"))
+    judge = Judge(wanted.request, wanted.guest, spec, around, table.known)
+    arrays, left = (
+        _together(judge, wanted.request, host_states, table)
+        if judge.many_at_once
+        else (None, range(len(host_states)))
+    )
+    verdicts = {at: judge.verdict(host_states[at]) for at in left}
+    reasons = dict(arrays.batch.reasons) if arrays is not None else {}
+    for at, verdict in verdicts.items():
+        reasons.pop(at, None)
+        if verdict.reasons:
+            reasons[at] = verdict.reasons
+    return Judged(wanted, host_states, reasons, instances, judge, arrays, verdicts)
 
 
-def _no_gpus(_: Candidate) -> None:
-    """Most requests ask for no device."""
+def _together(
+    judge: Judge, request: WorkloadRequest, host_states: Sequence[Any], table: HostTable
+) -> tuple[Arrays, list[int]]:
+    """Decide all hosts over arrays; returns the positions of those that must be judged alone, too."""
+    views = [judge.view(state) for state in host_states]
+    hosts, columns, told = table.read(host_states, views)
+    offered = host_table.offered(
+        host_states, columns, dedicated=request.dedicated, taken=judge.taken
+    )
+    decided = batch.decide(judge.question, hosts, offered)
+    left = np.union1d(np.flatnonzero(~told), decided.tied).tolist()
+    return Arrays(judge.question, hosts, views, offered, decided), left
 
 
-def _accepted(host_state: Any) -> Verdict:
-    return Verdict(host_state, (), offer=Offer(), instances=host_state.num_instances)
-
-
-class _Judge:
-    """Judges hosts for one request."""
-
-    def __init__(
-        self,
-        request: WorkloadRequest,
-        guest: tuple[GuestCell, ...],
-        spec: Any,
-        around: Surroundings,
-        host_cells: facts.HostCells,
-    ) -> None:
-        self._request = request
-        self._guest = guest
-        self._spec = spec
-        self._around = around
-        self._host_cells = host_cells
-        self._isolated = facts.isolated_emulator(spec)
-        self._wants_pci = bool(facts.pci_requests(spec))
-        self._wants_networks = bool(facts.networks(spec))
-        self._fresh = around.snapshot.state is ViewState.FRESH
-        self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
-        self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
-
-    def verdict(self, host_state: Any) -> Verdict:
-        view = self._view(host_state)
-        own_cells = self._host_cells.of(host_state)
-        reasons = admission.local_memory(self._request, own_cells)
-        if self._fresh:
-            reasons = (*admission.capabilities(self._request, view), *reasons)
-            reasons += admission.neighbours(self._request, view) if view else ()
-        if reasons:
-            return Verdict(host_state, reasons)
-        nodes = _Nodes(self, host_state, view, own_cells)
-        domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
-        offered = [
-            facts.candidate(index, raw, domains, self._request.dedicated)
-            for index, raw in enumerate(host_state.allocation_candidates)
-        ]
-        devices = self._devices(view, host_state, offered)
-        ordering = candidates.order(
-            self._request,
-            view or HostView(host_state.uuid, "", frozenset(), None, ()),
-            offered,
-            nodes.of,
-            taken=self._taken,
-            gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
+def _with_arrays(base: Pick, arrays: Arrays, at: int) -> Pick:
+    """Return the pick with the best candidate of a host that was decided over arrays."""
+    decided, offered, view = arrays.batch, arrays.offered, arrays.views[at]
+    if not decided.kept[at]:
+        return base
+    best = decided.order[decided.first[at]]
+    l3 = [
+        (view.l3[column].uuid, L3Amount("", ways, bandwidth))
+        for column, ways, bandwidth in zip(
+            offered.domain[best].tolist(),
+            offered.ways[best].tolist(),
+            offered.bandwidth[best].tolist(),
+            strict=True,
         )
-        first = ordering.kept[0] if ordering.kept else None
-        best, chosen = (first.candidate, first.gpus) if first else (None, None)
-        reasons = self._lacking(host_state, ordering, nodes, own_cells)
-        if not reasons and devices is not None and chosen is not None:
-            reasons = devices.refusal(chosen)
-        if reasons:
-            return Verdict(host_state, reasons, ordering)
-        offer = Offer(
-            view,
-            own_cells,
-            nodes.of(best) if best else None,
-            best,
-            self._guest,
-            chosen.utility if chosen else None,
-        )
-        return Verdict(host_state, (), ordering, offer, host_state.num_instances)
-
-    def _devices(
-        self, view: HostView | None, host_state: Any, offered: Sequence[Candidate]
-    ) -> GpuOffer | None:
-        """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none."""
-        if self._gpus is None or view is None or not view.gpus:
-            return None
-        recent = self._around.recent.get(host_state.uuid, ())
-        return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
-
-    def _view(self, host_state: Any) -> HostView | None:
-        root_uuid = host_state.uuid
-        view = self._around.snapshot.host(root_uuid)
-        if view is None:
-            return None
-        if self._spec.instance_uuid in host_state.instances:
-            view = without_class(view, self._request.interference_class)
-        view = with_neighbours(view, self._around.recent.get(root_uuid, ()))
-        mine = [pick for pick in self._around.request_picks if pick.host == root_uuid]
-        return with_amounts(view, mine)
-
-    def _lacking(
-        self,
-        host_state: Any,
-        ordering: Ordering,
-        nodes: "_Nodes",
-        own_cells: tuple[cells.HostCell, ...],
-    ) -> tuple[Reason, ...]:
-        if ordering.removed and not ordering.kept:
-            return (*dict.fromkeys(reason for _, reason in ordering.removed),)
-        placeable = not self._guest or not own_cells or not host_state.allocation_candidates
-        if placeable or any(nodes.of(ranked.candidate) for ranked in ordering.kept):
-            return ()
-        return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
-
-    def predict(
-        self,
-        host_state: Any,
-        view: HostView | None,
-        own_cells: tuple[cells.HostCell, ...],
-        raw: Mapping[str, Any],
-    ) -> tuple[int, ...] | None:
-        """Host cells that nova-compute will pick for the guest, None when there are none."""
-        return cells.predict(
-            own_cells,
-            self._guest,
-            facts.limits(host_state),
-            pack=self._packs(view),
-            isolated_emulator=self._isolated,
-            pci_free=facts.pci_free(host_state),
-            wants_pci=self._wants_pci,
-            accepts=facts.nova_accepts(host_state, self._spec, raw)
-            if self._wants_pci or self._wants_networks
-            else None,
-        )
-
-    def _packs(self, view: HostView | None) -> bool:
-        if view is not None and PackingTrait.PACK in view.traits:
-            return True
-        if view is not None and PackingTrait.SPREAD in view.traits:
-            return False
-        return self._around.pack
-
-    @property
-    def guest(self) -> tuple[GuestCell, ...]:
-        """The guest's cells."""
-        return self._guest
-
-    @property
-    def per_candidate(self) -> bool:
-        """True when the candidate has a say in the prediction: its PCI devices."""
-        return self._wants_pci
-
-
-class _Nodes:
-    """Predicted NUMA nodes of one host's candidates, each worked out once."""
-
-    def __init__(
-        self,
-        judge: _Judge,
-        host_state: Any,
-        view: HostView | None,
-        own_cells: tuple[cells.HostCell, ...],
-    ) -> None:
-        self._judge = judge
-        self._host_state = host_state
-        self._view = view
-        self._cells = own_cells
-        self._known: dict[int, tuple[int, ...] | None] = {}
-
-    def of(self, candidate: Candidate) -> tuple[int, ...] | None:
-        """Return the nodes for one candidate; None for a floating guest or where it fits nowhere."""
-        if not self._judge.guest or not self._cells:
-            return None
-        key = candidate.index if self._judge.per_candidate else 0
-        if key not in self._known:
-            raw = self._host_state.allocation_candidates[candidate.index]
-            self._known[key] = self._judge.predict(self._host_state, self._view, self._cells, raw)
-        return self._known[key]
+        if view is not None and column >= 0
+    ]
+    nodes = [
+        int(bits).bit_length() - 1 for bits in arrays.hosts.cells["node"][at][decided.chosen[at]]
+    ]
+    return replace(base, l3=tuple(l3), nodes=tuple(nodes) or None)

@@ -14,22 +14,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.journal import Journal
+from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.score import SCORED, Offer, Score, scores
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.score import SCORED
 from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler import facts, fleet, gpus, records
-from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish, decide, wish
+from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
+from nova_numa_ext.scheduler.host_table import HostTable
+from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -42,14 +45,14 @@ class Decision:
     :param spec: the RequestSpec object; nova uses one object for all servers of a request
     :param wanted: what it asks
     :param around: what the decision knew
-    :param verdicts: by root provider of the host
+    :param judged: what was decided about the hosts
     :param settled: nova has already placed the server; it only wants alternates
     """
 
     spec: Any
     wanted: Wish
     around: Surroundings
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    judged: Judged
     settled: bool = False
 
 
@@ -74,7 +77,7 @@ class Engine:
         self._journal = journal
         self._clock_s = clock_s
         self._ledger = Ledger(conf[GROUP].pick_ttl, conf[GROUP].pick_limit)
-        self._host_cells = facts.HostCells()
+        self._table = HostTable(facts.KnownHosts())
         self._planner = gpus.planner(conf)
         self._current = threading.local()
         self.faults: Counter[str] = Counter()
@@ -96,20 +99,29 @@ class Engine:
         wanted = wish(spec)
         around, settled = self._surroundings(spec, wanted)
         with _collector_paused():
-            verdicts = decide(wanted, spec, host_states, around, self._host_cells)
-        decision = Decision(spec, wanted, around, {v.host_state.uuid: v for v in verdicts}, settled)
-        passed = [verdict for verdict in verdicts if not verdict.reasons]
-        for verdict in passed:
-            _reorder(verdict)
-        self._current.decision = decision
-        if len(passed) == 1:
-            self._guess(decision, passed[0])
-        self._note(
-            records.filter_entry(
-                _request_id(), spec, wanted, around, verdicts, settled=settled, limit=self._limit
+            decision = self._decide(spec, wanted, around, host_states, settled)
+            judged = decision.judged
+            self._note(
+                lambda: records.filter_entry(
+                    _request_id(), spec, around, judged, settled=settled, limit=self._limit
+                )
             )
-        )
-        return [verdict.host_state for verdict in passed]
+            judged.reorder()
+        self._current.decision = decision
+        if len(judged.passed) == 1:
+            self._guess(decision, judged.passed[0])
+        return [host_states[at] for at in judged.passed]
+
+    def _decide(
+        self,
+        spec: Any,
+        wanted: Wish,
+        around: Surroundings,
+        host_states: Sequence[Any],
+        settled: bool,
+    ) -> Decision:
+        judged = decide(wanted, spec, host_states, around, self._table)
+        return Decision(spec, wanted, around, judged, settled)
 
     def _surroundings(self, spec: Any, wanted: Wish) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
@@ -137,16 +149,17 @@ class Engine:
         picks = last.around.request_picks
         if last.settled or last.wanted.request is None:
             return picks
-        for verdict in last.verdicts.values():
-            if verdict.offer and verdict.host_state.num_instances > verdict.instances:
-                pick = replace(_pick(last.wanted, verdict), certain=True)
+        judged = last.judged
+        for at in judged.passed:
+            if judged.host_states[at].num_instances > judged.instances[at]:
+                pick = replace(judged.pick(at), certain=True)
                 self._ledger.record(pick, self._clock_s())
                 return (*picks, pick)
         return picks
 
-    def _guess(self, decision: Decision, verdict: Verdict) -> None:
+    def _guess(self, decision: Decision, at: int) -> None:
         if decision.wanted.request is not None and not decision.settled:
-            self._ledger.record(_pick(decision.wanted, verdict), self._clock_s())
+            self._ledger.record(decision.judged.pick(at), self._clock_s())
 
     # Weigher ----------------------------------------------------------------------------------------------------------
 
@@ -164,47 +177,48 @@ class Engine:
             # The filter is not enabled, or nova skipped filters for this request (az:host): judge without refusing.
             wanted = wish(spec)
             around, settled = self._surroundings(spec, wanted)
-            verdicts = decide(wanted, spec, [w.obj for w in weighed], around, self._host_cells)
-            decision = Decision(
-                spec, wanted, around, {v.host_state.uuid: v for v in verdicts}, settled
-            )
+            decision = self._decide(spec, wanted, around, [w.obj for w in weighed], settled)
             self._current.decision = decision
-        request = decision.wanted.request
-        if request is None:
+        if decision.wanted.request is None:
             return [0.0] * len(weighed)
-        judged = [decision.verdicts.get(w.obj.uuid) for w in weighed]
-        offers = [verdict.offer if verdict and verdict.offer else Offer() for verdict in judged]
+        judged, host_states = decision.judged, [w.obj for w in weighed]
+        multipliers = self._multipliers(host_states)
         with _collector_paused():
-            result = scores(request, offers, self._multipliers([w.obj for w in weighed]))
-        self._guess_best(decision, weighed, result)
-        self._note(records.weigh_entry(_request_id(), spec, weighed, result, self._limit))
-        return [score.value for score in result]
+            result = judged.scores(
+                [judged.position.get(state.uuid) for state in host_states], multipliers[:, 1:]
+            )
+        self._guess_best(decision, weighed, multipliers[:, 0] * result.values)
+        self._note(lambda: records.weigh_entry(_request_id(), spec, weighed, result, self._limit))
+        values: list[float] = result.values.tolist()
+        return values
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of our weigher for one host, aggregates considered."""
         return _multiplier(host_state, "weight", self._conf[GROUP].weight_multiplier)
 
-    def _multipliers(self, host_states: Sequence[Any]) -> list[Mapping[Term, float]]:
-        """Weight of each term for each host; most hosts are in no aggregate and share the options."""
-        options = {term: float(self._conf[GROUP][f"{term}_multiplier"]) for term in SCORED}
-        return [
-            {term: _multiplier(state, term, option) for term, option in options.items()}
-            if state.aggregates
-            else options
-            for state in host_states
-        ]
+    def _multipliers(self, host_states: Sequence[Any]) -> Floats:
+        """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
+        group = self._conf[GROUP]
+        options = {name: float(group[f"{name}_multiplier"]) for name in ("weight", *SCORED)}
+        rows: list[list[float]] = []
+        row_of: dict[tuple[int, ...], int] = {}
+        chosen = []
+        for state in host_states:
+            key = tuple([id(aggregate) for aggregate in state.aggregates])
+            row = row_of.get(key)
+            if row is None:
+                row = row_of[key] = len(rows)
+                rows.append([_multiplier(state, name, each) for name, each in options.items()])
+            chosen.append(row)
+        return np.array(rows).reshape(-1, len(options))[chosen]
 
-    def _guess_best(
-        self, decision: Decision, weighed: Sequence[Any], result: Sequence[Score]
-    ) -> None:
-        totals = [
-            weight.weight + self.weight_multiplier(weight.obj) * score.value
-            for weight, score in zip(weighed, result, strict=True)
-        ]
-        best = weighed[totals.index(max(totals))].obj
-        verdict = decision.verdicts.get(best.uuid)
-        if verdict is not None and not verdict.reasons:
-            self._guess(decision, verdict)
+    def _guess_best(self, decision: Decision, weighed: Sequence[Any], weights: Floats) -> None:
+        """Remember the host that is best so far; ``weights`` is what we add to the weights of the others."""
+        totals = np.array([weight.weight for weight in weighed]) + weights
+        judged = decision.judged
+        at = judged.position.get(weighed[int(totals.argmax())].obj.uuid)
+        if at is not None and at not in judged.reasons:
+            self._guess(decision, at)
 
     # Faults and notes -------------------------------------------------------------------------------------------------
 
@@ -213,9 +227,9 @@ class Engine:
         limit: int = self._conf[GROUP].journal_hosts
         return limit
 
-    def _note(self, entry: Mapping[str, Any]) -> None:
+    def _note(self, entry: Callable[[], Mapping[str, Any]]) -> None:
         if self._journal is not None:
-            self._journal.append(entry)
+            self._journal.append(entry())
 
     def _fault(self, where: str, spec: Any, error: Exception) -> None:
         self.faults[where] += 1
@@ -229,7 +243,7 @@ class Engine:
             self._conf[GROUP].on_error if where == "filter" else "no opinion",
         )
         try:
-            self._note(records.fault_entry(_request_id(), spec, where, error))
+            self._note(lambda: records.fault_entry(_request_id(), spec, where, error))
         except Exception:
             LOG.exception("The fault could not be noted in the decision journal.")
 
@@ -258,31 +272,6 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _reorder(verdict: Verdict) -> None:
-    """Give nova the candidates best first; a host without candidates (nova asked for none) is left as it is."""
-    state, kept = verdict.host_state, verdict.ordering.kept
-    if kept:
-        state.allocation_candidates = [
-            state.allocation_candidates[ranked.candidate.index] for ranked in kept
-        ]
-
-
-def _pick(wanted: Wish, verdict: Verdict) -> Pick:
-    assert wanted.request is not None and verdict.offer is not None
-    candidate = verdict.offer.candidate
-    chosen = verdict.ordering.kept[0].gpus if verdict.ordering.kept else None
-    return Pick(
-        server=wanted.server,
-        host=verdict.host_state.uuid,
-        tier=wanted.request.tier,
-        interference_class=wanted.request.interference_class,
-        l3=candidate.l3 if candidate else (),
-        nodes=verdict.offer.nodes,
-        gpus=chosen.providers if chosen else (),
-        gpu_comm=wanted.request.gpu_comm,
-    )
 
 
 def _speaks_to_us(spec: Any) -> bool:

@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nova.virt import hardware
@@ -87,33 +88,53 @@ def free_pci_providers(host_state: Any) -> list[str]:
     return [pool["rp_uuid"] for pool in pools if pool["count"] and "rp_uuid" in pool]
 
 
-class HostCells:
-    """NUMA cells of HostStates, read once per state of a host.
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a prediction needs of a HostState.
+
+    :param cells: its NUMA cells, empty when nova knows no NUMA topology of the host
+    :param limits: overcommit
+    :param pci_free: free PCI devices by NUMA node (None: node unknown), None when it reports no PCI
+    """
+
+    cells: tuple[HostCell, ...]
+    limits: Limits
+    pci_free: Mapping[int | None, int] | None
+
+
+class KnownHosts:
+    """Facts of HostStates, read once per state of a host.
 
     Nova makes new HostStates for every request; reading the fields of its objects costs more than the decision. A host
-    whose update time and usage are the same as before has the same cells.
+    whose update time and usage are the same as before has the same cells and devices.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[object, ...], tuple[HostCell, ...]]] = {}
+        self._known: dict[str, tuple[tuple[object, ...], HostFacts]] = {}
 
-    def of(self, host_state: Any) -> tuple[HostCell, ...]:
-        """Return the cells, empty when nova knows no NUMA topology of the host."""
+    def of(self, host_state: Any) -> HostFacts:
+        """Return the facts of a host: the same object as long as the host has not changed."""
         stamp = (
             host_state.updated,
             host_state.num_instances,
             host_state.vcpus_used,
             host_state.free_ram_mb,
+            host_state.cpu_allocation_ratio,
+            host_state.ram_allocation_ratio,
         )
         known = self._known.get(host_state.uuid)
         if known is not None and known[0] == stamp and host_state.updated is not None:
             return known[1]
         topology = host_state.numa_topology
-        cells = tuple(_host_cell(cell) for cell in topology.cells) if topology else ()
+        facts = HostFacts(
+            tuple(_host_cell(cell) for cell in topology.cells) if topology else (),
+            limits(host_state),
+            pci_free(host_state),
+        )
         if len(self._known) >= _MOST_HOSTS_REMEMBERED:
             self._known.clear()
-        self._known[host_state.uuid] = (stamp, cells)
-        return cells
+        self._known[host_state.uuid] = (stamp, facts)
+        return facts
 
 
 def _host_cell(cell: Any) -> HostCell:

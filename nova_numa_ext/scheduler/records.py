@@ -5,6 +5,7 @@ One decision makes an entry of kind ``filter`` and, when nova weighs, one of kin
 one of kind ``fault``. They are joined by request id and server (:mod:`nova_numa_ext.explain`).
 """
 
+import heapq
 import math
 import time
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from typing import Any
 from nova_numa_ext.policy.gpu_sets import GpuSet
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.policy.score import Score
+from nova_numa_ext.policy.score import Score, Scores
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.request import concerns_us
-from nova_numa_ext.scheduler.decision import Surroundings, Verdict, Wish
+from nova_numa_ext.scheduler.decision import Judged
+from nova_numa_ext.scheduler.judge import Surroundings, Verdict
 from placement_traits.fleet import L3View
 
 _MOST_CANDIDATES = 16
@@ -26,49 +28,51 @@ _MOST_NAMES = 20
 def filter_entry(
     request_id: str | None,
     spec: Any,
-    wanted: Wish,
     around: Surroundings,
-    verdicts: Sequence[Verdict],
+    judged: Judged,
     *,
     settled: bool,
     limit: int,
 ) -> dict[str, Any]:
-    """Describe what the filter decided.
+    """Describe what the filter decided, before it puts the candidates in order.
 
     :param settled: nova has placed the server already and asks for alternates
     :param limit: hosts described one by one, refused and passed apart
     """
-    passed = [verdict for verdict in verdicts if not verdict.reasons]
-    refused = [verdict for verdict in verdicts if verdict.reasons]
     entry = _head("filter", request_id, spec)
-    if not wanted.concerned:
-        return {**entry, "opinion": False, "hosts": len(verdicts)}
+    if not judged.wanted.concerned:
+        return {**entry, "opinion": False, "hosts": len(judged.host_states)}
     age_s = around.snapshot.age_s
-    names = {verdict.host_state.uuid: verdict.host_state.nodename for verdict in verdicts}
+    refused = sorted(judged.reasons)
     return {
         **entry,
         "opinion": True,
         "alternates": settled,
-        "problems": list(wanted.problems),
+        "problems": list(judged.wanted.problems),
         "view": {
             "state": around.snapshot.state.value,
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
             "hosts": len(around.snapshot.hosts),
         },
-        "hosts": len(verdicts),
-        "passed": len(passed),
-        "refused": _refused(refused),
+        "hosts": len(judged.host_states),
+        "passed": len(judged.passed),
+        "refused": _refused(judged),
         "picks": [
             {
                 "server": pick.server,
                 "host": pick.host,
-                "node": names.get(pick.host),
+                "node": _node(judged, pick.host),
                 "l3": sorted(domain.l3_id for domain in _domains(around, pick)),
             }
             for pick in around.request_picks
         ],
-        "details": [_host(verdict) for verdict in (*passed[:limit], *refused[:limit])],
+        "details": [_host(judged.verdict(at)) for at in (*judged.passed[:limit], *refused[:limit])],
     }
+
+
+def _node(judged: Judged, root_uuid: str) -> str | None:
+    at = judged.position.get(root_uuid)
+    return None if at is None else judged.host_states[at].nodename
 
 
 def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
@@ -78,30 +82,33 @@ def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
 
 
 def weigh_entry(
-    request_id: str | None, spec: Any, weighed: Sequence[Any], result: Sequence[Score], limit: int
+    request_id: str | None, spec: Any, weighed: Sequence[Any], scores: Scores, limit: int
 ) -> dict[str, Any]:
     """Describe what the weigher decided: the ``limit`` best hosts."""
-    best = sorted(
-        zip(weighed, result, strict=True),
-        key=lambda pair: (-pair[1].value, pair[0].obj.host, pair[0].obj.nodename),
+    values = scores.values.tolist()
+    best = heapq.nsmallest(
+        limit,
+        range(len(weighed)),
+        key=lambda at: (-values[at], weighed[at].obj.host, weighed[at].obj.nodename),
     )
     return {
         **_head("weigh", request_id, spec),
         "hosts": len(weighed),
-        "scores": [
-            {
-                "host": host.obj.host,
-                "node": host.obj.nodename,
-                "uuid": host.obj.uuid,
-                "score": round(score.value, 4),
-                "before": round(host.weight, 4),
-                "terms": {
-                    term.value: None if value is None else round(value, 4)
-                    for term, value in score.terms.items()
-                },
-            }
-            for host, score in best[:limit]
-        ],
+        "scores": [_scored(weighed[at], scores.of(at)) for at in best],
+    }
+
+
+def _scored(weighed: Any, score: Score) -> dict[str, Any]:
+    return {
+        "host": weighed.obj.host,
+        "node": weighed.obj.nodename,
+        "uuid": weighed.obj.uuid,
+        "score": round(score.value, 4),
+        "before": round(weighed.weight, 4),
+        "terms": {
+            term.value: None if value is None else round(value, 4)
+            for term, value in score.terms.items()
+        },
     }
 
 
@@ -127,14 +134,23 @@ def _head(kind: str, request_id: str | None, spec: Any) -> dict[str, Any]:
     }
 
 
-def _refused(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def _refused(judged: Judged) -> list[dict[str, Any]]:
     """Refusals grouped by their first reason, most hosts first."""
-    groups: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        groups.setdefault(sentence(verdict.reasons[0]), []).append(verdict.host_state.nodename)
+    groups: dict[Reason, list[int]] = {}
+    for at, reasons in judged.reasons.items():
+        groups.setdefault(reasons[0], []).append(at)
     return [
-        {"reason": text, "count": len(hosts), "hosts": sorted(hosts)[:_MOST_NAMES]}
-        for text, hosts in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+        {
+            "reason": text,
+            "count": len(hosts),
+            "hosts": heapq.nsmallest(
+                _MOST_NAMES, [judged.host_states[at].nodename for at in hosts]
+            ),
+        }
+        for text, hosts in sorted(
+            [(sentence(reason), hosts) for reason, hosts in groups.items()],
+            key=lambda item: (-len(item[1]), item[0]),
+        )
     ]
 
 

@@ -157,13 +157,14 @@ def test_the_same_cells_as_nova_compute_would_pick(case):
     topology, guest, limits, devices, pack = case
     stats = pci_stats.PciDeviceStats(topology, stats=pools(devices))
     host = Host(topology, limits, stats)
+    known = facts.KnownHosts().of(host)
     ours = cells.predict(
-        facts.HostCells().of(host),
+        known.cells,
         facts.guest_cells(Spec(guest)),
-        facts.limits(host),
+        known.limits,
         pack=pack,
         isolated_emulator=facts.isolated_emulator(Spec(guest)),
-        pci_free=facts.pci_free(host),
+        pci_free=known.pci_free,
     )
     CONF.set_override("packing_host_numa_cells_allocation_strategy", pack, group="compute")
     nova = hardware.numa_fit_instance_to_host(

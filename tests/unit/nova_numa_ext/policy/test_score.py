@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The score of hosts: bounded, monotonic where it should be, neutral about what is unknown."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from support.fleet import amount, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy.candidates import Candidate
 from nova_numa_ext.policy.cells import CpuPolicy, GuestCell, HostCell
-from nova_numa_ext.policy.score import SCORED, Offer, scores
+from nova_numa_ext.policy.score import SCORED, Offer, Score, combine, spare_mbps, terms
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
 
@@ -17,6 +18,15 @@ EQUAL = dict.fromkeys(SCORED, 1.0)
 
 def cell(number, free=4, memory_mb=4096, used_mb=0):
     return HostCell(number, number // 2, 4, 0, 4, free, (1,) * free, 1, True, memory_mb, used_mb)
+
+
+def scores(request, offers, multipliers):
+    most_spare = max((spare_mbps(offer) or 0 for offer in offers), default=0)
+    found = [terms(request, offer, most_spare) for offer in offers]
+    rows = [[row[each] for each in SCORED] for row in found]
+    weights = [[row[each] for each in SCORED] for row in multipliers]
+    values = combine(np.array(rows, float), np.array(weights, float))
+    return [Score(value, row) for value, row in zip(values, found, strict=True)]
 
 
 def term(request, offer, which):

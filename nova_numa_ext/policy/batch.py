@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decisions of :mod:`.admission`, :mod:`.cells` and :mod:`.candidates` about all hosts at once.
+
+Those modules say what is decided, one host at a time; here the same is computed over :mod:`.fleet_arrays`. A property
+test holds the two against each other. Only requests whose guest cells are all alike are decided this way
+(:func:`decidable`): then a guest cell fits a host cell or not whatever the other guest cells do, and the first
+permutation of host cells in which all fit is simply the first so many cells that fit, in nova's order.
+
+Shapes as in :mod:`.fleet_arrays`; besides, ``N`` candidates of all hosts, each with at most ``G`` L3 domains.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from nova_numa_ext.policy import admission
+from nova_numa_ext.policy.candidates import OTHER_TIER, worst_penalty
+from nova_numa_ext.policy.cells import (
+    KIB_PER_MIB,
+    PAGES_ANY,
+    PAGES_LARGE,
+    PAGES_SMALL,
+    GuestCell,
+    ThreadPolicy,
+)
+from nova_numa_ext.policy.fleet_arrays import (
+    NEIGHBOURS,
+    Bits,
+    HostArrays,
+    Integers,
+    Mask,
+    Records,
+    count_bits,
+    union,
+)
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import WorkloadRequest
+from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, RemoteMemory
+
+_ANIMALS: Final = (None, *admission.ANIMALS.values())
+_SETS: Final = tuple(
+    frozenset(trait for bit, trait in enumerate(NEIGHBOURS) if number >> bit & 1)
+    for number in range(1 << len(NEIGHBOURS))
+)
+_NO_ID: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about all hosts.
+
+    :param request: the flavor
+    :param guest: the guest's cells
+    :param isolated_emulator: emulator threads get a dedicated CPU of their own
+    :param fresh: the view of Placement may be trusted
+    :param pack: packing strategy where a host does not publish its own
+    """
+
+    request: WorkloadRequest
+    guest: tuple[GuestCell, ...]
+    isolated_emulator: bool = False
+    fresh: bool = True
+    pack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Allocation candidates of all hosts, in the order of hosts and of nova's list.
+
+    :param host: N, row of the host
+    :param index: N, position in the host's list
+    :param fallback: N, it allocates VCPU for a guest that asks for dedicated CPUs
+    :param domain: N x G, columns of the L3 domains it uses, ordered by provider; -1 for none
+    :param ways: N x G, ways it takes there
+    :param bandwidth: N x G, bandwidth it takes there, MB/s
+    :param taken: N x G, an earlier server of the request has taken something there
+    """
+
+    host: Integers
+    index: Integers
+    fallback: Mask
+    domain: Integers
+    ways: Integers
+    bandwidth: Integers
+    taken: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was decided about all hosts.
+
+    :param reasons: why hosts are refused, by row
+    :param order: positions in :class:`Offered`, best first within each host, removed candidates last
+    :param first: H, where a host's candidates begin in ``order``
+    :param kept: H, how many of them are possible
+    :param chosen: H x C, the cells that nova-compute will pick with the best candidate
+    :param tied: rows of hosts in which two candidates differ in nothing that was compared here
+    """
+
+    reasons: Mapping[int, tuple[Reason, ...]]
+    order: Integers
+    first: Integers
+    kept: Integers
+    chosen: Mask
+    tied: Integers
+
+
+def decidable(guest: Sequence[GuestCell], isolated_emulator: bool) -> bool:
+    """Tell whether guests of this shape can be decided here."""
+    if len(guest) <= 1:
+        return True
+    alike = all(cell == guest[0] for cell in guest)
+    stateless = (guest[0].page_size_kb or 0) >= 0
+    return alike and stateless and not isolated_emulator
+
+
+def decide(question: Question, hosts: HostArrays, offered: Offered) -> Batch:
+    """Judge all hosts and order their candidates."""
+    height = len(hosts.kind)
+    chosen = picked_cells(question, hosts)
+    nodes = union(np.where(chosen, hosts.cells["node"], np.uint64(0)))
+    animals = _lookup(_conflicts(question.request.interference_class), offered, hosts)
+    against = _first_nonzero(animals)
+    order, same = _ordered(question.request, hosts, offered, nodes, against)
+    kept = np.bincount(offered.host[against == 0], minlength=height)
+    first = np.searchsorted(offered.host, np.arange(height))
+    reasons = _host_reasons(question, hosts)
+    removed = np.bincount(offered.host, minlength=height) - kept
+    for row in np.flatnonzero((removed > 0) & (kept == 0)).tolist():
+        codes = against[first[row] : first[row] + removed[row]].tolist()
+        reasons.setdefault(row, _conflict_reasons(question.request, codes))
+    if question.guest:
+        unplaced = (nodes == 0) & (kept > 0) & hosts.cells["present"].any(axis=1)
+        lacking = (Reason(Term.NUMA_CELLS, 0, len(question.guest)),)
+        for row in np.flatnonzero(unplaced).tolist():
+            reasons.setdefault(row, lacking)
+    chosen &= (kept > 0)[:, None]
+    return Batch(reasons, order, first, kept, chosen, np.unique(offered.host[same]))
+
+
+# Requirements of hosts ------------------------------------------------------------------------------------------------
+
+
+def _host_reasons(question: Question, hosts: HostArrays) -> dict[int, tuple[Reason, ...]]:
+    """Why hosts are refused whatever their candidates: capabilities, local memory, neighbours."""
+    request = question.request
+    capabilities = [admission.capabilities(request, kind) for kind in hosts.kinds]
+    remote = _must_be_remote(request, hosts)
+    incapable = np.array([bool(reasons) for reasons in capabilities], bool)[hosts.kind]
+    animals = _worst_everywhere(request.interference_class, hosts.domains)
+    if not question.fresh:
+        incapable[:], animals[:] = False, 0
+    local = (Reason(Term.LOCAL_MEMORY, request.vcpus, f"{request.memory_mb} MiB"),)
+    reasons = {}
+    for row in np.flatnonzero(incapable | remote | (animals > 0)).tolist():
+        animal = _ANIMALS[animals[row]]
+        reasons[row] = (
+            *(capabilities[hosts.kind[row]] if incapable[row] else ()),
+            *(local if remote[row] else ()),
+            *((Reason(Term.NEIGHBOURS, animal, request.interference_class),) if animal else ()),
+        )
+    return reasons
+
+
+def _must_be_remote(request: WorkloadRequest, hosts: HostArrays) -> Mask:
+    """:func:`.admission.local_memory`."""
+    cells = hosts.cells
+    if request.remote_memory is not RemoteMemory.SENSITIVE or not request.floating:
+        return np.zeros(len(cells), bool)
+    holds = (
+        cells["present"]
+        & (cells["cpus"] >= request.vcpus)
+        & (cells["free_memory_mb"] >= request.memory_mb)
+    )
+    return cells["present"].any(axis=1) & ~holds.any(axis=1)
+
+
+def _worst_everywhere(mine: InterferenceClass, domains: Records) -> Integers:
+    """:func:`.admission.neighbours`: the first domain's animal where no domain is free of conflicts, otherwise 0."""
+    animals = np.where(domains["present"], _conflicts(mine)[domains["neighbours"]], 0)
+    free = domains["present"] & (animals == 0)
+    return np.where(free.any(axis=1), 0, _first_nonzero(animals))
+
+
+def _conflict_reasons(request: WorkloadRequest, codes: Sequence[int]) -> tuple[Reason, ...]:
+    mine = request.interference_class
+    found = [_ANIMALS[code] for code in dict.fromkeys(codes)]
+    return tuple(Reason(Term.DOMAIN_NEIGHBOURS, animal, mine) for animal in found if animal)
+
+
+@functools.cache
+def _conflicts(mine: InterferenceClass) -> Integers:
+    """By set of neighbours, the number of the animal that ``mine`` must not share a cache with; 0 for none."""
+    return np.array([_ANIMALS.index(admission.conflict(mine, each)) for each in _SETS])
+
+
+@functools.cache
+def penalties(mine: InterferenceClass) -> Integers:
+    """By set of neighbours, the worst penalty of ``mine`` with one of them."""
+    return np.array([worst_penalty(mine, each) for each in _SETS])
+
+
+@functools.cache
+def other_tier(others: frozenset[NeighbourTrait]) -> Mask:
+    """By set of neighbours, whether one of ``others`` is among them."""
+    return np.array([not others.isdisjoint(each) for each in _SETS])
+
+
+def _first_nonzero(values: Integers) -> Integers:
+    """First number of each row that is not 0."""
+    if not values.shape[1]:
+        return np.zeros(len(values), np.int64)
+    where = (values != 0).argmax(axis=1)
+    return values[np.arange(len(values)), where]
+
+
+# Nova's choice of cells -----------------------------------------------------------------------------------------------
+
+
+def picked_cells(question: Question, hosts: HostArrays) -> Mask:
+    """:func:`.cells.predict` for guests without PCI devices, H x C; no cell where the guest fits nowhere."""
+    cells, wanted = hosts.cells, len(question.guest)
+    if not wanted:
+        return np.zeros(cells.shape, bool)
+    order = _novas_order(question, hosts)
+    fits = cells["present"] & _fits(
+        cells, question.guest[0], hosts, int(question.isolated_emulator)
+    )
+    sorted_fits = np.take_along_axis(fits, order, axis=1)
+    rank = np.cumsum(sorted_fits, axis=1)
+    picked = sorted_fits & (rank <= wanted) & (rank.max(axis=1, initial=0) >= wanted)[:, None]
+    chosen = np.zeros(cells.shape, bool)
+    np.put_along_axis(chosen, order, picked, axis=1)
+    return chosen
+
+
+def _novas_order(question: Question, hosts: HostArrays) -> Integers:
+    """Columns of the cells in the order in which nova tries them, absent cells last."""
+    cells, first = hosts.cells, question.guest[0]
+    packs = np.array([_packs(kind, question.pack) for kind in hosts.kinds], bool)[hosts.kind]
+    most_used_first = np.where(packs, 1, -1)[:, None]
+    cpus = cells["free_pcpus"] if first.pinned else -cells["cpu_usage"]
+    chooses = cells["present"].sum(axis=1, keepdims=True) > len(question.guest)
+    keys = (
+        chooses * most_used_first * cells["free_memory_mb"],
+        chooses * most_used_first * cpus,
+        chooses * cells["pci_free"],
+        ~cells["present"],
+    )
+    return np.lexsort(keys, axis=-1)
+
+
+def _packs(kind: object, default: bool) -> bool:
+    traits = getattr(kind, "traits", frozenset())
+    if PackingTrait.PACK in traits:
+        return True
+    return False if PackingTrait.SPREAD in traits else default
+
+
+def _fits(cells: Records, guest: GuestCell, hosts: HostArrays, reserved: int) -> Mask:
+    fits = _memory_fits(cells, guest)
+    if guest.floats:
+        fits &= guest.cpus <= cells["cpus"]
+        fits &= cells["cpu_usage"] + guest.cpus <= cells["cpus"] * hosts.cpu_ratio[:, None]
+        fits &= (
+            cells["memory_usage_mb"] + guest.memory_mb
+            <= cells["memory_mb"] * hosts.ram_ratio[:, None]
+        )
+    if guest.pinned:
+        wanted = guest.pcpus + reserved
+        fits &= (wanted <= cells["pcpus"]) & (wanted <= cells["free_pcpus"])
+        fits &= _threads_fit(cells, guest, reserved)
+    return fits
+
+
+def _memory_fits(cells: Records, guest: GuestCell) -> Mask:
+    wanted_kb = guest.memory_mb * KIB_PER_MIB
+    pools = np.arange(cells["page_kb"].shape[-1])
+    last = cells["pools"][..., None] - 1
+    size_kb = cells["page_kb"]
+    whole = (size_kb > 0) & (wanted_kb % np.maximum(size_kb, 1) == 0)
+    if guest.page_size_kb:
+        allowed = {
+            PAGES_ANY: pools <= last,
+            PAGES_SMALL: pools == last,
+            PAGES_LARGE: pools < last,
+        }.get(guest.page_size_kb, size_kb == guest.page_size_kb)
+        return np.any(allowed & whole & (wanted_kb <= cells["page_free_kb"]), axis=-1)
+    available_kb = cells["page_free_kb"] if guest.pinned else cells["page_total_kb"]
+    by_pages = np.any((pools == last) & whole & (wanted_kb <= available_kb), axis=-1)
+    memory_mb = cells["free_memory_mb"] if guest.pinned else cells["memory_mb"]
+    return np.where(cells["pools"] > 0, by_pages, guest.memory_mb <= memory_mb)
+
+
+def _threads_fit(cells: Records, guest: GuestCell, reserved: int) -> Mask:
+    wanted, threads = guest.pcpus, cells["threads_per_core"]
+    if reserved and not wanted:
+        return np.zeros(cells.shape, bool)
+    if guest.thread_policy is ThreadPolicy.ISOLATE:
+        allowed = (threads == 1) | cells["legacy_pinning"]
+        enough = (wanted > 0) & (wanted <= cells["whole_cores"])
+        beside = (cells["usable_cores"] - wanted >= reserved) if reserved else True
+        return allowed & enough & beside
+    if guest.thread_policy is ThreadPolicy.REQUIRE:
+        most = cells["most_sibling_cpus"]
+        return (threads > 1) & (most > 0) & (most >= wanted)
+    return wanted + reserved <= cells["free_threads"]
+
+
+# Order of candidates --------------------------------------------------------------------------------------------------
+
+
+def _ordered(
+    request: WorkloadRequest,
+    hosts: HostArrays,
+    offered: Offered,
+    nodes: Bits,
+    against: Integers,
+) -> tuple[Integers, Mask]:
+    """Return the order of :class:`.candidates.Rank`, and which candidates may be equal to one of the same host."""
+    used = offered.domain >= 0
+    domains = _used_domains(offered, hosts)
+    short = offered.taken & used & ~_holds(domains, offered)
+    ids = np.sort(np.where(used, domains["l3_id"], _NO_ID), axis=1)
+    shared = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & used
+    penalty = penalties(request.interference_class)[domains["neighbours"]] * used
+    # Small numbers of a fixed range first, joined to one; Rank's order.
+    small = offered.host
+    for value in (
+        against != 0,
+        offered.fallback,
+        short.sum(axis=1),
+        _off_node(domains["nodes"], used, nodes[offered.host]),
+        penalty.max(axis=1, initial=0),
+        shared.sum(axis=1),
+    ):
+        small = small * (int(value.max(initial=0)) + 1) + value
+    keys = [
+        small,
+        -(domains["ways_free"] * used).sum(axis=1),
+        -(domains["bandwidth_free"] * used).sum(axis=1),
+        *np.where(ids == _NO_ID, -1, ids).T,
+    ]
+    order = np.lexsort(keys[::-1])
+    same = np.zeros(len(order), bool)
+    if len(order) > 1:
+        same[1:] = np.all([key[order[1:]] == key[order[:-1]] for key in keys], axis=0)
+    tied = np.zeros(len(order), bool)
+    tied[order] = same & (against[order] == 0)
+    return order, tied
+
+
+def _used_domains(offered: Offered, hosts: HostArrays) -> Records:
+    """``DOMAIN`` records of the candidates, N x G; of no meaning where a candidate uses fewer."""
+    return (
+        hosts.domains[offered.host[:, None], np.maximum(offered.domain, 0)]
+        if hosts.domains.shape[1]
+        else np.zeros(offered.domain.shape, hosts.domains.dtype)
+    )
+
+
+def _lookup(table: Integers, offered: Offered, hosts: HostArrays) -> Integers:
+    """Values of ``table`` by the neighbours in the domains of the candidates, N x G; 0 where there is no domain."""
+    found = table[_used_domains(offered, hosts)["neighbours"]]
+    return np.where(offered.domain >= 0, found, 0)
+
+
+def _holds(domains: Records, offered: Offered) -> Mask:
+    """:func:`.admission.holds`."""
+    return (domains["ways_free"] >= offered.ways) & (domains["bandwidth_free"] >= offered.bandwidth)
+
+
+def _off_node(domains: Bits, used: Mask, nodes: Bits) -> Integers:
+    """Domains away from the nodes, plus nodes without a domain; 0 where nodes or domains are not known."""
+    away = (used & (domains & nodes[:, None] == 0)).sum(axis=1)
+    bare = count_bits(nodes & ~union(domains * used))
+    return np.where((nodes != 0) & used.any(axis=1), away + bare, 0)

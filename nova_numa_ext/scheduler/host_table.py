@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's HostStates and candidates as the arrays that :mod:`nova_numa_ext.policy.batch` decides on."""
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from nova_numa_ext.policy import fleet_arrays
+from nova_numa_ext.policy.batch import Offered
+from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Mask, Records
+from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
+from placement_traits import names
+from placement_traits.fleet import HostView
+
+_MOST_HOSTS: Final = 50_000
+_WAY: Final = names.LLC_WAY
+_BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
+
+
+class HostTable:
+    """One row of records per host, written again only where nova's cells or our view of the host are other objects.
+
+    Safe to use from several threads: what :meth:`read` returns is a copy.
+
+    :param known: facts of nova's HostStates
+    """
+
+    def __init__(self, known: KnownHosts) -> None:
+        self.known = known
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._row: dict[str, int] = {}
+        self._facts: list[HostFacts | None] = []
+        self._views: list[HostView | None] = []
+        self._columns: list[dict[str, int]] = []
+        self._plain: list[bool] = []
+        self._cells = np.zeros((0, 0), CELL)
+        self._domains = np.zeros((0, 0), DOMAIN)
+        self._ratios = np.ones((0, 2))
+        self._kind = np.zeros(0, np.int64)
+        self._kinds: dict[frozenset[str] | None, int] = {}
+        self._examples: list[HostView | None] = []
+
+    def read(
+        self, host_states: Sequence[Any], views: Sequence[HostView | None]
+    ) -> tuple[HostArrays, list[dict[str, int]], Mask]:
+        """Return the hosts of one decision.
+
+        :param host_states: nova's HostStates
+        :param views: our view of each, with recent picks already in it
+        :returns: the arrays; for each host the columns of its L3 domains by provider; which hosts have a row that
+            tells all of them (the others must be decided one by one)
+        """
+        with self._lock:
+            if len(self._row) + len(host_states) > _MOST_HOSTS and any(
+                state.uuid not in self._row for state in host_states
+            ):
+                self._forget()
+            rows = self._refresh(host_states, views)
+            taken = np.array(rows, np.int64)
+            ratios = self._ratios[taken]
+            hosts = HostArrays(
+                self._cells[taken],
+                self._domains[taken],
+                ratios[:, 0],
+                ratios[:, 1],
+                self._kind[taken],
+                tuple(self._examples),
+            )
+            plain = np.array([self._plain[row] for row in rows], bool)
+            return hosts, [self._columns[row] for row in rows], plain
+
+    def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
+        """Write the rows that have changed; returns the row of each host."""
+        rows, new_cells, new_views = [], [], []
+        row_of, known, seen, read = self._row, self._facts, self._views, self.known.of
+        for state, view in zip(host_states, views, strict=True):
+            facts = read(state)
+            row = row_of.get(state.uuid)
+            if row is None:
+                row = row_of[state.uuid] = len(known)
+                known.append(None)
+                seen.append(None)
+                self._columns.append({})
+                self._plain.append(False)
+            rows.append(row)
+            if known[row] is not facts:
+                new_cells.append(row)
+                known[row] = facts
+            if seen[row] is not view or row >= len(self._kind):
+                new_views.append(row)
+                seen[row] = view
+        self._grow(len(known))
+        self._write_cells(new_cells)
+        self._write_views(new_views)
+        for row in {*new_cells, *new_views}:
+            facts = known[row]
+            cells = facts.cells if facts is not None else ()
+            self._plain[row] = fleet_arrays.representable(cells, seen[row])
+        return rows
+
+    def _grow(self, height: int) -> None:
+        more = height - len(self._kind)
+        if more > 0:
+            width = self._cells.shape[1], self._domains.shape[1]
+            self._cells = np.concatenate([self._cells, np.zeros((more, width[0]), CELL)])
+            self._domains = np.concatenate([self._domains, np.zeros((more, width[1]), DOMAIN)])
+            self._ratios = np.concatenate([self._ratios, np.ones((more, 2))])
+            self._kind = np.concatenate([self._kind, np.zeros(more, np.int64)])
+
+    def _write_cells(self, rows: Sequence[int]) -> None:
+        changed = [(row, facts) for row in rows if (facts := self._facts[row]) is not None]
+        self._cells = _written(
+            self._cells,
+            rows,
+            [
+                fleet_arrays.cell_records(facts.cells, facts.pci_free)
+                if fleet_arrays.representable(facts.cells, None)
+                else []
+                for _, facts in changed
+            ],
+        )
+        for row, facts in changed:
+            self._ratios[row] = facts.limits.cpu_ratio, facts.limits.ram_ratio
+
+    def _write_views(self, rows: Sequence[int]) -> None:
+        views = [self._views[row] for row in rows]
+        self._domains = _written(
+            self._domains,
+            rows,
+            [
+                fleet_arrays.domain_records(view) if fleet_arrays.representable((), view) else []
+                for view in views
+            ],
+        )
+        for row, view in zip(rows, views, strict=True):
+            domains = view.l3 if view is not None else ()
+            self._columns[row] = {domain.uuid: column for column, domain in enumerate(domains)}
+            traits = view.traits if view is not None else None
+            kind = self._kinds.setdefault(traits, len(self._examples))
+            if kind == len(self._examples):
+                self._examples.append(view)
+            self._kind[row] = kind
+
+
+def _written(
+    table: Records, rows: Sequence[int], hosts: Sequence[Sequence[tuple[Any, ...]]]
+) -> Records:
+    """Return the table with these rows replaced; it becomes wider where a host asks for it."""
+    if not rows:
+        return table
+    new = fleet_arrays.rows(table.dtype, hosts)
+    table = fleet_arrays.wider(table, new.shape[1])
+    table[list(rows)] = fleet_arrays.wider(new, table.shape[1])
+    return table
+
+
+def offered(
+    host_states: Iterable[Any],
+    columns: Iterable[Mapping[str, int]],
+    *,
+    dedicated: bool,
+    taken: Collection[str] = (),
+) -> Offered:
+    """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
+
+    :param columns: for each host the columns of its L3 domains by provider
+    :param dedicated: the guest asks for dedicated CPUs only
+    :param taken: L3 providers from which earlier servers of this request have taken something
+    """
+    host: list[int] = []
+    index: list[int] = []
+    fallback: list[bool] = []
+    entries: list[
+        tuple[int, int, int, int, int, bool]
+    ] = []  # candidate, slot, column, amounts, taken
+    for row, (state, known) in enumerate(zip(host_states, columns, strict=True)):
+        for position, raw in enumerate(state.allocation_candidates):
+            allocations = raw["allocations"]
+            used = [uuid for uuid in allocations if uuid in known]
+            if len(used) > 1:
+                used.sort()
+            for slot, uuid in enumerate(used):
+                amounts = allocations[uuid]["resources"]
+                entries.append(
+                    (
+                        len(host),
+                        slot,
+                        known[uuid],
+                        amounts.get(_WAY, 0),
+                        amounts.get(_BANDWIDTH, 0),
+                        uuid in taken,
+                    )
+                )
+            host.append(row)
+            index.append(position)
+            fallback.append(
+                dedicated and not any("PCPU" in each["resources"] for each in allocations.values())
+            )
+    table = np.array(entries, np.int64).reshape(-1, 6)
+    candidate, slot = table[:, 0], table[:, 1]
+    shape = len(host), int(slot.max(initial=-1)) + 1
+    values = np.zeros((3, *shape), np.int64)
+    values[:, candidate, slot] = table[:, 3:].T
+    domain = np.full(shape, -1)
+    domain[candidate, slot] = table[:, 2]
+    return Offered(
+        host=np.array(host, np.int64),
+        index=np.array(index, np.int64),
+        fallback=np.array(fallback, bool),
+        domain=domain,
+        ways=values[0],
+        bandwidth=values[1],
+        taken=values[2].astype(bool),
+    )

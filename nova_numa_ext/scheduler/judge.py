@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host judged for one server, its candidates ranked; the reference for what is decided about many at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nova_numa_ext.policy import admission, candidates, cells
+from nova_numa_ext.policy.batch import Question, decidable
+from nova_numa_ext.policy.candidates import Candidate, Ordering
+from nova_numa_ext.policy.cells import GuestCell
+from nova_numa_ext.policy.gpu_sets import GpuOffer
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.score import Offer
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.request import WorkloadRequest
+from nova_numa_ext.scheduler import facts, gpus
+from placement_traits.fleet import FleetSnapshot, HostView, ViewState
+from placement_traits.names import PackingTrait
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about one host.
+
+    :param host_state: nova's HostState
+    :param reasons: why it is refused; empty when it passes
+    :param ordering: its allocation candidates
+    :param offer: what the weigher scores; None when refused
+    """
+
+    host_state: Any
+    reasons: tuple[Reason, ...]
+    ordering: Ordering = field(default_factory=lambda: Ordering((), ()))
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a decision knows besides nova's own objects.
+
+    :param snapshot: the fleet
+    :param recent: this scheduler's recent picks by host
+    :param request_picks: those of them that belong to the same request
+    :param refuse_stale: ``[numa_ext]on_stale`` is ``refuse``
+    :param pack: packing strategy where a host does not publish its own
+    :param planner: judges GPUs
+    """
+
+    snapshot: FleetSnapshot
+    recent: Mapping[str, Sequence[Pick]] = field(default_factory=dict)
+    request_picks: tuple[Pick, ...] = ()
+    refuse_stale: bool = False
+    pack: bool = False
+    planner: gpus.GpuPlanner = field(default_factory=lambda: gpus.GpuPlanner(gpus.GpuRules()))
+
+
+def _no_gpus(_: Candidate) -> None:
+    """Most requests ask for no device."""
+
+
+class Judge:
+    """Judges hosts for one request.
+
+    :param request: the flavor
+    :param guest: the guest's cells
+    :param spec: nova's RequestSpec
+    :param around: what the decision knows besides
+    :param known: facts of the hosts
+    """
+
+    def __init__(
+        self,
+        request: WorkloadRequest,
+        guest: tuple[GuestCell, ...],
+        spec: Any,
+        around: Surroundings,
+        known: facts.KnownHosts,
+    ) -> None:
+        self.question = Question(
+            request,
+            guest,
+            facts.isolated_emulator(spec),
+            around.snapshot.state is ViewState.FRESH,
+            around.pack,
+        )
+        self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
+        self._request = request
+        self._guest = guest
+        self._spec = spec
+        self._around = around
+        self._known = known
+        self._wants_pci = bool(facts.pci_requests(spec))
+        self._wants_networks = bool(facts.networks(spec))
+        self._server = spec.instance_uuid
+        self._hosts = around.snapshot.hosts
+        self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
+        self._mine: dict[str, list[Pick]] = {}
+        for pick in around.request_picks:
+            self._mine.setdefault(pick.host, []).append(pick)
+
+    @property
+    def many_at_once(self) -> bool:
+        """True when hosts may be decided over arrays: nova's own objects have no last word on the guest's cells."""
+        alone = self._gpus is not None or self._wants_networks
+        return not alone and decidable(self._guest, self.question.isolated_emulator)
+
+    def verdict(self, host_state: Any) -> Verdict:
+        view = self.view(host_state)
+        known = self._known.of(host_state)
+        own_cells = known.cells
+        reasons = admission.local_memory(self._request, own_cells)
+        if self.question.fresh:
+            reasons = (*admission.capabilities(self._request, view), *reasons)
+            reasons += admission.neighbours(self._request, view) if view else ()
+        if reasons:
+            return Verdict(host_state, reasons)
+        nodes = _Nodes(self, host_state, view, known)
+        domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
+        offered = [
+            facts.candidate(index, raw, domains, self._request.dedicated)
+            for index, raw in enumerate(host_state.allocation_candidates)
+        ]
+        devices = self._devices(view, host_state, offered)
+        ordering = candidates.order(
+            self._request,
+            view or HostView(host_state.uuid, "", frozenset(), None, ()),
+            offered,
+            nodes.of,
+            taken=self.taken,
+            gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
+        )
+        first = ordering.kept[0] if ordering.kept else None
+        best, chosen = (first.candidate, first.gpus) if first else (None, None)
+        reasons = self._lacking(host_state, ordering, nodes, own_cells)
+        if not reasons and devices is not None and chosen is not None:
+            reasons = devices.refusal(chosen)
+        if reasons:
+            return Verdict(host_state, reasons, ordering)
+        offer = Offer(
+            view,
+            own_cells,
+            nodes.of(best) if best else None,
+            best,
+            self._guest,
+            chosen.utility if chosen else None,
+        )
+        return Verdict(host_state, (), ordering, offer)
+
+    def _devices(
+        self, view: HostView | None, host_state: Any, offered: Sequence[Candidate]
+    ) -> GpuOffer | None:
+        """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none."""
+        if self._gpus is None or view is None or not view.gpus:
+            return None
+        recent = self._around.recent.get(host_state.uuid, ())
+        return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
+
+    def view(self, host_state: Any) -> HostView | None:
+        """Return our view of a host, with what this scheduler has just placed in it."""
+        root_uuid = host_state.uuid
+        view = self._hosts.get(root_uuid)
+        if view is None:
+            return None
+        if self._server in host_state.instances:
+            view = without_class(view, self._request.interference_class)
+        if root_uuid in self._around.recent:
+            view = with_neighbours(view, self._around.recent[root_uuid])
+        if root_uuid in self._mine:
+            view = with_amounts(view, self._mine[root_uuid])
+        return view
+
+    def _lacking(
+        self,
+        host_state: Any,
+        ordering: Ordering,
+        nodes: "_Nodes",
+        own_cells: tuple[cells.HostCell, ...],
+    ) -> tuple[Reason, ...]:
+        if ordering.removed and not ordering.kept:
+            return (*dict.fromkeys(reason for _, reason in ordering.removed),)
+        placeable = not self._guest or not own_cells or not host_state.allocation_candidates
+        if placeable or any(nodes.of(ranked.candidate) for ranked in ordering.kept):
+            return ()
+        return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
+
+    def predict(
+        self,
+        host_state: Any,
+        view: HostView | None,
+        known: facts.HostFacts,
+        raw: Mapping[str, Any],
+    ) -> tuple[int, ...] | None:
+        """Host cells that nova-compute will pick for the guest, None when there are none."""
+        return cells.predict(
+            known.cells,
+            self._guest,
+            known.limits,
+            pack=self._packs(view),
+            isolated_emulator=self.question.isolated_emulator,
+            pci_free=known.pci_free,
+            wants_pci=self._wants_pci,
+            accepts=facts.nova_accepts(host_state, self._spec, raw)
+            if self._wants_pci or self._wants_networks
+            else None,
+        )
+
+    def _packs(self, view: HostView | None) -> bool:
+        if view is not None and PackingTrait.PACK in view.traits:
+            return True
+        if view is not None and PackingTrait.SPREAD in view.traits:
+            return False
+        return self._around.pack
+
+    @property
+    def guest(self) -> tuple[GuestCell, ...]:
+        """The guest's cells."""
+        return self._guest
+
+    @property
+    def per_candidate(self) -> bool:
+        """True when the candidate has a say in the prediction: its PCI devices."""
+        return self._wants_pci
+
+
+class _Nodes:
+    """Predicted NUMA nodes of one host's candidates, each worked out once."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        host_state: Any,
+        view: HostView | None,
+        known: facts.HostFacts,
+    ) -> None:
+        self._judge = judge
+        self._host_state = host_state
+        self._view = view
+        self._facts = known
+        self._known: dict[int, tuple[int, ...] | None] = {}
+
+    def of(self, candidate: Candidate) -> tuple[int, ...] | None:
+        """Return the nodes for one candidate; None for a floating guest or where it fits nowhere."""
+        if not self._judge.guest or not self._facts.cells:
+            return None
+        key = candidate.index if self._judge.per_candidate else 0
+        if key not in self._known:
+            raw = self._host_state.allocation_candidates[candidate.index]
+            self._known[key] = self._judge.predict(self._host_state, self._view, self._facts, raw)
+        return self._known[key]

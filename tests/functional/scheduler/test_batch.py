@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many hosts decided at once against each host judged alone, over random fleets, candidates and guests."""
+
+import datetime
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from nova import objects
+from nova.scheduler import host_manager
+
+from nova_numa_ext.policy import score
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.score import SCORED, Offer
+from nova_numa_ext.request import L3Amount
+from nova_numa_ext.scheduler import decision, facts
+from nova_numa_ext.scheduler.host_table import HostTable
+from nova_numa_ext.scheduler.judge import Judge, Surroundings
+from placement_traits.fleet import Amount, FleetSnapshot, HostView, L3View, ViewState
+from placement_traits.names import (
+    InterferenceClass,
+    NeighbourTrait,
+    PackingTrait,
+    RdtTrait,
+    Tier,
+    TierTrait,
+)
+from tests.functional.scheduler.conftest import BE, LC, request_spec
+from tests.functional.scheduler.test_prediction import guest_topology, host_cell, pools
+
+FLAVORS = (
+    LC,
+    BE,
+    {"numa_ext:interference_class": "rabbit"},
+    {**LC, "numa_ext:interference_class": "rabbit"},
+    {**BE, "numa_ext:interference_class": "devil"},
+    {**BE, "numa_ext:remote_memory": "sensitive"},
+)
+TRAITS = [TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT, PackingTrait.PACK, PackingTrait.SPREAD]
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+amounts = st.none() | st.builds(Amount, st.integers(0, 16), st.integers(0, 17))
+
+
+@st.composite
+def views(draw, number):
+    """What an agent has published: up to four L3 domains anywhere on up to five nodes."""
+    ids = draw(st.lists(st.integers(0, 8), unique=True, max_size=4))
+    l3 = tuple(
+        L3View(
+            f"{number}-{draw(st.integers(0, 9))}-{l3_id}",
+            l3_id,
+            tuple(sorted(draw(st.sets(st.integers(0, 4), max_size=3)))),
+            0,
+            0,
+            draw(amounts),
+            draw(amounts),
+            draw(st.frozensets(st.sampled_from(list(NeighbourTrait)), max_size=3)),
+        )
+        for l3_id in sorted(ids)
+    )
+    traits = draw(st.frozensets(st.sampled_from(TRAITS), min_size=2))
+    return HostView(f"root{number}", f"h{number}", traits, None, l3)
+
+
+@st.composite
+def candidates(draw, view, root):
+    """Up to five candidates, some alike, some from dedicated CPUs, with amounts of up to two domains."""
+    domains = [domain.uuid for domain in view.l3] if view is not None else []
+    found = []
+    for _ in range(draw(st.integers(0, 5))):
+        used = draw(st.sets(st.sampled_from(domains), max_size=2)) if domains else set()
+        cpus = draw(st.sampled_from(["PCPU", "VCPU"]))
+        allocations = {root: {"resources": {cpus: 2}}}
+        for uuid in draw(st.permutations(sorted(used))):
+            taken = {
+                "CUSTOM_LLC_WAY": draw(st.integers(0, 4)),
+                "CUSTOM_MEMORY_BANDWIDTH_MBPS": draw(st.integers(0, 4)),
+            }
+            allocations[uuid] = {"resources": taken}
+        if draw(st.booleans()):
+            allocations[draw(st.sampled_from(["disk1", "disk2"]))] = {"resources": {"DISK_GB": 1}}
+        found.append({"allocations": allocations, "mappings": {}})
+    return found
+
+
+@st.composite
+def host(draw, number):
+    """A HostState with our view of it (or none)."""
+    view = draw(st.none() | views(number))
+    state = host_manager.HostState(f"h{number}", f"h{number}", "cell")
+    state.uuid = f"root{number}"
+    threads = draw(st.sampled_from([1, 2]))
+    count = draw(st.integers(0, 4))
+    cells = [draw(host_cell(each, threads)) for each in range(count)]
+    state.numa_topology = objects.NUMATopology(cells=cells) if cells else None
+    state.cpu_allocation_ratio = draw(st.sampled_from([1.0, 4.0]))
+    state.ram_allocation_ratio = draw(st.sampled_from([1.0, 1.5]))
+    devices = draw(st.lists(st.sampled_from([None, 0, 1]), max_size=2))
+    state.pci_stats = draw(st.none() | st.just(Devices(devices)))
+    state.updated = START
+    state.instances = {"server": None} if draw(st.booleans()) else {}
+    state.allocation_candidates = draw(candidates(view, state.uuid))
+    return state, view
+
+
+class Devices:
+    """The part of PciDeviceStats that says where free devices are."""
+
+    def __init__(self, nodes):
+        self.pools = [pool.to_dict() for pool in pools(nodes)]
+
+
+@st.composite
+def picks(draw, hosts):
+    """Servers placed lately, some of them of this request."""
+    state, view = draw(st.sampled_from(hosts))
+    domains = [domain.uuid for domain in view.l3] if view is not None else []
+    used = draw(st.lists(st.sampled_from(domains), unique=True, max_size=1)) if domains else []
+    return Pick(
+        "other",
+        state.uuid,
+        draw(st.sampled_from([None, *Tier])),
+        draw(st.sampled_from(list(InterferenceClass))),
+        tuple((uuid, L3Amount("", draw(st.integers(0, 4)), 1)) for uuid in used),
+        draw(st.sampled_from([None, (0,), (1, 2)])),
+    )
+
+
+@st.composite
+def questions(draw):
+    """Hosts, a request and what the scheduler knows besides."""
+    hosts = [draw(host(number)) for number in range(draw(st.integers(1, 4)))]
+    flavor = draw(st.sampled_from(FLAVORS))
+    guest = draw(st.none() | guest_topology())
+    spec = request_spec(flavor, numa_topology=guest, instance_uuid="server")
+    placed = tuple(draw(st.lists(picks(hosts), max_size=2)))
+    around = Surroundings(
+        FleetSnapshot(
+            {view.root_uuid: view for _, view in hosts if view is not None},
+            1.0,
+            draw(st.sampled_from([ViewState.FRESH, ViewState.FRESH, ViewState.STALE])),
+        ),
+        {pick.host: [pick] for pick in placed},
+        placed if draw(st.booleans()) else (),
+        pack=draw(st.booleans()),
+    )
+    return [state for state, _ in hosts], spec, around
+
+
+def alone(wanted, spec, states, around):
+    """Each host judged by itself."""
+    judge = Judge(wanted.request, wanted.guest, spec, around, facts.KnownHosts())
+    return [judge.verdict(state) for state in states]
+
+
+def scores_alone(request, verdicts):
+    offers = [verdict.offer or Offer() for verdict in verdicts]
+    most = max((score.spare_mbps(offer) or 0 for offer in offers), default=0)
+    rows = [score.terms(request, offer, most) for offer in offers]
+    return np.array([[row[term] for term in SCORED] for row in rows], float)
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(questions())
+def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, question):
+    states, spec, around = question
+    wanted = decision.wish(spec)
+    table = HostTable(facts.KnownHosts())
+    decision.decide(wanted, spec, states[::-1], around, table)  # another order, for the rows
+    judged = decision.decide(wanted, spec, states, around, table)
+    event(f"together: {len(states) - len(judged.verdicts)} of {len(states)} hosts")
+    verdicts = alone(wanted, spec, states, around)
+    assert [judged.reasons.get(at, ()) for at in range(len(states))] == [
+        verdict.reasons for verdict in verdicts
+    ]
+    for at in judged.passed:
+        verdict, pick = verdicts[at], judged.pick(at)
+        kept = [ranked.candidate.index for ranked in verdict.ordering.kept]
+        assert list(judged._orders[at]) == kept
+        best = verdict.offer.candidate
+        taken = {uuid: (each.ways, each.bandwidth_mbps) for uuid, each in pick.l3}
+        assert taken == {
+            uuid: (each.ways, each.bandwidth_mbps) for uuid, each in (best.l3 if best else ())
+        }
+        assert set(pick.nodes or ()) == set(verdict.offer.nodes or ())
+    if judged.passed:
+        weights = np.ones((len(judged.passed), len(SCORED)))
+        expected = scores_alone(wanted.request, [verdicts[at] for at in judged.passed])
+        result = judged.scores(judged.passed, weights)
+        np.testing.assert_allclose(result.rows, expected, rtol=1e-12)
+        np.testing.assert_allclose(result.values, score.combine(expected, weights), rtol=1e-12)
