@@ -120,5 +120,5 @@ class Allocations:
                 self._uuids.get(provider, provider): {"resources": dict(resources)}
                 for provider, resources in wanted.resources.items()
             },
-            **wanted.held.consumer,
+            **(wanted.held.consumer or wanted.consumer),
         }

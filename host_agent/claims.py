@@ -6,7 +6,7 @@ wins: a server's ways and declared bandwidth belong to the L3 domains of its cel
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from host_agent.assignment import Guest, Observation
@@ -44,11 +44,13 @@ class Wanted:
     :param uuid: of the server
     :param held: what it was made from
     :param resources: all that the server shall hold, amounts by provider name or uuid
+    :param consumer: of a server that holds nothing: project, user, type, and None as generation
     """
 
     uuid: str
     held: Held
     resources: Mapping[str, Resources]
+    consumer: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

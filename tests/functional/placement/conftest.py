@@ -2,6 +2,7 @@
 """Named states of a real Placement; each docstring draws the providers."""
 
 import pytest
+from support.allocations import Host
 from support.cloud import Cloud
 from support.hosts import SETTINGS, four_nodes
 from support.placement import PlacementInProcess
@@ -63,3 +64,10 @@ def shared_compute(reported_compute):
     there["inventories"]["CUSTOM_SITE_TOKENS"] = {"total": 5}
     cloud.client.put(f"/resource_providers/{l3}/inventories", there)
     return cloud
+
+
+@pytest.fixture
+def host():
+    """Two compute nodes with our agents, and nova; drawn in :class:`support.allocations.Host`."""
+    with PlacementInProcess() as placement:
+        yield Host(placement.adapter)

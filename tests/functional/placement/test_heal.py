@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``heal`` rebuilds what ``nova-manage placement heal_allocations`` cannot: nested amounts."""
+
+import uuid
+
+import pytest
+from lxml import etree
+from nova import objects
+from nova.scheduler import utils
+from nova.virt.libvirt import config as libvirt_config
+from support.allocations import L3_PART, SPECS, running, server_on
+
+from host_agent.heal import heal_claims
+from host_agent.nova_part import nova_part
+from placement_traits.client import PlacementError
+from placement_traits.errors import CapabilityMissingError
+
+objects.register_all()
+PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+def flavor_of(extra_specs, **sizes):
+    values = {"vcpus": 1, "memory_mb": 64, "root_gb": 0, "ephemeral_gb": 0, "swap": 0, **sizes}
+    return objects.Flavor(name="f", flavorid="f", extra_specs=extra_specs, **values)
+
+
+def metadata(flavor, root_type="image"):
+    """The metadata as nova's own libvirt driver writes it."""
+    flavor_part = libvirt_config.LibvirtConfigGuestMetaNovaFlavor()
+    flavor_part.name, flavor_part.id = flavor.name, flavor.flavorid
+    flavor_part.memory, flavor_part.vcpus = flavor.memory_mb, flavor.vcpus
+    flavor_part.disk, flavor_part.ephemeral = flavor.root_gb, flavor.ephemeral_gb
+    flavor_part.swap, flavor_part.extra_specs = flavor.swap, flavor.extra_specs
+    owner = libvirt_config.LibvirtConfigGuestMetaNovaOwner()
+    owner.userid, owner.username = USER, "user"
+    owner.projectid, owner.projectname = PROJECT, "project"
+    instance = libvirt_config.LibvirtConfigGuestMetaNovaInstance()
+    instance.package, instance.name = "34.0.0", "lc"
+    instance.flavor, instance.owner = flavor_part, owner
+    if root_type:
+        instance.roottype, instance.rootid = root_type, uuid.uuid4()
+    return f"<domain><metadata>{etree.tostring(instance.format_dom()).decode()}</metadata></domain>"
+
+
+def heal(host, server, xml=None, *, dry_run=False):
+    """Run the command's inside for one server of h1."""
+    domains = {server.uuid: xml or metadata(flavor_of(SPECS))}
+    journal = None if dry_run else host.journal
+    return heal_claims(host.allocations, "h1", running(server), domains, journal)
+
+
+def test_nova_itself_cannot_heal_such_a_server(host):
+    """heal_allocations merges all that the flavor counts and puts it on the root, which has no such classes."""
+    merged = utils.resources_from_flavor_and_bfv(flavor_of(SPECS), is_bfv=False)
+    assert set(merged) >= {"CUSTOM_RDT_CLOS", "CUSTOM_LLC_WAY"}
+    server = server_on(node=1)
+    with pytest.raises(PlacementError, match="409"):
+        host.cloud.claim(server.uuid, allocations={host.cloud.uuid("h1"): dict(merged)})
+
+
+def test_a_server_that_lost_everything_gets_it_back(host):
+    server = server_on(node=1)
+    wanted = {
+        "h1": {"PCPU": 1, "MEMORY_MB": 64},
+        "h1:rdt": {"CUSTOM_RDT_CLOS": 1},
+        "h1:l3_1": L3_PART,
+    }
+    (row,) = heal(host, server)
+    assert (row["result"], row["holds"], row["should_hold"]) == ("done", {}, wanted)
+    assert host.held(server.uuid) == wanted
+    body = host.cloud.client.get(f"/allocations/{server.uuid}")
+    assert (body["project_id"], body["user_id"]) == (PROJECT, USER)
+    assert body["consumer_type"] == "INSTANCE"
+    assert [entry.action for entry in host.journal] == ["heal"]
+    assert heal(host, server) == []
+
+
+def test_novas_part_is_left_as_it_is_when_there_is_one(host):
+    server = server_on(node=1)
+    host.cloud.claim(
+        server.uuid, allocations={host.cloud.uuid("h1"): {"PCPU": 1, "MEMORY_MB": 512}}
+    )
+    (row,) = heal(host, server)
+    assert row["result"] == "done"
+    assert host.held(server.uuid) == {
+        "h1": {"PCPU": 1, "MEMORY_MB": 512},
+        "h1:rdt": {"CUSTOM_RDT_CLOS": 1},
+        "h1:l3_1": L3_PART,
+    }
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(host):
+    server = server_on(node=1)
+    (row,) = heal(host, server, dry_run=True)
+    assert row["result"] == "would"
+    assert set(row["should_hold"]) == {"h1", "h1:rdt", "h1:l3_1"}
+    assert host.held(server.uuid) == {}
+    assert host.journal == []
+
+
+def test_a_server_under_way_is_left_to_nova(host):
+    server = server_on(node=1)
+    host.busy[server.uuid] = "task rebuilding"
+    (row,) = heal(host, server)
+    assert (row["result"], row["problem"]) == ("failed", "task rebuilding")
+    assert host.held(server.uuid) == {}
+
+
+def test_what_cannot_be_counted_is_said(host):
+    flavor = flavor_of({**SPECS, "resources_OTHER:CUSTOM_FPGA": "1"})
+    (row,) = heal(host, server_on(node=1), metadata(flavor))
+    assert row["result"] == "failed"
+    assert "resources_OTHER:CUSTOM_FPGA" in row["problem"]
+
+
+@pytest.mark.parametrize("from_volume", [False, True])
+@pytest.mark.parametrize("sizes", [{}, {"root_gb": 20, "swap": 1500, "ephemeral_gb": 3}])
+@pytest.mark.parametrize(
+    "extra_specs",
+    [
+        {},
+        {"hw:cpu_policy": "dedicated"},
+        {"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"},
+        {"resources:VCPU": "0", "resources:CUSTOM_BAREMETAL": "1"},
+        {"resources:MEMORY_MB": "128"},
+    ],
+)
+def test_novas_part_is_what_nova_would_count(extra_specs, sizes, from_volume):
+    flavor = flavor_of(extra_specs, vcpus=4, **sizes)
+    xml = metadata(flavor, root_type="" if from_volume else "image")
+    theirs = utils.resources_from_flavor_and_bfv(flavor, is_bfv=from_volume)
+    assert nova_part(xml).resources == dict(theirs)
+
+
+def test_metadata_without_an_owner_is_refused():
+    with pytest.raises(CapabilityMissingError, match="does not tell its owner"):
+        nova_part(server_on(node=1).xml)
