@@ -3,7 +3,8 @@
 
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
-back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing.
+back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``heal`` makes allocations in
+Placement whole; ``device-spec`` prints lines for nova.conf.
 """
 
 import argparse
@@ -72,6 +73,20 @@ def _parser() -> argparse.ArgumentParser:
         "Not beside an agent that runs unpaused.",
     )
     release.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    heal = add(
+        "heal",
+        _heal,
+        "Give servers of this host back what they should hold in Placement (classes of service, ways, bandwidth).",
+    )
+    heal.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    specs = add(
+        "device-spec",
+        _device_spec,
+        "Print [pci]device_spec lines for nova.conf with the GPUs' links as traits.",
+    )
+    specs.add_argument(
+        "--resource-class", default="CUSTOM_GPU", help="what nova counts these devices as"
+    )
     add("doctor", _doctor, "Check what the agent needs and what disturbs it.")
     return parser
 
@@ -132,6 +147,26 @@ def _reset(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
 
 def _release(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     _show(options, console.release(conf, dry_run=options.dry_run))
+    return 0
+
+
+def _heal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    from host_agent.heal import heal
+
+    rows = heal(conf, dry_run=options.dry_run)
+    _show(options, rows)
+    return 1 if any(row["result"] == "failed" for row in rows) else 0
+
+
+def _device_spec(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    from host_agent.assembly import topology_reader
+    from placement_traits.device_spec import device_spec_lines
+
+    lines = list(device_spec_lines(topology_reader(conf)(), options.resource_class))
+    if options.format == "json":
+        _show(options, [{"device_spec": line} for line in lines])
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in lines) or "# This host has no GPUs.\n")
     return 0
 
 

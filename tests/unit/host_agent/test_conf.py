@@ -8,6 +8,7 @@ import pytest
 from host_agent import conf as agent_conf
 from host_agent.paths import HostPaths
 from host_agent.privileged import seam
+from placement_traits.errors import InvalidValueError
 
 
 def load(tmp_path: Path, text: str = "", *arguments: str) -> agent_conf.Conf:
@@ -29,6 +30,22 @@ def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
     assert (settings.rdt.be_mba_percent, settings.memory.dead_band) == (30, 0.05)
     assert conf.dry_run
     assert not conf.once
+
+
+def test_the_environment_names_the_file_and_the_command_line_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.conf").write_text("[host]\nname = other\n")
+    monkeypatch.setenv(agent_conf.CONFIG_VARIABLE, str(tmp_path / "other.conf"))
+    assert agent_conf.load([]).host.name == "other"
+    assert load(tmp_path, "[host]\nname = given\n").host.name == "given"
+
+
+def test_sockets_are_put_into_server_nodes(tmp_path: Path) -> None:
+    conf = load(tmp_path, "[host]\nchassis = 0:0,1:0,2:1,3:1\n")
+    assert agent_conf.chassis(conf) == {0: 0, 1: 0, 2: 1, 3: 1}
+    with pytest.raises(InvalidValueError, match=r"\[host\]chassis, a socket: 'zero'"):
+        agent_conf.chassis(load(tmp_path, "[host]\nchassis = zero:1\n"))
 
 
 def test_a_bad_value_is_named(tmp_path: Path) -> None:
