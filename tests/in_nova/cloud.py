@@ -7,7 +7,6 @@ every server ends on the NUMA node that nova-compute picks.
 
 import fixtures
 from nova import context, objects
-from nova.conf import CONF
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from support.hosts import four_nodes
@@ -55,7 +54,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
 
     ADMIN_API = True
     microversion = "latest"
-    ADDITIONAL_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter", "NumaExtFilter")
+    ADDITIONAL_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
 
     def setUp(self):
         super().setUp()
@@ -63,6 +62,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             cpu_dedicated_set="0-1,3-4,6-7,9-10", cpu_shared_set="2,5,8,11", group="compute"
         )
         self.flags(reserved_host_memory_mb=0)
+        self.flags(shuffle_best_same_weighed_hosts=False, group="filter_scheduler")
         self.useFixture(  # there are no disks to copy
             fixtures.MockPatch(
                 "nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off",
@@ -70,13 +70,6 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             )
         )
         self.client = PlacementClient(engine.engine()._view.adapter)
-
-    def _setup_scheduler_service(self):
-        """Nova's default filters, the two that NUMA and PCI need, then ours: the order that we document."""
-        others = [name for name in CONF.filter_scheduler.enabled_filters if name != "NumaExtFilter"]
-        self.flags(enabled_filters=[*others, *self.ADDITIONAL_FILTERS], group="filter_scheduler")
-        self.flags(shuffle_best_same_weighed_hosts=False, group="filter_scheduler")
-        return self.start_service("scheduler")
 
     # Hosts ------------------------------------------------------------------------------------------------------------
 

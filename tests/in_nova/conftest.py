@@ -20,6 +20,7 @@ import nova.tests.functional  # noqa: E402, F401
 from keystoneauth1 import adapter, session, token_endpoint  # noqa: E402
 from nova.conf import CONF  # noqa: E402
 from nova import test as nova_test  # noqa: E402
+from nova.scheduler.host_manager import HostManager  # noqa: E402
 from nova.tests.fixtures.conf import ConfFixture  # noqa: E402
 from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
@@ -28,6 +29,12 @@ from nova_numa_ext import conf as our_conf  # noqa: E402
 from nova_numa_ext.journal import Journal  # noqa: E402
 from nova_numa_ext.scheduler import engine  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
+
+
+_PLUGINS = {
+    "available_filters": "nova_numa_ext.scheduler.NumaExtFilter",
+    "weight_classes": "nova_numa_ext.scheduler.NumaExtWeigher",
+}
 
 
 def _api_paste() -> str:
@@ -41,16 +48,12 @@ def ours_enabled(monkeypatch, tmp_path):
     """Every test: our plug-ins after all of nova's; the engine looks at the test's own Placement."""
     our_conf.register_opts(CONF)
     configure, place = ConfFixture.setUp, PlacementFixture.setUp
+    load_filters = HostManager._load_filters
 
     def with_our_plugins(fixture):
         configure(fixture)
         fixture.conf.set_default("api_paste_config", _api_paste(), group="wsgi")
-        lists = {
-            "available_filters": "nova_numa_ext.scheduler.NumaExtFilter",
-            "enabled_filters": "NumaExtFilter",
-            "weight_classes": "nova_numa_ext.scheduler.NumaExtWeigher",
-        }
-        for option, ours in lists.items():
+        for option, ours in _PLUGINS.items():
             novas = fixture.conf.filter_scheduler[option]
             fixture.conf.set_default(option, [*novas, ours], group="filter_scheduler")
 
@@ -65,6 +68,9 @@ def ours_enabled(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)
+    monkeypatch.setattr(
+        HostManager, "_load_filters", lambda self: [*load_filters(self), "NumaExtFilter"]
+    )
     # Placement runs in nova's thread here and would leave its own request as the current one.
     monkeypatch.setattr(PlacementContext, "update_store", lambda _self: None)
     # It would take away what pytest has put on the test, too.

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creating servers, in every way that nova offers."""
 
+import json
 from unittest import mock
 
 from nova.conf import CONF
+from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_numa_ext.scheduler import decision, engine
+from nova_numa_ext.scheduler import engine
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, Tier
 from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
@@ -98,6 +100,54 @@ class Creating(NovaCloud):
         assert self.claims(server["id"]) == {"h1": {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}}
 
 
+class WithDevices(NovaCloud):
+    """``h1`` with a PCI device near its NUMA nodes 0 and 1, counted in Placement by nova.
+
+    ::
+
+        h1
+        ├─ h1_0000:81:00.0      CUSTOM_PCI_8086_1533 1   (nova-compute's; node 0)
+        ├─ h1_0000:81:01.0      CUSTOM_PCI_8086_1533 1   (nova-compute's; node 1)
+        ├─ h1:rdt
+        └─ h1:l3_0 … h1:l3_3
+    """
+
+    DEVICE = {"vendor_id": fakelibvirt.PCI_VEND_ID, "product_id": fakelibvirt.PCI_PROD_ID}
+    WITH_DEVICE = {**LC, "pci_passthrough:alias": "accelerator:1"}
+
+    def setUp(self):
+        super().setUp()
+        self.flags(
+            device_spec=[json.dumps(self.DEVICE)],
+            alias=[json.dumps({**self.DEVICE, "name": "accelerator"})],
+            report_in_placement=True,
+            group="pci",
+        )
+        self.flags(pci_in_placement=True, group="filter_scheduler")
+        devices = fakelibvirt.HostPCIDevicesInfo(num_pci=2, num_pfs=0, num_vfs=0)
+        self.host("h1", pci_info=devices)
+
+    def device_of(self, server):
+        """Slot of the device that Placement has allocated, which is also its node here."""
+        [device] = [name for name in self.claims(server["id"]) if name.startswith("h1_")]
+        return int(device.split(":")[2].partition(".")[0])
+
+    def test_device_l3_domain_and_cpus_are_of_one_node(self):
+        servers = [self.boot(self.WITH_DEVICE, vcpus=2) for _ in range(2)]
+        for server in servers:
+            [node] = self.nodes_of(server)
+            assert self.device_of(server) == node
+            assert f"h1:l3_{node}" in self.claims(server["id"])
+        assert {self.device_of(server) for server in servers} == {0, 1}
+
+    def test_a_server_without_a_device_stays_off_the_nodes_that_have_one(self):
+        assert self.assert_agrees(self.boot(LC), "h1") in {2, 3}
+
+    def test_two_servers_of_one_request_get_a_device_and_a_domain_each(self):
+        servers = self.boot(self.WITH_DEVICE, min_count=2, max_count=2)
+        assert {(self.device_of(s), *self.nodes_of(s)) for s in servers} == {(0, 0), (1, 1)}
+
+
 class Trouble(NovaCloud):
     """What happens to a request when we fail or know nothing: ``h1`` as :class:`NovaCloud` draws it."""
 
@@ -127,8 +177,3 @@ class Trouble(NovaCloud):
         self.flags(on_stale="refuse", group="numa_ext")
         self.boot(LC, state="ERROR")
         assert self.host_of(self.boot({})) == "h1"
-
-
-def test_the_flavor_and_the_image_are_read_in_one_place():
-    """The stories above patch :func:`decide` where the engine looks it up."""
-    assert engine.decide is decision.decide
