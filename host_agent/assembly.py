@@ -14,6 +14,7 @@ from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
+from host_agent.calibration_file import CalibrationFile
 from host_agent.controllers.throttle import mba_levels, quota_levels
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given, read_topology
@@ -63,19 +64,23 @@ class Parts:
 
 
 def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
-    """Return the function that reads this host's topology."""
+    """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones."""
     paths = agent_conf.paths(conf)
     per_node = conf.placement.bandwidth_mbps_per_node
+    calibration = CalibrationFile(paths.calibration)
     gpus = tuple(conf.host.gpu_products)
     matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
 
     chassis = agent_conf.chassis(conf)
 
     def read() -> HostTopology:
-        given = Given(chassis=chassis)
-        if per_node:
-            nodes = read_topology(paths.sys).node_ids
-            given = Given(chassis=chassis, bandwidth_mbps=dict.fromkeys(nodes, per_node))
+        seen = read_topology(paths.sys)
+        mbps = (
+            dict.fromkeys(seen.node_ids, per_node)
+            if per_node
+            else calibration.local_bandwidth_mbps(seen)
+        )
+        given = Given(chassis=chassis, bandwidth_mbps=mbps)
         return discover(paths.sys, tree(paths), given, gpus, matrix)
 
     return read

@@ -53,6 +53,14 @@ class Calibration:
             for member in profile.members
         }
 
+    def local_bandwidth_mbps(self) -> dict[int, int]:
+        """Return node -> MB/s that its memory gives to its own CPUs, for nodes that have some."""
+        return {
+            node: max(1, round(to_worker[node]))
+            for node, to_worker in self.pairs.items()
+            if node in to_worker
+        }
+
 
 def distances(topology: HostTopology) -> dict[int, dict[int, int]]:
     """Return the distances between all nodes of a host that hold memory."""
@@ -116,8 +124,8 @@ def _by_node(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, fl
     }
 
 
-class CalibratedWeights:
-    """The weights in the file as they are now; called each round, so it is read again only when it has changed.
+class CalibrationFile:
+    """What the file says now; asked each round, so it is read again only when it or the host has changed.
 
     :param path: the file
     """
@@ -125,32 +133,38 @@ class CalibratedWeights:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[object, ...] = ()
+        self._found: Calibration | None = None
         self._weights: dict[frozenset[int], dict[int, float]] = {}
 
-    def __call__(self, topology: HostTopology) -> Mapping[frozenset[int], Shares]:
+    def weights(self, topology: HostTopology) -> Mapping[frozenset[int], Shares]:
         """Return worker set -> canonical weights; empty when nothing usable is there for this host."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            self._stamp, self._weights = (), {}
-            return self._weights
-        stamp = (found.st_mtime_ns, found.st_size, topology)
-        if stamp != self._stamp:
-            self._stamp = stamp
-            self._weights = self._read(topology)
+        self._look(topology)
         return self._weights
 
-    def _read(self, topology: HostTopology) -> dict[frozenset[int], dict[int, float]]:
+    def local_bandwidth_mbps(self, topology: HostTopology) -> dict[int, int]:
+        """Return node -> MB/s that its memory gives to its own CPUs; empty when not measured on this host."""
+        self._look(topology)
+        return self._found.local_bandwidth_mbps() if self._found else {}
+
+    def _look(self, topology: HostTopology) -> None:
         try:
-            calibration = load(self._path)
-            weights = calibration.weights()
+            status = self._path.stat()
+        except OSError:
+            self._stamp, self._found, self._weights = (), None, {}
+            return
+        far = distances(topology)
+        stamp = (status.st_mtime_ns, status.st_size, far)
+        if stamp == self._stamp:
+            return
+        self._stamp, self._found, self._weights = stamp, None, {}
+        try:
+            found = load(self._path)
+            weights = found.weights()
         except (OSError, InvalidValueError) as error:
             LOG.warning("going on without calibrated bandwidths: %s", error)
-            return {}
-        if calibration.distances != distances(topology):
-            LOG.warning(
-                "%s was measured on a machine with other nodes: calibrate again", self._path
-            )
-            return {}
-        LOG.info("bandwidths of %d worker sets, measured %s", len(weights), calibration.measured)
-        return weights
+            return
+        if found.distances != far:
+            LOG.warning("%s was measured on a host with other nodes: calibrate again", self._path)
+            return
+        self._found, self._weights = found, weights
+        LOG.info("bandwidths of %d worker sets, measured %s", len(weights), found.measured)

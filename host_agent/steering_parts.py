@@ -8,7 +8,7 @@ from oslo_config import cfg
 from host_agent import conf as agent_conf
 from host_agent import steering_conf
 from host_agent.assignment import Observation
-from host_agent.calibration_file import CalibratedWeights
+from host_agent.calibration_file import CalibrationFile
 from host_agent.controllers.steering_shapes import Settings
 from host_agent.events import DomainSource
 from host_agent.foreign_balancers import Guard
@@ -47,7 +47,7 @@ def build_steering(
     return SteeringRefiner(
         build_counters(conf, source, privileged),
         choices(conf),
-        CalibratedWeights(paths.calibration),
+        CalibrationFile(paths.calibration).weights,
         Guard(paths.proc, conf.agent.resync_s),
         file=None if conf.dry_run else paths.steering,
         lost=lost,

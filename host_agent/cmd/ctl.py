@@ -4,7 +4,7 @@
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
 back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``heal`` makes allocations in
-Placement whole; ``device-spec`` prints lines for nova.conf.
+Placement whole; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths.
 """
 
 import argparse
@@ -88,6 +88,22 @@ def _parser() -> argparse.ArgumentParser:
         "--resource-class", default="CUSTOM_GPU", help="what nova counts these devices as"
     )
     add("doctor", _doctor, "Check what the agent needs and what disturbs it.")
+    calibrate = add(
+        "calibrate",
+        _calibrate,
+        "Measure the memory bandwidth between NUMA nodes, for numa_ext:memory_policy=bwap. "
+        "Run it while the host is idle: it loads all CPUs and memory, some seconds per worker set.",
+    )
+    calibrate.add_argument(
+        "--megabytes", type=int, default=0, help="memory per node, MiB; default: 4 times the L3"
+    )
+    calibrate.add_argument(
+        "--seconds", type=float, default=2.0, help="per measurement (default: 2)"
+    )
+    calibrate.add_argument(
+        "--cpus-per-node", type=int, default=0, help="CPUs that take part (default: all)"
+    )
+    calibrate.add_argument("--dry-run", action="store_true", help="measure, but keep nothing")
     return parser
 
 
@@ -167,6 +183,20 @@ def _device_spec(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
         _show(options, [{"device_spec": line} for line in lines])
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines) or "# This host has no GPUs.\n")
+    return 0
+
+
+def _calibrate(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    from host_agent import calibration_run
+    from host_agent.calibration_timing import TimingSettings
+
+    rows = calibration_run.run(
+        conf,
+        settings=TimingSettings(options.megabytes, options.seconds, options.cpus_per_node),
+        keep=not options.dry_run,
+        progress=lambda line: sys.stderr.write(f"{line}\n"),
+    )
+    _show(options, rows)
     return 0
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the memory bandwidth between the NUMA nodes of this host: BWAP's canonical tuner.
+
+For each worker set that is worth measuring (rational, one of each symmetry class) all its CPUs traverse memory at
+random that is spread evenly over all nodes, and it is measured how fast each node serves each worker: the canonical
+weights follow from that (equations 4.2 and 4.5). Each pair of nodes alone follows, whose diagonal is what one node's
+memory gives to its own CPUs: the host's capacity.
+
+Source: Gureya 2021, section 4.3.
+"""
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from host_agent.calibration_file import Calibration, distances
+from host_agent.controllers.weights import Bandwidth
+from host_agent.controllers.worker_sets import profile_sets
+from placement_traits.topology import HostTopology
+
+
+class Profiler(Protocol):
+    """Something that measures bandwidths."""
+
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+        """Return memory node -> worker -> MB/s while the CPUs of all workers read all ``nodes`` evenly."""
+
+
+def calibrate(
+    topology: HostTopology,
+    profiler: Profiler,
+    *,
+    now: datetime,
+    progress: Callable[[str], object] = lambda _line: None,
+) -> Calibration:
+    """Measure a host.
+
+    :param topology: of the host; nodes without CPUs serve memory and are no workers
+    :param now: stands in the result
+    :param progress: told before each measurement
+    """
+    far = distances(topology)
+    nodes = sorted(far)
+    with_cpus = frozenset(node for node in nodes if topology.cpus_of_node(node))
+    wanted = [one.workers for one in profile_sets(far) if one.workers <= with_cpus]
+    total = len(wanted) + len(with_cpus) * len(nodes)
+    sets = {}
+    for number, workers in enumerate(wanted, 1):
+        progress(f"[{number}/{total}] workers {_text(workers)}, memory on all nodes")
+        sets[workers] = profiler.profile(workers, nodes)
+    pairs: dict[int, dict[int, float]] = {node: {} for node in nodes}
+    for number, (worker, node) in enumerate(
+        ((worker, node) for worker in sorted(with_cpus) for node in nodes), len(wanted) + 1
+    ):
+        progress(f"[{number}/{total}] worker {worker}, memory on node {node}")
+        pairs[node][worker] = profiler.profile([worker], [node])[node][worker]
+    return Calibration(far, sets, pairs, f"{now.isoformat(timespec='seconds')} by timing")
+
+
+def default_megabytes(topology: HostTopology) -> int:
+    """Return the memory per node to traverse, MiB: several times the largest L3 cache, which would answer otherwise."""
+    largest_kb = max((domain.size_kb or 0 for domain in topology.l3_domains), default=0)
+    return max(256, 4 * largest_kb // 1024)
+
+
+def free_megabytes(node_root: Path, node: int) -> int:
+    """Return the free memory of a node, MiB.
+
+    :param node_root: ``/sys/devices/system/node``
+    :raises OSError: the node is not there
+    """
+    for line in (node_root / f"node{node}" / "meminfo").read_text().splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[2] == "MemFree:":
+            return int(words[3]) // 1024
+    return 0
+
+
+def _text(workers: Collection[int]) -> str:
+    return ",".join(map(str, sorted(workers)))

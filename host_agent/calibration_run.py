@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-ctl calibrate``: check, measure, keep, show."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from host_agent import assembly
+from host_agent import calibration_file as file
+from host_agent import conf as agent_conf
+from host_agent.calibration import calibrate, default_megabytes, free_megabytes
+from host_agent.calibration_timing import TimingProfiler, TimingSettings
+from host_agent.journal import utc_now
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.topology import HostTopology
+
+
+def run(
+    conf: agent_conf.Conf,
+    *,
+    settings: TimingSettings,
+    keep: bool,
+    progress: Callable[[str], object],
+) -> list[dict[str, Any]]:
+    """Measure this host; return one row per worker set with its weights.
+
+    :param settings: ``megabytes`` 0: chosen by the caches
+    :param keep: write the file that the agent reads
+    :raises CapabilityMissingError: a node has too little free memory, or the file cannot be written
+    """
+    topology = assembly.topology_reader(conf)()
+    paths = agent_conf.paths(conf)
+    settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
+    _check_room(conf, topology, settings.megabytes)
+    cpus = {node: topology.cpus_of_node(node) for node in topology.node_ids}
+    found = calibrate(topology, TimingProfiler(cpus, settings), now=utc_now(), progress=progress)
+    if keep:
+        try:
+            file.save(paths.calibration, found)
+        except OSError as error:
+            raise CapabilityMissingError(
+                f"{paths.calibration} cannot be written: {error.strerror}; see [agent]state_dir"
+            ) from error
+    weights = found.weights()
+    return [
+        {
+            "workers": ",".join(map(str, sorted(workers))),
+            "weights": {node: round(share, 4) for node, share in sorted(weights[workers].items())},
+            "mbps": {
+                node: {worker: round(mbps) for worker, mbps in sorted(to_worker.items())}
+                for node, to_worker in sorted(found.sets[workers].items())
+            },
+        }
+        for workers in found.sets
+    ]
+
+
+def _check_room(conf: agent_conf.Conf, topology: HostTopology, megabytes: int) -> None:
+    root = agent_conf.paths(conf).sys / "devices/system/node"
+    margin = conf.memory.margin_mb
+    for node in file.distances(topology):
+        free = free_megabytes(root, node)
+        if free < megabytes + margin:
+            raise CapabilityMissingError(
+                f"node {node} has {free} MiB free; {megabytes} are needed and {margin} stay free "
+                "([memory]margin_mb): choose less with --megabytes"
+            )
