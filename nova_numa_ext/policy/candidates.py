@@ -60,7 +60,7 @@ class Rank(NamedTuple):
     6. L3 domains in which the other tier lives (LC beside BE)
     7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu_placement.preference`)
     8. most free ways, then 9. most free bandwidth: servers spread over domains until none is empty
-    10. lowest cache ids, then 11. lowest provider uuids: never left to chance
+    10. lowest cache ids, 11. lowest GPU addresses, then 12. lowest provider uuids: never left to chance
     """
 
     fallback_cpus: int
@@ -73,6 +73,7 @@ class Rank(NamedTuple):
     ways_free: int
     bandwidth_free_mbps: int
     l3_ids: tuple[int, ...]
+    gpu_addresses: tuple[str, ...]
     providers: tuple[str, ...]
 
     def loses_to(self, better: "Rank") -> Reason:
@@ -141,6 +142,7 @@ def order(
             -sum([d.ways.free for d in places if d.ways]),
             -sum([d.bandwidth_mbps.free for d in places if d.bandwidth_mbps]),
             tuple(sorted([domain.l3_id for domain in places])),
+            chosen.addresses if chosen else (),
             candidate.providers,
         )
         kept.append(Ranked(candidate, rank, chosen))

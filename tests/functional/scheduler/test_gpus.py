@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers with GPUs on a Minsky: real Placement, real nova scheduler, nova's own PCI filter."""
+
+import pytest
+from nova import exception, objects
+from nova.conf import CONF
+
+from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import gpus as scheduler_gpus
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import GPU_COMM_TRAITS, GpuLink
+from placement_traits.topology import Gpu, GpuEdge
+from placement_traits.tree import L3State
+from tests.support.hosts import four_nodes
+
+ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
+MINSKY = four_nodes(
+    gpus=tuple(Gpu(address, node) for address, node in zip(ADDRESSES, (0, 0, 2, 2), strict=True)),
+    gpu_links=(
+        GpuEdge(ADDRESSES[0], ADDRESSES[1], GpuLink.NV2),
+        GpuEdge(ADDRESSES[2], ADDRESSES[3], GpuLink.NV2),
+    ),
+)
+TOPO = {"numa_ext:gpu_policy": "topo"}
+
+
+def child(cloud, host, name, *, trait, **resources):
+    """Add a provider as nova-compute makes it for a device; returns its uuid."""
+    [(resource, total)] = resources.items()
+    if resource.startswith("CUSTOM_"):
+        cloud.placement.put(f"/resource_classes/{resource}")
+    body = {"name": f"{host.host}_{name}", "parent_provider_uuid": host.uuid}
+    uuid = cloud.placement.post("/resource_providers", body)["uuid"]
+    path = f"/resource_providers/{uuid}"
+    cloud.placement.put(
+        f"{path}/inventories",
+        {"resource_provider_generation": 0, "inventories": {resource: {"total": total}}},
+    )
+    cloud.placement.put(f"{path}/traits", {"resource_provider_generation": 1, "traits": [trait]})
+    return uuid
+
+
+def pools(providers, busy=()):
+    """What nova-compute reports of its free PCI devices: a pool for each."""
+    return objects.PciDevicePoolList(
+        objects=[
+            objects.PciDevicePool(
+                vendor_id="10de",
+                product_id="15f9",
+                numa_node=0 if address < "0000:60" else 2,
+                count=0 if address in busy else 1,
+                tags={
+                    "dev_type": "type-PCI",
+                    "address": address,
+                    "resource_class": "CUSTOM_GPU",
+                    "rp_uuid": uuid,
+                },
+            )
+            for address, uuid in providers.items()
+        ]
+    )
+
+
+class Minskys:
+    """Hosts with four GPUs each, counted by nova; :meth:`job` boots a server with some of them."""
+
+    def __init__(self, cloud):
+        self.cloud = cloud
+        self.providers = {}
+        self.places = {}
+
+    def add(self, name, **changes):
+        host = self.cloud.host(name, agent=False, **changes)
+        self.providers[name] = {
+            address: child(
+                self.cloud, host, address, trait="COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1
+            )
+            for address in ADDRESSES
+        }
+        host.pci_device_pools = pools(self.providers[name])
+        self.places |= {uuid: address for address, uuid in self.providers[name].items()}
+        self.cloud.publish(name, MINSKY)
+
+    def job(self, gpus, comm=0, policy="topo", min_utility=0.0, **specs):
+        """Boot a server; returns its host and its GPUs' positions there."""
+        extra_specs = {
+            "numa_ext:gpu_policy": policy,
+            "numa_ext:gpu_comm": str(comm),
+            "numa_ext:min_utility": str(min_utility),
+            **specs,
+        }
+        request = objects.InstancePCIRequest(
+            request_id="11111111-1111-1111-1111-111111111111",
+            count=gpus,
+            spec=[{"resource_class": "CUSTOM_GPU"}],
+            alias_name="gpu",
+        )
+        asked = objects.RequestSpec(
+            pci_requests=objects.InstancePCIRequests(requests=[request]), requested_resources=[]
+        )
+        asked.generate_request_groups_from_pci_requests()
+        [(host, _)] = self.cloud.boot(
+            extra_specs,
+            pci_requests=asked.pci_requests,
+            requested_resources=asked.requested_resources,
+        )
+        allocated = self.cloud.placement.get(f"/allocations/{self.cloud.last_servers[0]}")
+        taken = {self.places[uuid] for uuid in allocated["allocations"] if uuid in self.places}
+        self._compute_takes(host, taken)
+        return host, tuple(sorted(ADDRESSES.index(address) for address in taken))
+
+    def _compute_takes(self, name, taken):
+        [host] = [node for node in self.cloud.hosts.computes if node.host == name]
+        free = {
+            pool.tags["address"] for pool in host.pci_device_pools.objects if pool.count
+        } - taken
+        host.pci_device_pools = pools(self.providers[name], busy=set(ADDRESSES) - free)
+
+    def end(self, server, name, *positions):
+        """Delete a server."""
+        self.cloud.placement.delete(f"/allocations/{server}")
+        [host] = [node for node in self.cloud.hosts.computes if node.host == name]
+        busy = {p.tags["address"] for p in host.pci_device_pools.objects if not p.count}
+        host.pci_device_pools = pools(
+            self.providers[name], busy=busy - {ADDRESSES[position] for position in positions}
+        )
+
+
+@pytest.fixture
+def minskys(cloud, nova_configuration):
+    nova_configuration.set("pci_in_placement", True, "filter_scheduler")
+    found = Minskys(cloud)
+    found.add("h1")
+    return found
+
+
+@pytest.mark.parametrize(("policy", "gpus"), [("pack", (0, 1)), ("spread", (0, 2))])
+def test_f_000_14_policies_choose_the_devices_that_are_claimed(minskys, policy, gpus):
+    """F-000-14, F-000-21: ``pack`` claims a linked pair, ``spread`` one GPU of each socket."""
+    assert minskys.job(2, policy=policy) == ("h1", gpus)
+
+
+def test_f_000_15_a_job_goes_to_the_other_socket_than_one_that_disturbs_it(minskys):
+    """F-000-15: J1 of table 7 does not go beside J0 though that would mend a broken socket."""
+    assert minskys.job(1, comm=4) == ("h1", (0,))
+    assert minskys.job(1, comm=4) == ("h1", (2,))
+
+
+def test_jobs_that_do_not_communicate_fill_a_socket_first(minskys):
+    assert minskys.job(1) == ("h1", (0,))
+    assert minskys.job(1) == ("h1", (1,))
+
+
+def test_f_000_15_a_placement_below_the_minimum_is_refused_and_says_what_is_needed(minskys, capsys):
+    """F-000-15: with GPUs 0 and 3 left between two jobs that disturb, J3 waits for a whole socket."""
+    minskys.job(1, comm=4)
+    minskys.job(1, comm=4)
+    cloud = minskys.cloud
+    with pytest.raises(exception.NoValidHost):
+        minskys.job(2, comm=4, policy="topo_p", min_utility=0.5)
+    [refused] = [h for h in cloud.entries("filter")[-1]["details"] if h["reasons"]]
+    terms = [reason["term"] for reason in refused["reasons"]]
+    assert terms == [
+        "gpu_utility_below_minimum",
+        "gpu_communication",
+        "gpu_interference",
+        "gpu_fragmentation",
+        "gpu_needed",
+        "gpu_postponed",
+    ]
+    assert refused["reasons"][0]["value"] == pytest.approx(1 / 6, abs=1e-3)
+    [server] = cloud.last_servers
+    assert explain_command.main([server, "--journal", str(cloud.journal_path)]) == 0
+    told = capsys.readouterr().out
+    assert "the best GPUs it offers have utility 0.167, numa_ext:min_utility is 0.5" in told
+    assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.66" in told
+    assert "when the jobs on 0000:21:00.0 end" in told
+    assert "numa_ext:gpu_policy=topo_p would wait" in told
+
+
+def test_f_000_15_it_is_placed_when_a_socket_is_whole_again(minskys):
+    """F-000-15: after the job on one socket has ended."""
+    minskys.job(1, comm=4)
+    [first] = minskys.cloud.last_servers
+    minskys.job(1, comm=4)
+    minskys.end(first, "h1", 0)
+    assert minskys.job(2, comm=4, policy="topo_p", min_utility=0.5) == ("h1", (0, 1))
+
+
+def test_what_an_agent_tells_of_older_servers_counts_like_own_picks(minskys, nova_configuration):
+    """After a restart of nova-scheduler, or for servers of another one, only the agent knows who disturbs whom."""
+    minskys.job(1)  # of its own it would be harmless
+    busy = {0: L3State(frozenset({GPU_COMM_TRAITS[4]}))}
+    minskys.cloud.publish("h1", MINSKY, busy)
+    engine.use(engine.Engine(CONF, minskys.cloud.view, None))
+    assert minskys.job(1, comm=4) == ("h1", (2,))
+
+
+def test_f_000_21_the_weigher_prefers_the_host_with_the_better_set(minskys, nova_configuration):
+    """F-000-21: one host has a whole socket left, the other one GPU per socket."""
+    minskys.add("h2")
+    for gpus in (1, 1):
+        minskys.job(gpus, policy="spread", comm=4, **{"numa_ext:interference_class": "sheep"})
+    used = {
+        name: [p.tags["address"] for p in host.pci_device_pools.objects if not p.count]
+        for name, host in ((h.host, h) for h in minskys.cloud.hosts.computes)
+    }
+    assert sum(map(len, used.values())) == 2
+    host, gpus = minskys.job(2, comm=4)
+    assert gpus in ((0, 1), (2, 3))
+    [entry] = minskys.cloud.entries("weigh")[-1:]
+    best, other = (score["terms"]["gpu"] for score in entry["scores"])
+    assert best >= other
+    assert entry["scores"][0]["node"] == host
+
+
+def test_the_explanation_names_gpus_and_terms(minskys, capsys):
+    minskys.job(2, comm=4)
+    cloud = minskys.cloud
+    explain_command.main([cloud.last_servers[0], "--journal", str(cloud.journal_path)])
+    told = capsys.readouterr().out
+    assert "GPUs 0000:21:00.0 0000:22:00.0 (NUMA node 0, utility 0.66" in told
+    assert "loses on gpu=" in told
+
+
+def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
+    """A guest on node 2 gets its vGPU from a GPU there: nova itself has no affinity for vGPUs."""
+    host = cloud.host("h1", agent=False, used={0: (2, 0), 1: (2, 0), 3: (2, 0)})
+    parents = [f"pci_{address.replace(':', '_').replace('.', '_')}" for address in ADDRESSES]
+    places = {child(cloud, host, name, trait="OWNER_NOVA", VGPU=2): name for name in parents}
+    cloud.publish("h1", MINSKY)
+    cloud.boot({**TOPO, "resources:VGPU": "1", "hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"})
+    taken = cloud.placement.get(f"/allocations/{cloud.last_servers[0]}")["allocations"]
+    assert [places[uuid] for uuid in taken if uuid in places] == ["pci_0000_61_00_0"]
+
+
+def test_a_request_without_devices_is_not_looked_at(cloud, monkeypatch):
+    cloud.host("h1", MINSKY)
+    monkeypatch.setattr(scheduler_gpus, "gpu_map", lambda _view: 1 / 0)
+    assert cloud.boot({"numa_ext:tier": "BE"}) == [("h1", [])]
+
+
+def rules(nova_configuration, **options):
+    for name, value in options.items():
+        nova_configuration.set(name, value, "numa_ext")
+    return scheduler_gpus.rules(CONF)
+
+
+def test_f_000_10_the_three_weights_are_options_and_count_by_their_ratio(nova_configuration):
+    """F-000-10: weights that are normalised."""
+    found = rules(nova_configuration, gpu_communication_weight=2.0, gpu_interference_weight=0.0)
+    assert found.options.communication == pytest.approx(2 / 3)
+    assert found.options.fragmentation == pytest.approx(1 / 3)
+
+
+def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(nova_configuration, tmp_path):
+    """F-000-07: the 95th percentile of five runs; what the file does not name stays built in."""
+    path = tmp_path / "profiles.yaml"
+    runs = "[10, 10, 10, 10, 10]"
+    path.write_text(
+        f"train:\n  pack_s: {runs}\n  beside_s:\n    comm-4: [11, 12, 15, 12, 12]\n"
+        f"comm-3:\n  pack_s: {runs}\n"
+    )
+    store = rules(nova_configuration, gpu_profiles=str(path)).store
+    assert store.slowdown("train", "comm-4") == pytest.approx(1.5)
+    assert store.slowdown("comm-3", "comm-4") == 1.0
+    assert store.slowdown("comm-4", "comm-4") == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gpu_profiles": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
+        (
+            {f"gpu_{n}_weight": 0.0 for n in ("communication", "interference", "fragmentation")},
+            "one of them > 0",
+        ),
+    ],
+)
+def test_a_mistake_in_the_options_is_logged_and_scheduling_goes_on(
+    nova_configuration, caplog, options, sentence
+):
+    with pytest.raises(InvalidValueError, match=sentence):
+        rules(nova_configuration, **options)
+    assert scheduler_gpus.planner(CONF) is not None
+    assert sentence in caplog.text
