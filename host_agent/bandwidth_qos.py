@@ -240,10 +240,10 @@ class BandwidthQos:
 
     def _decide(self, view: View, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
-        self._colour(view, readings)
         self._fed = self._sources.fed
         before = self._state
         if not self._fed:
+            self._colour(view, readings)
             self._rest()
             return
         seen = observe(view, readings, self._traffic, self._legal)
@@ -251,6 +251,7 @@ class BandwidthQos:
         self._state = decision.state
         if decision.changes:
             self._enforce(view)
+        self._colour(view, readings)
         self._tell(view, before, decision)
 
     def _rest(self) -> None:
