@@ -175,6 +175,15 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
     ],
     RDT: [
         cfg.BoolOpt("enabled", default=True, help="Partition cache and memory bandwidth."),
+        cfg.StrOpt(
+            "backend",
+            choices=["resctrl", "pqos"],
+            default="resctrl",
+            help="What writes the kernel's resctrl files: the agent itself, or Intel's libpqos for sites that allow "
+            "nothing else. libpqos takes every class of service of the host, so it works only where no other software, "
+            "libvirt included, has groups; it needs the Python package pqos 4.5.0 and libpqos 4. To change it, run "
+            "numa-host-agent-ctl reset before.",
+        ),
         cfg.IntOpt(
             "be_mba_percent",
             default=50,
@@ -385,6 +394,7 @@ def paths(conf: cfg.ConfigOpts) -> HostPaths:
         resctrl=Path(conf.host.resctrl),
         libvirt_pids=Path(conf.libvirt_host.pid_dir),
         state=Path(conf.agent.state_dir),
+        rdt_backend=conf.rdt.backend,
     )
 
 

@@ -14,6 +14,7 @@ class HostPaths:
     :param resctrl: mount point of resctrl
     :param libvirt_pids: folder of libvirt's pid files, ``NAME.pid`` each
     :param state: folder of the agent's own journal, state and pause mark
+    :param rdt_backend: what writes resctrl: ``resctrl`` (we ourselves) or ``pqos`` (libpqos)
     """
 
     proc: Path = Path("/proc")
@@ -21,6 +22,7 @@ class HostPaths:
     resctrl: Path = Path("/sys/fs/resctrl")
     libvirt_pids: Path = Path("/run/libvirt/qemu")
     state: Path = Path("/var/lib/numa-host-agent")
+    rdt_backend: str = "resctrl"
 
     @property
     def journal(self) -> Path:

@@ -71,7 +71,7 @@ class Guard:
         reading, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         command = [sys.executable, "-m", __name__, f"--after={self._after_s}"]
-        command += [f"--charge={_in_charge(self._paths)}"]
+        command += [f"--charge={_in_charge(self._paths)}", f"--backend={self._paths.rdt_backend}"]
         command += [f"--{name}={getattr(self._paths, name)}" for name in _PLACES]
         # A session of its own: what the agent's terminal or supervisor sends to its group does not reach it.
         self._process = subprocess.Popen(command, stdin=reading, start_new_session=True)
@@ -110,12 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Guard the agent that started this process; standard input is its pipe."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--after", type=float, required=True, help="seconds without a sign of life")
+    parser.add_argument("--backend", required=True, help="see [rdt]backend")
     parser.add_argument("--charge", required=True, help="who is in charge, see the lock file")
     for name in _PLACES:
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    paths = HostPaths(**{name: getattr(given, name) for name in _PLACES})
+    places = {name: getattr(given, name) for name in _PLACES}
+    paths = HostPaths(**places, rdt_backend=given.backend)
 
     def silent() -> None:
         LOG.warning("no sign of life of the agent for %g s", given.after)

@@ -6,7 +6,6 @@ Every thread of a server's process belongs into its group, emulator, IO and vhos
 for the same server, and a thread left in root would fill the ways that root shares with everybody.
 """
 
-import os
 from collections.abc import Sequence
 
 from host_agent.controllers.rdt_partition import (
@@ -28,14 +27,20 @@ from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.memory import RootMemory
+from host_agent.rdt.pqos_files import PqosFiles
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX, BandwidthControl, BandwidthUnit
+from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 
 
 def tree(paths: HostPaths) -> Resctrl:
-    """Return the resctrl tree of a host."""
+    """Return the resctrl tree of a host, by the backend that the operator has chosen.
+
+    libpqos is started by the first change, so looking needs neither it nor rights.
+    """
+    if paths.rdt_backend == "pqos":
+        return Resctrl(PqosFiles(paths.state, paths.proc))
     return Resctrl(OsFiles(str(paths.resctrl)))
 
 
@@ -155,13 +160,11 @@ def _set_level(resctrl: Resctrl, control: BandwidthControl, level: GroupLevel) -
 
 def foreign_groups(paths: HostPaths) -> int:
     """Count the control groups of other software; each holds a class of service."""
-    fixed = {"info", "mon_groups", "mon_data"}
     try:
-        with os.scandir(paths.resctrl) as entries:
-            found = {entry.name for entry in entries if entry.is_dir()}
-    except OSError:
+        names = tree(paths).control_groups()
+    except ResctrlError:
         return 0  # nothing is mounted
-    return sum(not name.startswith(GROUP_PREFIX) for name in found - fixed)
+    return sum(not name.startswith(GROUP_PREFIX) for name in names if name != ROOT_GROUP)
 
 
 def release(paths: HostPaths, write: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ The tree must be mounted and nobody else's: all groups in it are removed.
 import argparse
 import json
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ from typing import Final
 
 from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
 from host_agent.rdt.files import RESCTRL_ROOT
-from tests.conformance import kernel_cases, library_cases
+from host_agent.rdt.pqos_files import PqosFiles
+from tests.conformance import kernel_cases, library_cases, pqos_cases
 from tests.conformance.bench import Bench, Case, NotApplicableError
 from tests.conformance.world import ModelWorld, OsWorld, World, closing_world
 
@@ -73,13 +75,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--root", default=RESCTRL_ROOT, help="mount point, or `model` for the in-process model"
     )
     parser.add_argument("--profile", choices=sorted(PROFILES), default=LINUX_6_12.version)
+    parser.add_argument(
+        "--backend",
+        choices=("resctrl", "pqos"),
+        default="resctrl",
+        help="pqos: only the cases of the library, through libpqos",
+    )
     parser.add_argument("--json", help="file for the results")
     parser.add_argument("--only", default="", help="part of the names of the cases to run")
     given = parser.parse_args(arguments)
     profile = PROFILES[given.profile]
-    world: World = ModelWorld(profile) if given.root == "model" else OsWorld(given.root, profile)
+    cases = CASES
+    if given.root == "model":
+        world: World = ModelWorld(profile)
+    elif given.backend == "pqos":
+        cases = (*library_cases.CASES, *pqos_cases.CASES)
+        state = tempfile.TemporaryDirectory(prefix="numa-ext-pqos-")  # goes with the process
+        world = OsWorld(given.root, profile, PqosFiles(Path(state.name), Path("/proc")))
+    else:
+        world = OsWorld(given.root, profile)
     found = []
-    for result in results([case for case in CASES if given.only in case.__name__], world):
+    for result in results([case for case in cases if given.only in case.__name__], world):
         found.append(result)
         print(f"{result.outcome:8} {result.case} {result.reason}".rstrip(), flush=True)  # noqa: T201
     if given.json:

@@ -18,6 +18,7 @@ from host_agent.hostmodel.resctrl_profiles import KernelProfile
 from host_agent.hostmodel.resctrl_shape import INTEL, Shape
 from host_agent.hostmodel.resctrl_threads import ThreadTable
 from host_agent.rdt.files import OsFiles, ResctrlFiles
+from host_agent.rdt.pqos_files import PqosFiles
 
 
 class Process(Protocol):
@@ -39,12 +40,13 @@ class Process(Protocol):
 
 
 class World(Protocol):
-    """A tree with a kernel's behaviour, and processes."""
+    """A tree with a kernel's behaviour, and processes; not all backends tell the kernel's reasons."""
 
     files: ResctrlFiles
     proc: str
     profile: KernelProfile
     own_tid: int | None
+    kernel_speaks: bool
 
     def process(self) -> Process:
         """Start a process of one thread, in root."""
@@ -88,6 +90,7 @@ class ModelWorld:
     """The in-process model, with a table of threads and a small /proc."""
 
     own_tid: int | None = None
+    kernel_speaks = True
 
     def __init__(self, profile: KernelProfile, shape: Shape = INTEL, limbo_s: float = 0.0) -> None:
         self._table = ThreadTable([1000])
@@ -107,6 +110,45 @@ class ModelWorld:
             for tid in (process / "task").iterdir():
                 self._table.end(int(tid.name))
             shutil.rmtree(process)
+
+
+class ModelLibrary:
+    """What libpqos does to a tree, on the model: at its start it takes every class of service."""
+
+    def __init__(self, model: ResctrlModel) -> None:
+        self._model = model
+        for number in range(1, model.shape.usable_closids):
+            if f"COS{number}" not in model.directories(""):
+                model.mkdir(f"COS{number}")
+
+    def _write(self, number: int, file: str, data: str) -> None:
+        self._model.write(f"COS{number}/{file}" if number else file, data)
+
+    def set_masks(self, resource: str, domain: int, number: int, masks: tuple[int, ...]) -> None:
+        kinds = ("CODE", "DATA") if len(masks) > 1 else ("",)
+        lines = (f"{resource}{kind}:{domain}={m:x}\n" for kind, m in zip(kinds, masks, strict=True))
+        self._write(number, "schemata", "".join(lines).rstrip("\n") + "\n")
+
+    def set_bandwidth(self, domain: int, number: int, value: int) -> None:
+        self._write(number, "schemata", f"MB:{domain}={value}\n")
+
+    def move(self, tid: int, number: int) -> None:
+        self._write(number, "tasks", f"{tid}\n")
+
+    def threads(self, number: int) -> set[int]:
+        path = f"COS{number}/tasks" if number else "tasks"
+        return set(map(int, self._model.read(path).split()))
+
+
+class PqosModelWorld(ModelWorld):
+    """The model behind the pqos backend."""
+
+    kernel_speaks = False
+
+    def __init__(self, profile: KernelProfile, shape: Shape, state: Path) -> None:
+        super().__init__(profile, shape)
+        model = self.model
+        self.files = PqosFiles(state, Path("/proc"), lambda: ModelLibrary(model), model)
 
 
 @dataclass(slots=True)
@@ -207,8 +249,11 @@ def _start_thread() -> tuple[threading.Thread, threading.Event, int]:
 class OsWorld:
     """A mounted tree, a kernel's or one served by FUSE, and real processes."""
 
-    def __init__(self, root: str, profile: KernelProfile) -> None:
-        self.files: ResctrlFiles = OsFiles(root)
+    def __init__(
+        self, root: str, profile: KernelProfile, files: ResctrlFiles | None = None
+    ) -> None:
+        self.files: ResctrlFiles = files or OsFiles(root)
+        self.kernel_speaks = files is None
         self.proc = "/proc"
         self.profile = profile
         self.own_tid: int | None = threading.get_native_id()

@@ -38,6 +38,7 @@ from .settings import HostConfig, Settings
 from .terminal import Progress
 
 PACKAGES = (
+    "intel-cmt-cat",
     "kmod",
     "libvirt-clients",
     "libvirt-daemon",

@@ -26,8 +26,8 @@ LOCAL_COMPUTE_PACKAGES = (
     "qemu-system-x86",
     "qemu-utils",
 )
-# Functional tests serve a model of resctrl by FUSE.
-TEST_PACKAGES = ("fuse3", "libfuse3-3")
+# Functional tests serve a model of resctrl by FUSE; the agent's second RDT backend is libpqos.
+TEST_PACKAGES = ("fuse3", "intel-cmt-cat", "libfuse3-3")
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _LISTS = Path("/var/lib/apt/lists")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only the pqos backend has to do."""
+
+import tempfile
+from pathlib import Path
+
+from host_agent.rdt.pqos_files import PqosFiles
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import GROUP_PREFIX
+from placement_traits.errors import ConflictError
+from tests.conformance.bench import Bench, Case, NotApplicableError, expect
+
+
+def _backend(bench: Bench) -> PqosFiles:
+    if not isinstance(bench.files, PqosFiles):
+        raise NotApplicableError("not the pqos backend")
+    return bench.files
+
+
+def it_refuses_to_start_beside_groups_of_others(bench: Bench) -> None:
+    files = _backend(bench)
+    files.mkdir(GROUP_PREFIX + "a")  # it has started
+    files.rmdir(GROUP_PREFIX + "a")
+    tree = files._tree
+    tree.rmdir("COS2")  # make room, for libpqos leaves none
+    tree.mkdir("qemu-1-stranger")
+    before = tree.directories("")
+    with tempfile.TemporaryDirectory(prefix="numa-ext-pqos-") as state:
+        fresh = PqosFiles(Path(state), Path("/proc"), files._start, tree)
+        try:
+            Resctrl(fresh).create_group(GROUP_PREFIX + "a")
+        except ConflictError as error:
+            expect("qemu-1-stranger" in str(error), True, str(error))
+        else:
+            raise AssertionError("it started beside a stranger")
+    expect(tree.directories(""), before, "groups")
+    tree.rmdir("qemu-1-stranger")
+    tree.mkdir("COS2")
+
+
+def a_lost_file_of_names_costs_nothing_that_runs(bench: Bench) -> None:
+    """Then no class is ours; what is in them is given back when they are used again."""
+    files = _backend(bench)
+    group, again = GROUP_PREFIX + "a", GROUP_PREFIX + "b"
+    bench.resctrl.create_group(group)
+    process = bench.process()
+    bench.executor.move_process(group, "", process.pid)
+    cache = bench.capabilities.l3[0]
+    bench.resctrl.write_schemata(group, {cache.name: {bench.domains[0]: 0b11}})
+    files._names.keep({})
+    expect(bench.groups(), [], "our groups")
+    bench.resctrl.create_group(again)
+    expect(process.pid in bench.tasks(""), True, "the thread is in root")
+    expect(bench.values(again, cache.name)[bench.domains[0]], cache.cbm_mask, "a new class's ways")
+
+
+CASES: tuple[Case, ...] = (
+    it_refuses_to_start_beside_groups_of_others,
+    a_lost_file_of_names_costs_nothing_that_runs,
+)
