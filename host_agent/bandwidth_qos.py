@@ -398,9 +398,8 @@ class BandwidthQos:
         title = self._titles().get(server, "")
         self._journal.write(Entry(action, result, server, title, **more))
         self._count(action, result)
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         what = more.get("what") or more.get("measured") or {}
-        self._actions.append({"time": now, "server": server, "action": action, "what": what})
+        self._actions.append({"time": _now(), "server": server, "action": action, "what": what})
 
     def _titles(self) -> dict[str, str]:
         lcs = {lc.uuid: lc.title for lc in self._view.lcs}
@@ -434,6 +433,7 @@ class BandwidthQos:
                 "slo_p99_us": lc.slo_p99_us,
                 "p99_us": reading.p99_us if (reading := heard.readings.get(lc.uuid)) else None,
                 "samples": reading.samples if reading else 0,
+                "window_s": self._settings.feed.window_s,
                 "colour": heard.colours[lc.uuid].name.lower() if lc.uuid in heard.colours else None,
                 "feed": _plain(told[lc.uuid]) if lc.uuid in told else {},
                 "problem": problems.get(lc.uuid, ""),
@@ -449,7 +449,13 @@ class BandwidthQos:
             for be in self._view.bes
         }
         phase = state.phase.value if self._fed else "rest"
-        status = {"phase": phase, "lcs": lcs, "bes": bes, "actions": list(self._actions)}
+        status = {
+            "time": _now(),
+            "phase": phase,
+            "lcs": lcs,
+            "bes": bes,
+            "actions": list(self._actions),
+        }
         self._store.save(Kept(state.wanted, self._fed, status))
 
     def samples(self) -> Iterator[Sample]:
@@ -471,6 +477,10 @@ class BandwidthQos:
             who = (uuid, titles.get(uuid, ""))
             yield "numa_ext_server_traffic_mbps", (*who, "local"), traffic.local_mbps
             yield "numa_ext_server_traffic_mbps", (*who, "total"), traffic.total_mbps
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _plain(told: Any) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from host_agent import assembly, cpus
+from host_agent import assembly, cpus, qos_store
 from host_agent import conf as agent_conf
 from host_agent.assignment import Guest
 from host_agent.events import LibvirtSource
@@ -39,8 +39,10 @@ def status(conf: agent_conf.Conf) -> list[dict[str, Any]]:
     groups = _Groups(resctrl)
     reasons = last_decisions(conf)
     source.close()
+    told = qos_store.load(paths.slo).told
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
+        | {"slo": qos_store.of_server(told, guest.uuid)}
         for guest in sorted(observation.guests, key=lambda found: found.workload.title)
     ]
 
@@ -172,7 +174,14 @@ def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
         rows = () if found else status(conf)
         now = next((row for row in rows if server in (row["uuid"], row["server"])), None)
         return {"server": server, "decision": None, "actions": found, "now": now}
-    return {"server": server, "decision": found[newest], "actions": found[newest + 1 :]}
+    told = qos_store.load(agent_conf.paths(conf).slo).told
+    slo = qos_store.of_server(told, found[newest].get("server", ""))
+    return {
+        "server": server,
+        "decision": found[newest],
+        "actions": found[newest + 1 :],
+        **({"slo": slo} if slo else {}),
+    }
 
 
 def told(story: Mapping[str, Any]) -> str:
@@ -185,6 +194,9 @@ def told(story: Mapping[str, Any]) -> str:
         lines.append("because")
         lines += [f"  {reason}" for reason in decision.get("reasons", ())]
         lines += [f"  {decision['problem']}"] if decision.get("problem") else []
+    if story.get("slo"):
+        lines.append("bandwidth, as the agent last told")
+        lines += [f"  {key}: {_cell(value)}" for key, value in story["slo"].items()]
     now = story.get("now")
     if now:
         lines.append(f"{now['server']}, never decided about, as it is now:")

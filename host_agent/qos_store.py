@@ -51,6 +51,21 @@ def _wanted(entry: Any) -> Wanted:
     return Wanted(int(entry["level"]), found)
 
 
+def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
+    """Return what the console shows of a server: state of its objective or level, phase, last actions; else nothing."""
+    for kind in ("lcs", "bes"):
+        entry = told.get(kind, {}).get(uuid)
+        if entry is not None:
+            mine = [
+                f"{action['time']} {action['action']}"
+                for action in told.get("actions", ())
+                if action.get("server") == uuid
+            ]
+            shown = {key: value for key, value in entry.items() if key != "name"}
+            return {**shown, "phase": told.get("phase"), "actions": mine, "told": told.get("time")}
+    return {}
+
+
 class QosStore:
     """The file; any thread may write.
 

@@ -23,7 +23,7 @@ from host_agent.journal import Entry
 from host_agent.loop import Agent
 from host_agent.metrics import METRICS
 from host_agent.privileged.shapes import GroupLevel, PartitionPlace
-from host_agent.qos_store import QosStore, load
+from host_agent.qos_store import QosStore, load, of_server
 from host_agent.refining import Refiners
 from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.observer import Observer
@@ -459,6 +459,10 @@ def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
     assert told["lcs"][lc.uuid]["slo_p99_us"] == 1000
     assert told["bes"][be.uuid]["level"] == 10
     assert [action["action"] for action in told["actions"]][:1] == ["violated"]
+    shown = of_server(told, lc.uuid)
+    assert (shown["phase"], shown["window_s"]) == ("heal", 3.0)
+    assert shown["actions"][0].endswith("violated")
+    assert of_server(told, "nobody") == {}
     names = {
         name for name, labels, _ in bench.qos.samples() if len(labels) == len(METRICS[name].labels)
     }

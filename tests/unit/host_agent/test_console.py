@@ -12,6 +12,7 @@ from host_agent import assembly, console
 from host_agent.cmd import ctl
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.only_one import only_one
+from host_agent.qos_store import Kept, QosStore
 from host_agent.rdt.shapes import Actual, GroupState
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -134,3 +135,21 @@ def test_reset_keeps_the_journals_configured_size(host: Host, run: Run, tmp_path
     journal.write_text(" " * (1 << 20))
     run("reset")
     assert journal.with_name("journal.jsonl.1").exists()
+
+
+def test_status_and_explain_show_how_an_objective_stands(
+    host: Host, run: Run, tmp_path: Path
+) -> None:
+    server = host.boot(Server("lc", BE_SPECS))
+    journal = FileJournal(tmp_path / "state/journal.jsonl")
+    journal.write(Entry("decide", Result.NOTED, server.uuid, "lc"))
+    journal.close()
+    reading = {"name": "lc", "colour": "red", "p99_us": 1200.0, "slo_p99_us": 1000}
+    action = {"time": "T", "server": server.uuid, "action": "violated", "what": {}}
+    told = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
+    QosStore(tmp_path / "state/slo.json").save(Kept(told=told))
+    (row,) = json.loads(run("status", "-f", "json")[1])
+    assert (row["slo"]["colour"], row["slo"]["phase"]) == ("red", "heal")
+    _, text = run("explain", "lc")
+    assert "colour: red" in text
+    assert "T violated" in text
