@@ -2,55 +2,54 @@
 """What the agent needs on this host and what disturbs it: each finding says what is, and what to do."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from host_agent import conf as agent_conf
+from host_agent.assembly import topology_reader
 from host_agent.events import LibvirtSource
 from host_agent.paths import HostPaths
 from host_agent.privileged import seam
-from host_agent.privileged.partitions import foreign_groups, tree
+from host_agent.privileged.partitions import tree
 from host_agent.rdt.errors import ResctrlUnavailableError
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
+from host_agent.workloads import parse
+from nova_numa_ext.findings import Finding, Level, verdict
 from placement_traits.errors import NumaExtError
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    GOOD = "good"
-    DEGRADED = "degraded"  # something works less well; the rest does
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One checked thing."""
-
-    check: str
-    level: Level
-    detail: str
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """For a table."""
-        return {"check": self.check, "level": self.level.value, "detail": self.detail}
 
 
 def check(conf: agent_conf.Conf) -> list[Finding]:
     """Check everything."""
     paths = agent_conf.paths(conf)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        lambda: _agent(paths),
         lambda: _libvirt(conf, paths),
         _rights,
         lambda: _rdt(paths),
+        lambda: _bandwidth(conf),
         lambda: _numa_balancing(paths),
         lambda: _numad(paths),
+        lambda: _same_pages(conf, paths),
         lambda: _huge_pages(paths),
+        lambda: _nova_conf(conf),
         lambda: _placement(conf),
+        lambda: _nova(conf),
     )
     return [finding for one in checks for finding in one()]
+
+
+def _agent(paths: HostPaths) -> Iterator[Finding]:
+    if paths.paused.exists():
+        text = f"paused ({paths.paused} exists): numa-host-agent-ctl resume"
+        yield Finding("agent", Level.DEGRADED, text)
+        return
+    try:
+        pid = paths.lock.read_text().strip()
+        running = "numa-host-agent" in (paths.proc / pid / "cmdline").read_text()
+    except OSError:
+        running = False
+    advice = "does not run: systemctl start numa-host-agent"
+    yield verdict("agent", running, "runs", advice)
 
 
 def _libvirt(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
@@ -92,10 +91,28 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
     yield Finding("rdt", Level.GOOD, f"{', '.join(words)}, {found.num_closids} classes")
     if not found.l3:
         yield Finding("rdt L3 CAT", Level.DEGRADED, "latency-critical servers cannot have ways")
-    foreign = foreign_groups(paths)
+    foreign = _foreign(resctrl)
     if foreign:
-        text = f"{foreign} groups of other software hold a class of service each and are left alone"
+        text = (
+            f"{', '.join(foreign)}: made by other software, left alone; each holds a class of service, and where its "
+            "ways overlap an LC server is not exclusive. Remove them if nobody needs them"
+        )
         yield Finding("rdt foreign groups", Level.DEGRADED, text)
+
+
+def _foreign(resctrl: Resctrl) -> list[str]:
+    groups = resctrl.control_groups()
+    return [name for name in groups if name != ROOT_GROUP and not name.startswith(GROUP_PREFIX)]
+
+
+def _bandwidth(conf: agent_conf.Conf) -> Iterator[Finding]:
+    known = conf.placement.bandwidth_mbps_per_node
+    yield verdict(
+        "memory bandwidth",
+        bool(known),
+        f"{known} MB/s per node",
+        "not known, so Placement cannot count it: set [placement]bandwidth_mbps_per_node",
+    )
 
 
 def _numa_balancing(paths: HostPaths) -> Iterator[Finding]:
@@ -123,6 +140,40 @@ def _numad(paths: HostPaths) -> Iterator[Finding]:
     yield Finding("numad", Level.GOOD, "does not run")
 
 
+def _same_pages(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
+    folder = paths.sys / "kernel/mm/ksm"
+    try:
+        merging = (folder / "run").read_text().strip() == "1"
+    except OSError:
+        yield Finding("kernel samepage merging", Level.GOOD, "not in this kernel")
+        return
+    if not merging:
+        yield Finding("kernel samepage merging", Level.GOOD, "off")
+        return
+    open_to_it = _mergeable(conf)
+    which = f" It may merge pages of {', '.join(open_to_it)}." if open_to_it else ""
+    text = (
+        "on: it joins pages of servers on different nodes, against placement and isolation."
+        f"{which} systemctl disable --now ksmtuned ksm; echo 2 > {folder / 'run'}"
+    )
+    yield Finding("kernel samepage merging", Level.DEGRADED, text)
+
+
+def _mergeable(conf: agent_conf.Conf) -> list[str]:
+    """Titles of managed servers whose memory KSM may merge; empty when libvirt does not answer."""
+    source = LibvirtSource(conf.libvirt_host.uri)
+    try:
+        found = [
+            parse(domain.xml, domain.activity, manage_untagged=conf.agent.manage_untagged)
+            for domain in source.domains()
+        ]
+    except NumaExtError:
+        return []  # told by the check of libvirt
+    finally:
+        source.close()
+    return sorted(w.title for w in found if w.request is not None and w.domain.mergeable)
+
+
 def _huge_pages(paths: HostPaths) -> Iterator[Finding]:
     file = paths.sys / "kernel/mm/transparent_hugepage/enabled"
     try:
@@ -131,7 +182,30 @@ def _huge_pages(paths: HostPaths) -> Iterator[Finding]:
         yield Finding("transparent huge pages", Level.DEGRADED, "not in this kernel")
         return
     value = text.partition("[")[2].partition("]")[0]
-    yield Finding("transparent huge pages", Level.GOOD, value)
+    yield verdict(
+        "transparent huge pages",
+        value != "never",
+        value,
+        "never: page tables of servers are larger and moves slower; "
+        f"echo madvise > {file} is enough",
+    )
+
+
+def _nova_conf(conf: agent_conf.Conf) -> Iterator[Finding]:
+    from nova_numa_ext import nova_conf
+
+    files = [file for file in map(Path, conf.host.nova_conf) if file.exists()]
+    if not files:
+        text = f"none of {', '.join(conf.host.nova_conf)} is there: set [host]nova_conf"
+        yield Finding("nova.conf", Level.DEGRADED, text)
+        return
+    try:
+        novas = nova_conf.read(files)
+        has_gpus = bool(topology_reader(conf)().gpus)
+    except NumaExtError as error:
+        yield Finding("nova.conf", Level.DEGRADED, str(error))
+        return
+    yield from nova_conf.compute(novas, conf.placement.cell_packing, has_gpus)
 
 
 def _placement(conf: agent_conf.Conf) -> Iterator[Finding]:
@@ -147,3 +221,18 @@ def _placement(conf: agent_conf.Conf) -> Iterator[Finding]:
         yield Finding("placement", Level.BROKEN, str(error))
         return
     yield Finding("placement", Level.GOOD, "answers")
+
+
+def _nova(conf: agent_conf.Conf) -> Iterator[Finding]:
+    """Nova is asked before an allocation is moved or healed."""
+    if not conf.placement.enabled or not conf.placement.rehome:
+        return
+    from host_agent.nova_api import NovaApi
+    from host_agent.report import make_adapter
+
+    try:
+        NovaApi(make_adapter(conf, "compute")).check()
+    except NumaExtError as error:
+        yield Finding("nova API", Level.DEGRADED, f"allocations are not re-homed: {error}")
+        return
+    yield Finding("nova API", Level.GOOD, "answers")

@@ -47,6 +47,10 @@ class NovaApi:
             return f"status {known['status']}"
         return self._migrating(server)
 
+    def check(self) -> None:
+        """Ask something that only these rights allow; errors as of :meth:`why_busy`."""
+        self._get("/os-migrations?limit=1")
+
     def _migrating(self, server: str) -> str:
         body = self._get(f"/os-migrations?instance_uuid={server}")
         if body is None:

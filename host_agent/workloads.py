@@ -89,6 +89,7 @@ class Domain:
     :param hostdevs: VFIO devices: PCI addresses, ``mdev-UUID``, ``interface-TYPE``
     :param huge_pages: backed by a hugetlb pool
     :param locked: its memory is locked (``<locked/>``) or encrypted
+    :param mergeable: the kernel may merge its pages with equal ones of others (no ``<nosharepages/>``)
     :param serial_controller: it has a virtio-serial controller, so that ports can be plugged into it
     :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt has not said it
     """
@@ -104,6 +105,7 @@ class Domain:
     hostdevs: tuple[str, ...] = ()
     huge_pages: bool = False
     locked: bool = False
+    mergeable: bool = True
     serial_controller: bool = False
     ports: Mapping[str, str] = field(default_factory=dict)
 
@@ -226,6 +228,7 @@ def _domain(root: ET.Element) -> Domain:
         huge_pages=backing is not None and backing.find("hugepages") is not None,
         locked=(backing is not None and backing.find("locked") is not None)
         or root.find("launchSecurity") is not None,
+        mergeable=backing is None or backing.find("nosharepages") is None,
         serial_controller=root.find("devices/controller[@type='virtio-serial']") is not None,
         ports=dict(_ports(root)),
     )

@@ -11,10 +11,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from host_agent import conf as agent_conf
 from host_agent import console
+from nova_numa_ext.findings import Level
 from placement_traits.errors import NumaExtError
 
 
@@ -79,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
         "Give servers of this host back what they should hold in Placement (classes of service, ways, bandwidth).",
     )
     heal.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    topology = add("topology", _topology, "Draw this host as the agent sees it.")
+    topology.add_argument("--svg", type=Path, help="write a drawing to this file instead")
     specs = add(
         "device-spec",
         _device_spec,
@@ -174,6 +178,21 @@ def _heal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     return 1 if any(row["result"] == "failed" for row in rows) else 0
 
 
+def _topology(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+    from host_agent.assembly import topology_reader
+    from placement_traits.draw import draw_text
+    from placement_traits.draw_svg import draw_svg
+
+    found, name = topology_reader(conf)(), conf.host.name or ""
+    if options.svg:
+        options.svg.write_text(draw_svg(found, name))
+    elif options.format == "json":
+        sys.stdout.write(found.to_json(2) + "\n")
+    else:
+        sys.stdout.write(draw_text(found, name))
+    return 0
+
+
 def _device_spec(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     from host_agent.assembly import topology_reader
     from placement_traits.device_spec import device_spec_lines
@@ -205,7 +224,7 @@ def _doctor(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
 
     findings = doctor.check(conf)
     _show(options, [finding.row for finding in findings])
-    return 1 if any(finding.level is doctor.Level.BROKEN for finding in findings) else 0
+    return 1 if any(finding.level is Level.BROKEN for finding in findings) else 0
 
 
 if __name__ == "__main__":

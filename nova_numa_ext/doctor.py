@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examines a cloud over Placement and Nova: what is missing for our parts to work, one line per thing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nova_numa_ext import nova_conf
+from nova_numa_ext.findings import Finding, Level, verdict
+from nova_numa_ext.request import InvalidRequestError, concerns_us, parse
+from placement_traits import names
+from placement_traits.client import MICROVERSION, PlacementClient
+from placement_traits.errors import NumaExtError
+from placement_traits.fleet import FleetSnapshot, HostView
+from placement_traits.names import RdtTrait, TierTrait
+
+_CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
+
+
+class Doctor:
+    """One examination.
+
+    :param compute: openstacksdk's compute proxy
+    :param placement: Placement
+    """
+
+    def __init__(self, compute: Any, placement: PlacementClient) -> None:
+        self._compute = compute
+        self._placement = placement
+
+    def examine(
+        self, read_fleet: Callable[[], FleetSnapshot], files: Sequence[Path] = ()
+    ) -> list[Finding]:
+        """Check everything.
+
+        :param read_fleet: reads the whole fleet
+        :param files: nova-scheduler's configuration, when it is at hand
+        """
+        found = list(self._placement_answers())
+        if found[0].level is Level.BROKEN:
+            return found
+        fleet = read_fleet()
+        found += self._api()
+        found += self._agents(fleet)
+        found += [one for host in _by_name(fleet) for one in _host(host)]
+        found += self._flavors()
+        if files:
+            domains = sum(len(host.l3) for host in fleet.hosts.values())
+            found += nova_conf.scheduler(nova_conf.read(files), domains)
+        return found
+
+    def _placement_answers(self) -> Iterator[Finding]:
+        try:
+            known = {
+                c["name"] for c in self._placement.get("/resource_classes")["resource_classes"]
+            }
+        except NumaExtError as error:
+            yield Finding("Placement", Level.BROKEN, str(error))
+            return
+        yield Finding("Placement", Level.GOOD, f"answers with {MICROVERSION}")
+        missing = [name for name in names.RESOURCE_CLASSES if name not in known]
+        yield verdict(
+            "resource classes",
+            not missing,
+            "all known",
+            f"{', '.join(missing)} unknown: no agent has reported yet, and nova-scheduler fails on flavors that ask "
+            "for them; start numa-host-agent on a compute host",
+            Level.BROKEN,
+        )
+
+    def _api(self) -> Iterator[Finding]:
+        newest = self._compute.get_endpoint_data().max_microversion
+        yield verdict(
+            "Nova",
+            newest is not None and tuple(newest) >= _CHECKED_SPECS,
+            "checks extra specs",
+            "is older than compute API 2.86 and takes misspelt extra specs: see openstack numa flavor check",
+        )
+
+    def _agents(self, fleet: FleetSnapshot) -> Iterator[Finding]:
+        reporting = {host.name for host in fleet.hosts.values()}
+        computes = {h.name for h in self._compute.hypervisors(details=True) if h.state == "up"}
+        silent = sorted(computes - reporting)
+        yield verdict(
+            "agents",
+            not silent,
+            f"{len(reporting)} hosts report",
+            f"no agent reports on {', '.join(silent)}: LC servers do not go there, BE servers are not managed; start "
+            "numa-host-agent there and see numa-host-agent-ctl doctor",
+        )
+
+    def _flavors(self) -> Iterator[Finding]:
+        wrong = 0
+        for flavor in self._compute.flavors(details=True, get_extra_specs=True, is_public=None):
+            specs = dict(flavor.extra_specs or {})
+            if not concerns_us(specs):
+                continue
+            try:
+                parse(specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
+            except InvalidRequestError as error:
+                wrong += 1
+                yield Finding(f"flavor {flavor.name}", Level.BROKEN, str(error))
+        if not wrong:
+            yield Finding("flavors", Level.GOOD, "all that concern us are valid")
+
+
+def _by_name(fleet: FleetSnapshot) -> list[HostView]:
+    return sorted(fleet.hosts.values(), key=lambda host: host.name)
+
+
+def _host(host: HostView) -> Iterator[Finding]:
+    problems = [problem for problem in _host_problems(host) if problem]
+    if not problems:
+        yield Finding(f"host {host.name}", Level.GOOD, f"{len(host.l3)} L3 domains")
+    for problem in problems:
+        yield Finding(f"host {host.name}", Level.DEGRADED, problem)
+
+
+def _host_problems(host: HostView) -> Iterator[str]:
+    if TierTrait.LC not in host.traits:
+        yield (
+            "takes no LC servers: [rdt]enabled is false there"
+            if RdtTrait.L3_CAT in host.traits
+            else "takes no LC servers: no L3 cache allocation; is resctrl mounted there?"
+        )
+    if not host.l3:
+        yield "shows no L3 domain: neighbours and bandwidth are not known"
+        return
+    if all(domain.bandwidth_mbps is None for domain in host.l3):
+        yield "offers no memory bandwidth: set [placement]bandwidth_mbps_per_node there"
+    full = [d.l3_id for d in host.l3 if d.bandwidth_mbps and d.bandwidth_mbps.free < 0]
+    if full:
+        domains = ", ".join(map(str, full))
+        yield f"more bandwidth is used than there is in L3 domains {domains}: migrate servers away"
