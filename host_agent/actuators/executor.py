@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from host_agent import cpus
+from host_agent.actuators.partition_news import Classes, class_changes, shared_classes
 from host_agent.assignment import (
     Assignment,
     Decision,
@@ -52,6 +53,8 @@ class _Partitioned:
     key: object
     at: float
     places: Mapping[str, PartitionPlace]
+    shared: Classes
+    good: bool
 
 
 class Executor:
@@ -224,6 +227,9 @@ class Executor:
             return {}
         if report.problem:
             self._fail(None, "partition", report.problem)
+        elif report.writes and last and last.good and last.key == key and not self._dry_run:
+            LOG.warning("others have changed RDT groups; put right: %s", "; ".join(report.writes))
+            self._done(None, "repair", what={"writes": report.writes})
         elif report.writes:
             self._done(None, "partition", what={"writes": report.writes})
         else:
@@ -231,7 +237,10 @@ class Executor:
         for place in report.places:
             self._tell_place(observation.get(place.uuid), place, report.problem)
         places = {place.uuid: place for place in report.places}
-        self._partitioned = _Partitioned(key, now, places)
+        shared = shared_classes(wishes, report.places)
+        for news in class_changes(last.shared if last else shared, shared):
+            self._done(None, news.change, what={"group": news.group, "servers": news.servers})
+        self._partitioned = _Partitioned(key, now, places, shared, not report.problem)
         self._placed(places)
         return places
 

@@ -8,6 +8,7 @@ shared.
 import errno
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -592,3 +593,34 @@ def test_the_agent_never_leaves_the_cpus_it_was_started_on(bench: Bench) -> None
     seen = bench.round().observation
     assert own_threads.quiet_cpus(seen, frozenset({2, 3})) == {2}
     assert own_threads.quiet_cpus(seen, frozenset({3})) == {3}, "there is no other"
+
+
+def test_groups_that_others_have_changed_are_put_right_and_told(
+    make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=0.0)))
+    bench.host.boot(lc())
+    bench.round()
+    bench.round()
+    assert bench.told("repair") == []
+    bench.host.wishes = ()  # somebody has undone it
+    bench.round()
+    bench.round()
+    assert [entry.what for entry in bench.told("repair")] == [{"writes": ("changed",)}]
+    assert "others have changed RDT groups; put right: changed" in caplog.text
+
+
+def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_says_so(
+    make_bench: Callable[..., Bench],
+) -> None:
+    for wanted in (False, True):
+        choices = RdtSettings(cpu_time_fallback=wanted, verify_s=1e9)
+        bench = make_bench(settings=Settings(rdt=choices))
+        bench.host.topology = replace(bench.host.topology, rdt=None)
+        for cpu, node in ((1, 0), (3, 1), (5, 2), (7, 3)):
+            bench.host.boot(lc(cpu, node))
+        server = bench.host.boot(be())
+        bench.round()
+        bench.round()
+        assert bench.host.cpu_levels == ({server.uuid: 50} if wanted else {})
+        assert len(bench.told("throttle")) == (1 if wanted else 0)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which best-effort servers have begun or ended to share a class of service: news for journal and metrics."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from host_agent.privileged.shapes import PartitionPlace, PartitionWish
+from placement_traits.names import Tier
+
+Classes = Mapping[str, frozenset[str]]
+"""Class of service -> best-effort servers that share it; those with one server are left out."""
+
+
+class Change(StrEnum):
+    """How a class has changed, as actions of the journal and the metrics."""
+
+    MERGED = "merge"
+    SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassChange:
+    """A class that best-effort servers have begun or ended to share."""
+
+    change: Change
+    group: str
+    servers: tuple[str, ...]
+
+
+def shared_classes(wishes: Iterable[PartitionWish], places: Iterable[PartitionPlace]) -> Classes:
+    """Return the classes that several best-effort servers share."""
+    best_effort = {wish.uuid for wish in wishes if wish.tier == Tier.BE}
+    found: dict[str, set[str]] = {}
+    for place in places:
+        if place.uuid in best_effort and place.group:
+            found.setdefault(place.group, set()).add(place.uuid)
+    return {group: frozenset(uuids) for group, uuids in found.items() if len(uuids) > 1}
+
+
+def class_changes(before: Classes, after: Classes) -> list[ClassChange]:
+    """List who has come to share a class, and who shares none any more."""
+    merged = [
+        ClassChange(Change.MERGED, group, tuple(sorted(servers)))
+        for group, servers in sorted(after.items())
+        if servers - before.get(group, frozenset())
+    ]
+    sharing = frozenset[str]().union(*after.values())
+    split = [
+        ClassChange(Change.SPLIT, group, tuple(sorted(alone)))
+        for group, servers in sorted(before.items())
+        if (alone := servers - sharing)
+    ]
+    return merged + split

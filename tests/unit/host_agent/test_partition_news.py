@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who shares a class of service is told when it begins and ends."""
+
+from host_agent.actuators.partition_news import (
+    Change,
+    ClassChange,
+    Classes,
+    class_changes,
+    shared_classes,
+)
+from host_agent.privileged.shapes import PartitionPlace, PartitionWish
+
+
+def classes(**members: str) -> Classes:
+    """Class -> letters of its servers."""
+    wishes = [PartitionWish(u, "BE", (0,), (), (), True) for text in members.values() for u in text]
+    places = [
+        PartitionPlace(uuid, group, "", False, (), 0, "")
+        for group, text in members.items()
+        for uuid in text
+    ]
+    critical = PartitionWish("L", "LC", (0,), (), (), True)
+    return shared_classes(
+        [*wishes, critical], [*places, PartitionPlace("L", "x", "", True, (), 0, "")]
+    )
+
+
+def test_only_best_effort_servers_that_share_count() -> None:
+    assert classes(x="ab", y="c") == {"x": {"a", "b"}}
+    assert classes(x="a") == {}
+
+
+def test_a_merge_and_a_split_are_told_once() -> None:
+    apart, together = classes(x="a", y="b"), classes(x="ab")
+    assert class_changes(apart, together) == [ClassChange(Change.MERGED, "x", ("a", "b"))]
+    assert class_changes(together, together) == []
+    assert class_changes(together, apart) == [ClassChange(Change.SPLIT, "x", ("a", "b"))]
+
+
+def test_a_third_server_is_news_and_the_two_that_stay_are_not() -> None:
+    two, three = classes(x="ab"), classes(x="abc")
+    assert class_changes(two, three) == [ClassChange(Change.MERGED, "x", ("a", "b", "c"))]
+    assert class_changes(three, two) == [ClassChange(Change.SPLIT, "x", ("c",))]
