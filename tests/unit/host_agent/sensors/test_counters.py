@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From totals to IPC, misses and stalls: multiplexing, what cannot be, sources and their order."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from host_agent.assignment import Observation
+from host_agent.controllers.steering_shapes import Counters
+from host_agent.hostmodel.sensor import ModelSensor
+from host_agent.privileged.shapes import ThreadCount
+from host_agent.sensors.counters import (
+    Differences,
+    FirstOf,
+    LibvirtCounters,
+    ModelledCounters,
+    NoCounters,
+    PerfCounters,
+    Readings,
+    ToldOnce,
+)
+from host_agent.sensors.observer import Observer
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, Server
+
+SECOND = 1_000_000_000
+
+
+def count(
+    tid: int = 1,
+    cycles: int = 0,
+    instructions: int = 0,
+    misses: int = 0,
+    stalls: int = 0,
+    *,
+    enabled: int = SECOND,
+    running: int | None = None,
+    uuid: str = "a",
+) -> ThreadCount:
+    ran = enabled if running is None else running
+    return ThreadCount(uuid, tid, enabled, ran, cycles, instructions, misses, stalls)
+
+
+ZERO = count(enabled=0)
+
+
+def difference(
+    before: Sequence[ThreadCount], now: Sequence[ThreadCount], seconds: float = 1.0
+) -> Counters | None:
+    differences = Differences()
+    differences.since(before, 100.0)
+    return differences.since(now, 100.0 + seconds).get("a")
+
+
+def test_the_figures_of_all_vcpus_are_taken_together() -> None:
+    before = [count(1, enabled=0), count(2, enabled=0)]
+    now = [count(1, 1000, 2000, 20, 300), count(2, 3000, 2000, 20, 500)]
+    assert difference(before, now, 2.0) == Counters(ipc=1.0, mpi=0.01, stall_rate=200.0)
+
+
+def test_a_shared_counter_is_scaled_to_the_whole_time() -> None:
+    now = count(1, 1000, 500, 10, 100, running=SECOND // 4)
+    assert difference([ZERO], [now]) == Counters(ipc=0.5, mpi=0.02, stall_rate=400.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        (ZERO, count(1, 1000, 500, 10, 100, running=SECOND // 1000), None),  # hardly counted
+        (count(1, 9, 9, 9, 9, enabled=SECOND), ZERO, None),  # ran backwards
+        (ZERO, count(1, 100, 99_999, 10, 10), Counters(None, 10 / 99_999, 10.0)),  # IPC of 1000
+        (ZERO, count(1, 1000, 100, 5000, 10), Counters(0.1, None, 10.0)),  # more misses than work
+        (ZERO, count(1, 100, 100, 1, 5000), Counters(1.0, 0.01, None)),  # stalled longer than on
+        (ZERO, count(1, 1000, 500, -1, -1), Counters(0.5, None, None)),  # not counted by this CPU
+        (ZERO, ZERO, Counters(None, None, 0.0)),  # slept
+    ],
+)
+def test_what_cannot_be_is_not_measured(
+    before: ThreadCount, now: ThreadCount, found: Counters | None
+) -> None:
+    measured = difference([before], [now])
+    assert measured == found
+
+
+def test_a_server_with_a_new_thread_is_not_measured_this_time() -> None:
+    differences = Differences()
+    differences.since([ZERO], 1.0)
+    assert differences.since([count(1, 9, 9), count(2, 9, 9)], 2.0) == {}
+    later = [count(1, 19, 19, enabled=2 * SECOND), count(2, 19, 19, enabled=2 * SECOND)]
+    assert differences.since(later, 3.0)["a"].ipc == 1.0
+
+
+class Host:
+    """One running server on a fake host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fake = FakeHost(four_nodes())
+        self.server = self.fake.boot(
+            Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"), {0: 512}
+        )
+        observer = Observer(self.fake, self.fake, lambda: self.fake.topology, folder)
+        self.seen = observer.observe(full=True, relist=True)
+        self.tids = [1101, 1102]
+
+    def count(self, cycles: int, enabled: int) -> None:
+        self.fake.counts = tuple(
+            count(tid, cycles, cycles, enabled=enabled, uuid=self.server.uuid) for tid in self.tids
+        )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_vcpu_threads_are_counted_and_no_others(host: Host) -> None:
+    perf = PerfCounters(host.fake)
+    host.count(0, 0)
+    perf.read(host.seen, 1.0)
+    host.count(1000, SECOND)
+    found = perf.read(host.seen, 2.0)
+    assert host.fake.counted == [(host.server.uuid, (1101, 1102))]
+    assert (found.source, found.counters[host.server.uuid].ipc) == ("perf", 1.0)
+
+
+def test_libvirt_counts_where_perf_cannot(host: Host) -> None:
+    host.fake.count_problem = "this machine has no hardware performance counters"
+    source = FirstOf(PerfCounters(host.fake), LibvirtCounters(host.fake.perf_totals))
+    found = source.read(host.seen, 1.0)
+    assert found.source == ""
+    assert "no hardware" in found.problem
+    assert "enabled_perf_events" in found.problem
+    totals = {"cpu_cycles": 0, "instructions": 0, "stalled_cycles_backend": 0}
+    host.fake.libvirt_counts = {host.server.uuid: totals}
+    source.read(host.seen, 2.0)
+    more = {"cpu_cycles": 4000, "instructions": 2000, "stalled_cycles_backend": 1000}
+    host.fake.libvirt_counts = {host.server.uuid: more}
+    found = source.read(host.seen, 4.0)
+    assert found.source == "libvirt"
+    assert found.counters[host.server.uuid] == Counters(0.5, None, 250.0), "per vCPU"
+
+
+@dataclass
+class Script:
+    readings: Iterator[Readings] = field(default_factory=lambda: iter(()))
+
+    def read(self, observation: Observation, now_s: float) -> Readings:
+        return next(self.readings)
+
+
+def test_counters_that_come_and_go_are_told_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    none, some = Readings(problem="no PMU"), Readings(source="perf")
+    source = ToldOnce(Script(iter([none, none, some, some, none])))
+    with caplog.at_level(logging.INFO):
+        for second in range(5):
+            source.read(host.seen, float(second))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
+    assert "no PMU" in caplog.records[0].getMessage()
+
+
+def test_the_model_answers_for_managed_servers_and_says_that_it_is_one(host: Host) -> None:
+    source = ModelledCounters(ModelSensor, lambda _seen: {})
+    found = source.read(host.seen, 1.0)
+    assert "modelled" in found.source
+    counters = found.counters[host.server.uuid]
+    assert counters.ipc is not None
+    assert 0.1 < counters.ipc < 4.0
+
+
+def test_counting_can_be_turned_off(host: Host) -> None:
+    assert NoCounters().read(host.seen, 1.0) == Readings()

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured bandwidths: which sets are measured, what the file holds, and the timing on this very machine."""
+
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from host_agent import calibration_file, calibration_run
+from host_agent import conf as agent_conf
+from host_agent.calibration import calibrate, default_megabytes
+from host_agent.calibration_file import CalibrationFile
+from host_agent.calibration_timing import TimingProfiler, TimingSettings
+from host_agent.cmd import ctl
+from host_agent.controllers.weights import Bandwidth
+from host_agent.discovery.sysfs import read_topology
+from host_agent.hostmodel.published import CANONICAL_A, CANONICAL_B
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.presets import load
+from placement_traits.topology import HostTopology
+from tests.support.hosts import four_nodes
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+OPTERON = load("opteron-6272-8-nodes").topology
+CLUSTER_ON_DIE = load("xeon-e5-2660v4-cod").topology
+
+
+@dataclass
+class Counting:
+    """A profiler that reads published traffic counters instead of a machine."""
+
+    published: dict[tuple[int, ...], tuple[float, ...]]
+    asked: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
+
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+        self.asked.append((frozenset(workers), tuple(nodes)))
+        row = self.published.get(tuple(sorted(workers)), (1.0,) * 16)
+        return {node: dict.fromkeys(workers, 100.0 * row[node]) for node in nodes}
+
+
+@pytest.mark.parametrize(
+    ("topology", "tables"), [(OPTERON, CANONICAL_A), (CLUSTER_ON_DIE, CANONICAL_B)]
+)
+def test_f_004_05_published_counters_give_the_published_weights(
+    topology: HostTopology, tables: dict[tuple[int, ...], tuple[float, ...]]
+) -> None:
+    """F-004-05, replayed: the rows of Tables 4.2 and 4.3 within 0.1 percentage points, for every set measured."""
+    profiler = Counting(tables)
+    weights = calibrate(topology, profiler, now=NOW).weights()
+    measured = {workers for workers, _ in profiler.asked}
+    rows = {frozenset(w): row for w, row in tables.items() if frozenset(w) in measured}
+    assert rows
+    for workers, row in rows.items():
+        for node, percent in enumerate(row):
+            assert 100 * weights[workers][node] == pytest.approx(percent, abs=0.1)
+    assert all(sum(one.values()) == pytest.approx(1.0) for one in weights.values())
+
+
+def test_f_004_06_symmetric_sets_are_measured_once_and_irrational_ones_never() -> None:
+    profiler = Counting({})
+    found = calibrate(four_nodes(), profiler, now=NOW)
+    spread = [workers for workers, nodes in profiler.asked if len(nodes) == 4]
+    assert spread == [frozenset({0}), frozenset({0, 1}), frozenset({0, 1, 2}), frozenset(range(4))]
+    weights = found.weights()
+    assert {frozenset({n}) for n in range(4)} <= set(weights), "the others have theirs by symmetry"
+    assert frozenset({2, 3}) in weights
+    assert frozenset({0, 3}) not in weights, "nobody is ever put on two far nodes"
+
+
+def test_nodes_without_cpus_serve_memory_and_do_not_work() -> None:
+    topology = four_nodes()
+    topology = replace(topology, cores=tuple(c for c in topology.cores if c.node != 3))
+    profiler = Counting({})
+    found = calibrate(topology, profiler, now=NOW)
+    assert all(3 not in workers for workers, _ in profiler.asked)
+    assert set(found.pairs[3]) == {0, 1, 2}
+    assert 3 not in found.local_bandwidth_mbps()
+
+
+def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    found = calibrate(four_nodes(), Counting({(0,): (4.0, 2.0, 2.0, 2.0)}), now=NOW)
+    calibration_file.save(tmp_path / "c.json", found)
+    assert calibration_file.load(tmp_path / "c.json") == found
+    file = CalibrationFile(tmp_path / "c.json")
+    assert file.weights(four_nodes())[frozenset({0})] == pytest.approx(
+        {0: 0.4, 1: 0.2, 2: 0.2, 3: 0.2}
+    )
+    assert file.weights(four_nodes())[frozenset({3})][3] == pytest.approx(0.4)
+    assert file.local_bandwidth_mbps(four_nodes()) == {0: 400, 1: 100, 2: 100, 3: 100}
+
+
+def test_a_new_calibration_is_read_while_the_agent_runs(tmp_path: Path) -> None:
+    file = CalibrationFile(tmp_path / "c.json")
+    assert file.weights(four_nodes()) == {}
+    calibration_file.save(tmp_path / "c.json", calibrate(four_nodes(), Counting({}), now=NOW))
+    assert file.weights(four_nodes())
+    (tmp_path / "c.json").unlink()
+    assert file.weights(four_nodes()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "a file of calibrate"),
+        ('{"version": 7}', "version: 7"),
+        ('{"version": 1, "measured": "x", "distances": {}, "sets": [3], "pairs": {}}', "calibrate"),
+    ],
+)
+def test_a_file_that_is_none_is_told_once_and_not_used(
+    tmp_path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "c.json").write_text(text)
+    file = CalibrationFile(tmp_path / "c.json")
+    for _round in range(3):
+        assert file.weights(four_nodes()) == {}
+    assert len(caplog.records) == 1
+    assert said in caplog.text
+
+
+def test_another_machines_file_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calibration_file.save(tmp_path / "c.json", calibrate(four_nodes(), Counting({}), now=NOW))
+    with caplog.at_level(logging.WARNING):
+        assert CalibrationFile(tmp_path / "c.json").weights(OPTERON) == {}
+    assert "other nodes" in caplog.text
+
+
+def test_the_traversal_is_larger_than_the_caches() -> None:
+    assert default_megabytes(four_nodes()) == 256
+    large = four_nodes()
+    caches = tuple(replace(domain, size_kb=262_144) for domain in large.l3_domains)
+    assert default_megabytes(replace(large, l3_domains=caches)) == 1024
+
+
+def test_f_004_05_timing_runs_to_completion_on_this_machine() -> None:
+    topology = read_topology(Path("/sys"))
+    cpus = {node: topology.cpus_of_node(node) for node in topology.node_ids}
+    profiler = TimingProfiler(cpus, TimingSettings(16, 0.05, cpus_per_node=2, batch_lines=4096))
+    found = calibrate(topology, profiler, now=NOW)
+    assert all(mbps > 1 for row in found.pairs.values() for mbps in row.values())
+    assert all(sum(one.values()) == pytest.approx(1.0) for one in found.weights().values())
+
+
+def test_a_node_that_does_not_exist_is_named() -> None:
+    profiler = TimingProfiler({0: (0,)}, TimingSettings(16, 0.05))
+    with pytest.raises(CapabilityMissingError, match="node 900"):
+        profiler.profile([0], [900])
+
+
+def conf(folder: Path) -> Path:
+    file = folder / "agent.conf"
+    file.write_text(f"[agent]\nstate_dir = {folder}\n[placement]\nenabled = false\n")
+    return file
+
+
+def test_the_command_measures_keeps_and_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["--megabytes=16", "--seconds=0.05", "--cpus-per-node=1", "-f", "json"]
+    given = [f"--config-file={conf(tmp_path)}", "calibrate", *quick]
+    assert ctl.main([*given, "--dry-run"]) == 0
+    assert not (tmp_path / "calibration.json").exists()
+    capsys.readouterr()
+    assert ctl.main(given) == 0
+    shown = capsys.readouterr()
+    (first, *_) = json.loads(shown.out)
+    assert sum(first["weights"].values()) == pytest.approx(1.0, abs=0.001)
+    assert shown.err.startswith("[1/")
+    topology = read_topology(Path("/sys"))
+    assert CalibrationFile(tmp_path / "calibration.json").weights(topology)
+
+
+def test_too_much_memory_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    loaded = agent_conf.load([f"--config-file={conf(tmp_path)}"])
+    with pytest.raises(CapabilityMissingError, match=r"node 0 has \d+ MiB free; 99999999 are"):
+        calibration_run.run(
+            loaded, settings=TimingSettings(99_999_999), keep=False, progress=lambda _line: None
+        )

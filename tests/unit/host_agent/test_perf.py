@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""perf_event groups per vCPU thread: what is opened, what is missing, what is closed; and the kernel itself."""
+
+import errno
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from host_agent.privileged.perf import Counters, PerfEvents
+from host_agent.privileged.pmu import Event, events
+
+SKYLAKE = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
+ZEN3 = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n"
+OPTERON = "vendor_id\t: AuthenticAMD\ncpu family\t: 21\nmodel\t\t: 2\n"
+OTHER = "processor\t: 0\n"
+SOFTWARE_TASK_CLOCK = Event(1, 1)
+
+
+@dataclass
+class FakeKernel:
+    """perf_event_open of a CPU that lacks some events."""
+
+    lacks: set[int] = field(default_factory=set)
+    refuses: int = 0
+    open_groups: dict[int, list[int]] = field(default_factory=dict)
+    opened: list[tuple[int, int, bool]] = field(default_factory=list)
+    broken: set[int] = field(default_factory=set)
+    _next: int = 10
+
+    def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
+        if self.refuses:
+            raise OSError(self.refuses, os.strerror(self.refuses))
+        if event.config in self.lacks:
+            raise OSError(errno.ENOENT, "no such event")
+        self._next += 1
+        self.opened.append((tid, event.config, guest_only))
+        self.open_groups.setdefault(group if group >= 0 else self._next, []).append(self._next)
+        return self._next
+
+    def read(self, descriptor: int, events: int) -> tuple[int, ...]:
+        if descriptor in self.broken:
+            raise OSError(errno.EBADF, "gone")
+        return (100, 50, *range(1, events + 1))
+
+    def close(self, descriptor: int) -> None:
+        for members in self.open_groups.values():
+            if descriptor in members:
+                members.remove(descriptor)
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return FakeKernel()
+
+
+@pytest.fixture
+def counters(tmp_path: Path, kernel: FakeKernel) -> Counters:
+    (tmp_path / "cpuinfo").write_text(SKYLAKE)
+    return Counters(tmp_path, kernel)
+
+
+def test_each_thread_has_one_group_that_counts_over_the_same_time(
+    counters: Counters, kernel: FakeKernel
+) -> None:
+    report = counters.count({"a": [7, 8]}, lambda _uuid: {7: True, 8: True})
+    assert sorted(len(group) for group in kernel.open_groups.values()) == [4, 4]
+    assert report.problem == ""
+    assert [c.tid for c in report.counts] == [7, 8]
+    assert report.counts[0][2:] == (100, 50, 1, 2, 3, 4)
+    opened = len(kernel.opened)
+    counters.count({"a": [7, 8]}, lambda _uuid: {7: True, 8: True})
+    assert len(kernel.opened) == opened, "they stay open"
+
+
+def test_only_the_guest_counts_on_kvm_and_user_space_under_tcg(
+    counters: Counters, kernel: FakeKernel
+) -> None:
+    counters.count({"a": [7], "b": [9]}, lambda uuid: {7: True} if uuid == "a" else {9: False})
+    assert {(tid, guest) for tid, _, guest in kernel.opened} == {(7, True), (9, False)}
+
+
+def test_threads_of_others_are_never_opened(counters: Counters, kernel: FakeKernel) -> None:
+    assert counters.count({"a": [1]}, lambda _uuid: {7: True}).counts == ()
+    assert kernel.opened == []
+
+
+def test_what_nobody_asks_for_is_closed(counters: Counters, kernel: FakeKernel) -> None:
+    counters.count({"a": [7]}, lambda _uuid: {7: True})
+    assert counters.count({}, lambda _uuid: {}).counts == ()
+    assert not any(kernel.open_groups.values())
+
+
+def test_a_cpu_without_one_event_still_counts_the_others(
+    counters: Counters, kernel: FakeKernel
+) -> None:
+    kernel.lacks = {3}
+    (count,) = counters.count({"a": [7]}, lambda _uuid: {7: True}).counts
+    assert (count.cycles, count.instructions, count.misses, count.stalls) == (1, 2, -1, 3)
+
+
+def test_a_machine_without_counters_is_asked_once(counters: Counters, kernel: FakeKernel) -> None:
+    kernel.lacks = {0, 1, 3}
+    for _look in range(2):
+        report = counters.count({"a": [7]}, lambda _uuid: {7: True})
+        assert "no hardware performance counters" in report.problem
+    kernel.lacks = set()
+    assert counters.count({"a": [7]}, lambda _uuid: {7: True}).counts == ()
+
+
+def test_a_missing_right_is_named(counters: Counters, kernel: FakeKernel) -> None:
+    kernel.refuses = errno.EACCES
+    report = counters.count({"a": [7]}, lambda _uuid: {7: True})
+    assert "CAP_PERFMON" in report.problem
+
+
+def test_a_broken_counter_is_opened_again(counters: Counters, kernel: FakeKernel) -> None:
+    counters.count({"a": [7]}, lambda _uuid: {7: True})
+    kernel.broken = set(kernel.open_groups)
+    assert "cannot be read" in counters.count({"a": [7]}, lambda _uuid: {7: True}).problem
+    kernel.broken = set()
+    assert len(counters.count({"a": [7]}, lambda _uuid: {7: True}).counts) == 1
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "stalls"),
+    [
+        (SKYLAKE, Event(4, 0x140014A3)),
+        (ZEN3, Event(4, 0xA2D6)),
+        (OPTERON, Event(4, 0xD1)),
+        (OTHER, Event(0, 8)),
+    ],
+)
+def test_stalls_are_counted_by_the_event_of_the_cpu(cpuinfo: str, stalls: Event) -> None:
+    assert events(cpuinfo)["stalls"] == stalls
+    assert list(events(cpuinfo)) == ["cycles", "instructions", "misses", "stalls"]
+
+
+def test_the_kernel_counts_a_real_thread() -> None:
+    """A software event, which every kernel has: the calls and the layout of the answer are the kernel's own."""
+    kernel = PerfEvents()
+    try:
+        descriptor = kernel.open(
+            SOFTWARE_TASK_CLOCK, threading.get_native_id(), -1, guest_only=False
+        )
+    except OSError as error:
+        pytest.skip(f"perf_event_open: {error}")
+    sum(range(1_000_000))
+    enabled, running, clock_ns = kernel.read(descriptor, 1)
+    kernel.close(descriptor)
+    assert 0 < running <= enabled
+    assert clock_ns > 0

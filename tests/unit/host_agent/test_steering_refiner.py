@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steering in the agent's loop, closed over the host model: searches, reshuffles, restarts, blindness, guards.
+
+The host: 2 sockets, 4 nodes of 2 CPUs and an L3 domain each. All performance figures are *modelled*.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from host_agent.assignment import Observation
+from host_agent.controllers import bwap, mapping
+from host_agent.controllers.steering_shapes import Counters, Settings
+from host_agent.controllers.weights import dwp_weights
+from host_agent.foreign_balancers import Guard
+from host_agent.sensors.counters import Readings
+from placement_traits.topology import L3Domain
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+from tests.support.steered import Steered
+
+ALL = "0-7"
+BWAP = {**BE_SPECS, "numa_ext:memory_policy": "bwap"}
+LOCAL = {**BE_SPECS, "numa_ext:memory_policy": "local"}
+WEIGHTS = {frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)}
+STEP = bwap.Settings().step / 0.6
+
+
+def floating(title: str, specs: dict[str, str], vcpus: int = 2, **more: object) -> Server:
+    return Server(title, specs, vcpus=vcpus, memory_mb=512, shared=ALL, **more)  # type: ignore[arg-type]
+
+
+def kind(name: str, specs: dict[str, str] = LOCAL) -> dict[str, str]:
+    return {**specs, "numa_ext:interference_class": name}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Steered]:
+    return lambda **options: Steered(tmp_path, options.pop("topology", four_nodes()), **options)
+
+
+def stall_rate(bench: Steered, server: Server, dwp: float) -> float:
+    nodes = bench.nodes(server)
+    weights = dwp_weights(WEIGHTS[frozenset(nodes)], nodes, dwp)
+    return bench.measure(server, weights).stall_rate
+
+
+@pytest.mark.parametrize("program", ["oc", "sc"])
+def test_f_004_09_a_search_with_real_page_moves_ends_within_a_step_of_the_best(
+    make: Callable[..., Steered], program: str
+) -> None:
+    """F-004-09, F-004-13: the search closes over what the pages really do; oc's best is inside the range, sc's at its
+    end.
+    """
+    bench = make(programs={"a": program}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP), {3: 512})
+    bench.run(90)
+    nodes = bench.nodes(server)
+    found = bench.shares(server)
+    best = min((step / 100 for step in range(101)), key=lambda d: stall_rate(bench, server, d))
+    (worker,) = nodes
+    dwp = (found[worker] - 0.4) / 0.6
+    assert abs(dwp - best) <= STEP + 0.02
+    assert bench.measure(server).stall_rate < 0.9 * stall_rate(bench, server, 0.0)
+    assert any("dwp_found" in str(entry.reasons) for entry in bench.told("decide", server))
+
+
+def test_a_search_polls_fast_and_rests_when_it_has_ended(make: Callable[..., Steered]) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    bench.host.boot(floating("a", BWAP))
+    bench.run(90)
+    assert max(bench.host.waits[5:50]) < 0.201
+    assert max(bench.host.waits[-20:]) > 0.9
+
+
+def test_every_decision_is_told_once(make: Callable[..., Steered]) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    bench.host.boot(floating("a", BWAP))
+    bench.host.boot(floating("b", kind("rabbit")))
+    bench.run(90)
+    told = len(bench.journal)
+    bench.run(60)
+    assert len(bench.journal) == told, "nothing has changed, so nothing is told"
+
+
+def test_a_killed_agent_goes_on_with_what_it_has_learnt(make: Callable[..., Steered]) -> None:
+    """SIGKILL: no farewell; the next agent neither moves a page nor a thread, and searches no more."""
+    bench = make(programs={"a": "oc"}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP))
+    bench.host.boot(floating("b", kind("rabbit")))
+    bench.run(90)
+    found, cpus = bench.shares(server), bench.cpus(server)
+    writes = len(bench.host.writes)
+    bench.start()
+    bench.run(60)
+    moves = [write for write in bench.host.writes[writes:] if write[0] in ("pin", "move")]
+    assert moves == []
+    assert (bench.shares(server), bench.cpus(server)) == (found, cpus)
+
+
+@pytest.mark.parametrize("after_s", [1, 3, 7, 15, 22])
+def test_killed_in_the_middle_of_a_search_it_converges_all_the_same(
+    make: Callable[..., Steered], after_s: int
+) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP))
+    bench.host.move_kb = 40 * 1024
+    bench.run(after_s)
+    bench.start()
+    bench.run(120)
+    assert max(bench.shares(server).values()) > 0.95
+
+
+def test_f_001_10_expectations_and_the_matrix_come_back_after_a_restart(
+    make: Callable[..., Steered],
+) -> None:
+    bench = make()
+    server = bench.host.boot(floating("a", kind("rabbit")))
+    bench.run(130)
+    kept = json.loads((bench.folder / "steering.json").read_text())
+    expected = kept["mapping"]["expectations"][server.uuid]
+    assert expected == pytest.approx(bench.measure(server).ipc, rel=0.05)
+    bench.start()
+    assert bench.refiner._state.mapper.expectations[server.uuid].value == expected
+
+
+def test_a_broken_state_file_costs_nothing_but_learning_again(
+    make: Callable[..., Steered], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make()
+    (bench.folder / "steering.json").write_text('{"version": 1, "mapping": {"benefit": 3}}')
+    bench.start()
+    server = bench.host.boot(floating("a", LOCAL))
+    bench.run(10)
+    assert len(set(bench.cpus(server))) == 2
+    assert caplog.text.count("what was learnt is lost") == 1
+
+
+def test_f_001_08_an_arrival_without_a_good_slot_moves_one_small_server(
+    make: Callable[..., Steered],
+) -> None:
+    """Two half-empty nodes and a server of two vCPUs: one neighbour goes, and its memory follows it."""
+    bench = make()
+    small = [bench.host.boot(floating(f"s{n}", LOCAL, vcpus=1)) for n in range(8)]
+    bench.run(10)
+    homes = {n: [s for s in small if bench.nodes(s) == {n}] for n in range(4)}
+    assert all(len(found) == 2 for found in homes.values())
+    for node in (0, 2):
+        bench.host.delete(homes[node][0])
+    before = {s.uuid: bench.cpus(s) for n in range(4) for s in homes[n][n in (0, 2) :]}
+    late = bench.host.boot(floating("late", LOCAL), {1: 512})
+    bench.run(20)
+    assert len(bench.nodes(late)) == 1
+    moved = [s for s in small if s.uuid in before and bench.cpus(s) != before[s.uuid]]
+    assert len(moved) == 1
+    for server in (late, *moved):
+        assert set(bench.shares(server)) & bench.nodes(server)
+        assert sum(bench.shares(server)[node] for node in bench.nodes(server)) > 0.98
+    assert "reshuffled_for" in str(bench.told("decide", moved[0])[-1].reasons)
+    used = [cpu for s in (late, *small) if s.uuid in bench.host.running for cpu in bench.cpus(s)]
+    assert len(used) == len(set(used)), "no core is shared"
+
+
+def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
+    make: Callable[..., Steered],
+) -> None:
+    """A devil had to come beside a rabbit; when a node becomes free they are parted."""
+    small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
+    steering = Settings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
+    bench = make(
+        topology=four_nodes(l3_domains=small_cache),
+        programs={"rabbit": "sunflow", "devil": "stream"},
+        steering=steering,
+    )
+    rabbit = bench.host.boot(floating("rabbit", kind("rabbit"), vcpus=1))
+    fillers = [bench.host.boot(floating(f"f{n}", LOCAL)) for n in range(3)]
+    bench.run(40)
+    quiet = bench.measure(rabbit).ipc
+    devil = bench.host.boot(floating("devil", kind("devil"), vcpus=1))
+    bench.run(20)
+    assert bench.nodes(devil) == bench.nodes(rabbit), "there was no other place"
+    assert bench.measure(rabbit).ipc < 0.9 * quiet
+    bench.host.delete(fillers[1])
+    bench.run(40)
+    assert bench.nodes(devil) != bench.nodes(rabbit)
+    assert bench.measure(rabbit).ipc > 0.95 * quiet
+    moved = [s for s in (rabbit, devil) if "deviation" in str(bench.told("decide", s)[-2:])]
+    assert moved
+
+
+def test_a_mix_of_classes_is_placed_without_a_forbidden_neighbour(
+    make: Callable[..., Steered],
+) -> None:
+    """F-001-03, F-001-04: an LC, a devil, a rabbit and sheep on four L3 domains; no core is shared."""
+    bench = make()
+    lc = bench.host.boot(Server("lc", LC_SPECS, cpus=(3,), node=1))
+    devil = bench.host.boot(floating("devil", kind("devil")))
+    rabbit = bench.host.boot(floating("rabbit", kind("rabbit")))
+    sheep = [bench.host.boot(floating(f"s{n}", LOCAL, vcpus=1)) for n in range(3)]
+    bench.run(20)
+    assert bench.nodes(devil).isdisjoint(bench.nodes(rabbit) | {1})
+    assert 1 not in bench.nodes(rabbit)
+    used = [3, *(cpu for server in (devil, rabbit, *sheep) for cpu in bench.cpus(server))]
+    assert len(used) == len(set(used))
+    assert bench.host.vcpu_cpus(lc) == ["3"]
+
+
+def test_an_overfull_host_is_told_once_and_changes_nothing(make: Callable[..., Steered]) -> None:
+    """F-001-04: a clear event; the server floats on its home nodes and the others stay where they are."""
+    bench = make()
+    servers = [bench.host.boot(floating(f"s{n}", LOCAL)) for n in range(4)]
+    bench.run(10)
+    before = [bench.cpus(server) for server in servers]
+    late = bench.host.boot(floating("late", LOCAL))
+    bench.run(60)
+    assert [bench.cpus(server) for server in servers] == before
+    told = [e for e in bench.told("decide", late) if "host_full" in str(e.reasons)]
+    assert len(told) == 1
+    assert "0 free CPUs" in str(told[0].reasons)
+
+
+def test_cores_that_went_offline_are_left(make: Callable[..., Steered]) -> None:
+    bench = make()
+    server = bench.host.boot(floating("a", LOCAL))
+    bench.run(5)
+    gone = bench.cpus(server)[0]
+    topology = bench.host.topology
+    bench.host.topology = replace(
+        topology, cores=tuple(core for core in topology.cores if gone not in core.cpus)
+    )
+    bench.run(70)
+    assert gone not in bench.cpus(server)
+    assert len(bench.nodes(server)) == 1
+
+
+@pytest.mark.parametrize(("use_siblings", "nodes"), [(False, 2), (True, 1)])
+def test_siblings_are_used_when_the_operator_wants_it(
+    make: Callable[..., Steered], use_siblings: bool, nodes: int
+) -> None:
+    smt = four_nodes()
+    cores = tuple(
+        replace(core, cpus=(core.cpus[0], core.cpus[0] + 8), l3=core.node) for core in smt.cores
+    )
+    bench = make(topology=replace(smt, cores=cores), use_siblings=use_siblings)
+    server = bench.host.boot(Server("a", LOCAL, vcpus=4, memory_mb=512, shared="0-15"))
+    bench.run(5)
+    assert len(bench.nodes(server)) == nodes
+    assert len(set(bench.cpus(server))) == 4
+
+
+@pytest.mark.parametrize(("policy", "spread"), [("uniform_all", False), ("local", True)])
+def test_f_004_18_beside_another_mover_nothing_is_spread_and_local_memory_still_comes_home(
+    make: Callable[..., Steered], policy: str, spread: bool
+) -> None:
+    bench = make(weights=WEIGHTS)
+    bench.refused = "kernel.numa_balancing is on and would move spread pages back: set it to 0"
+    specs = {**BE_SPECS, "numa_ext:memory_policy": policy}
+    server = bench.host.boot(floating("a", specs), {3: 512})
+    bench.run(10)
+    moved = any(write[0] == "move" for write in bench.host.writes)
+    assert moved is spread
+    assert ("kernel.numa_balancing" in str(bench.told("decide", server)[-1].reasons)) is not spread
+    bench.refused = ""
+    bench.run(10)
+    assert max(bench.shares(server).values()) == (1.0 if spread else 0.25)
+
+
+def test_f_004_18_the_guard_reads_the_kernel_and_finds_numad(tmp_path: Path) -> None:
+    now = 0.0
+    sysctl = tmp_path / "sys/kernel/numa_balancing"
+    guard = Guard(tmp_path, 60.0, lambda: now)
+    assert guard() == "", "a kernel without it"
+    sysctl.parent.mkdir(parents=True)
+    sysctl.write_text("1\n")
+    assert "kernel.numa_balancing" in guard()
+    sysctl.write_text("2\n")
+    assert guard() == "", "memory tiering only promotes pages of slow memory"
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/comm").write_text("numad\n")
+    assert guard() == "", "it looks at all processes now and then only"
+    now = 60.0
+    assert guard() == "numad (process 77) would move spread pages back: stop it"
+
+
+@dataclass
+class Scripted:
+    """Counters as told; servers are named by title."""
+
+    readings: dict[str, Counters] = field(default_factory=dict)
+
+    def read(self, observation: Observation, now_s: float) -> Readings:
+        found = {
+            guest.uuid: self.readings[guest.workload.title]
+            for guest in observation.guests
+            if guest.workload.title in self.readings
+        }
+        return Readings(found, "script")
+
+
+def test_without_counters_the_weights_hold_and_nothing_is_searched(
+    make: Callable[..., Steered],
+) -> None:
+    bench = make(weights=WEIGHTS, counters=Scripted())
+    server = bench.host.boot(floating("a", BWAP))
+    bench.run(60)
+    (node,) = bench.nodes(server)
+    assert bench.shares(server)[node] == pytest.approx(0.4, abs=0.02)
+    assert "no_counters" in str(bench.told("decide", server)[-1].reasons)
+
+
+def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> None:
+    """Blind: hold, then forget what was measured; an old bad figure is no reason to move a server."""
+    script = Scripted({"r": Counters(ipc=1.0, mpi=0.001), "d": Counters(ipc=1.0, mpi=0.02)})
+    bench = make(counters=script)
+    rabbit = bench.host.boot(floating("r", kind("rabbit"), vcpus=1))
+    fillers = [bench.host.boot(floating(f"f{n}", LOCAL)) for n in range(3)]
+    bench.run(40)
+    bench.host.boot(floating("d", kind("devil"), vcpus=1))
+    bench.run(3)
+    script.readings["r"] = Counters(ipc=0.3, mpi=0.01)
+    bench.run(2)
+    script.readings.clear()
+    bench.host.delete(fillers[0])
+    writes = len(bench.host.writes)
+    bench.run(100)
+    assert [write for write in bench.host.writes[writes:] if write[0] == "pin"] == []
+    expectation = bench.refiner._state.mapper.expectations[rabbit.uuid]
+    assert (expectation.value, expectation.recent) == (1.0, ())
+
+
+def test_without_mapping_servers_float_on_their_home_nodes_and_memory_is_still_searched(
+    make: Callable[..., Steered],
+) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS, steering=Settings(map_cores=False))
+    server = bench.host.boot(floating("a", BWAP, vcpus=2))
+    bench.run(90)
+    assert bench.host.vcpu_cpus(server) == ["0-1", "0-1"]
+    assert bench.shares(server)[0] > 0.95
+
+
+def test_f_004_15_beside_a_latency_critical_server_its_stalls_guide_first(
+    make: Callable[..., Steered],
+) -> None:
+    bench = make(programs={"a": "oc"}, weights=WEIGHTS)
+    bench.host.boot(Server("lc", LC_SPECS, cpus=(5,), node=2))
+    server = bench.host.boot(floating("a", BWAP))
+    bench.run(150)
+    search = bench.refiner._state.memory[server.uuid].search
+    assert search is not None
+    assert search.co_scheduled
+    assert search.phase is bwap.Phase.FOUND
+    assert any("lower_bound" in str(entry.reasons) for entry in bench.told("decide", server))
+
+
+def test_a_failing_sensor_leaves_the_simple_rule_in_force(
+    make: Callable[..., Steered], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def read(self, observation: Observation, now_s: float) -> Readings:
+            raise RuntimeError("no figures")
+
+    bench = make(counters=Broken())
+    server = bench.host.boot(floating("a", LOCAL), {3: 512})
+    with caplog.at_level(logging.INFO):
+        bench.run(10)
+    assert len(set(bench.cpus(server))) == 2
+    assert caplog.text.count("steering fails (turn)") == 1
