@@ -43,7 +43,8 @@ def calibrate(
     far = distances(topology)
     nodes = sorted(far)
     with_cpus = frozenset(node for node in nodes if topology.cpus_of_node(node))
-    wanted = [one.workers for one in profile_sets(far) if one.workers <= with_cpus]
+    classes = ([set_ for set_ in one.members if set_ <= with_cpus] for one in profile_sets(far))
+    wanted = [members[0] for members in classes if members]
     total = len(wanted) + len(with_cpus) * len(nodes)
     sets = {}
     for number, workers in enumerate(wanted, 1):

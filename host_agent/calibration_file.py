@@ -46,12 +46,15 @@ class Calibration:
 
         :raises InvalidValueError: a bandwidth is not positive
         """
-        return {
-            member: profile.weights_of(member, canonical_weights(measured, profile.workers))
-            for profile in profile_sets(self.distances)
-            if (measured := self.sets.get(profile.workers)) is not None
-            for member in profile.members
-        }
+        found = {}
+        for profile in profile_sets(self.distances):
+            measured = next((workers for workers in profile.members if workers in self.sets), None)
+            if measured is not None:
+                back = {image: node for node, image in profile.members[measured].items()}
+                shares = canonical_weights(self.sets[measured], measured)
+                first = {back[node]: share for node, share in shares.items()}
+                found |= {member: profile.weights_of(member, first) for member in profile.members}
+        return found
 
     def local_bandwidth_mbps(self) -> dict[int, int]:
         """Return node -> MB/s that its memory gives to its own CPUs, for nodes that have some."""

@@ -72,13 +72,18 @@ def test_f_004_06_symmetric_sets_are_measured_once_and_irrational_ones_never() -
 
 
 def test_nodes_without_cpus_serve_memory_and_do_not_work() -> None:
-    topology = four_nodes()
-    topology = replace(topology, cores=tuple(c for c in topology.cores if c.node != 3))
+    whole = four_nodes(rdt=None)
+    topology = replace(
+        whole,
+        cores=tuple(core for core in whole.cores if core.node != 0),
+        l3_domains=whole.l3_domains[1:],
+    )
     profiler = Counting({})
     found = calibrate(topology, profiler, now=NOW)
-    assert all(3 not in workers for workers, _ in profiler.asked)
-    assert set(found.pairs[3]) == {0, 1, 2}
-    assert 3 not in found.local_bandwidth_mbps()
+    assert all(0 not in workers for workers, _ in profiler.asked)
+    assert set(found.pairs[0]) == {1, 2, 3}
+    assert set(found.local_bandwidth_mbps()) == {1, 2, 3}
+    assert {frozenset({n}) for n in (1, 2, 3)} <= set(found.weights())
 
 
 def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
