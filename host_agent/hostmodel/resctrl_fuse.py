@@ -96,6 +96,20 @@ def _answer(operation: Any, *arguments: Any) -> Any:
         raise mfusepy.FuseOSError(error.errno) from error
 
 
+def serve(model: ResctrlModel, mountpoint: str) -> None:
+    """Mount the model and serve it until it is unmounted."""
+    mfusepy.FUSE(
+        ResctrlTree(model),
+        mountpoint,
+        foreground=True,
+        raw_fi=True,
+        nothreads=True,
+        fsname="resctrl",
+        subtype="resctrl",
+        allow_other=True,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mount and serve until unmounted."""
     parser = argparse.ArgumentParser(
@@ -135,16 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demand=cpu_time_demand(given.demand, given.local, len(domains)),
         limbo_s=given.limbo,
     )
-    mfusepy.FUSE(
-        ResctrlTree(model),
-        given.mountpoint,
-        foreground=True,
-        raw_fi=True,
-        nothreads=True,
-        fsname="resctrl",
-        subtype="resctrl",
-        allow_other=True,
-    )
+    serve(model, given.mountpoint)
     return 0
 
 

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute host with many servers for one agent, below ``unshare``: what is real, and what stands in for the rest.
+
+``python -m benchmarks.agent_world COUNT MODE SECONDS`` builds the host, runs the agent on it in a process of its own
+(:mod:`benchmarks.agent_process`) and prints what that says.
+
+* libvirt: its own ``test:///`` driver, in the agent's process, with domains as nova defines them.
+* Servers: a process each with threads and page tables (:mod:`benchmarks.stand_in`): proc(5) and move_pages(2) are real.
+* RDT: the resctrl model by FUSE, in a process of its own, with real threads in its groups.
+* Placement: the real application over HTTP, in a process of its own.
+* Topology: sysfs files written from a preset. Affinities and pages per node are remembered instead of set, because
+  this machine has other CPUs and nodes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from host_agent import cpus
+from host_agent.discovery.capture import restore
+from host_agent.hostmodel.resctrl_fuse import serve
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_profiles import LINUX_6_12
+from host_agent.hostmodel.resctrl_shape import Shape
+from host_agent.hostmodel.resctrl_threads import ThreadTable
+from placement_traits import presets
+from placement_traits.topology import Core, HostTopology
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
+
+# Of its own: mounts, so that nothing is left behind; processes, so that the resctrl model looks through few of them.
+NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+PRESET = "epyc-7763-nps4"
+MEMORY_MB = 256
+VCPUS = 2
+MODES = ("idle", "search")
+
+_DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
+_LC_MAX = 10  # fewer than the machine has classes of service
+_PATIENCE_S = 60.0
+
+
+def split_cores(topology: HostTopology) -> tuple[list[Core], list[int]]:
+    """Return nova's dedicated cores, and the CPUs of its shared set."""
+    dedicated = list(topology.cores[_DEDICATED_EVERY - 1 :: _DEDICATED_EVERY])
+    taken = {cpu for core in dedicated for cpu in core.cpus}
+    return dedicated, [cpu for cpu in topology.cpus if cpu not in taken]
+
+
+def servers(topology: HostTopology, count: int, mode: str) -> list[Server]:
+    """Return ``count`` servers: a third latency-critical, ten at most, spread over the nodes; the others best-effort.
+
+    :param mode: "idle": memory stays at home; "search": memory policies that are tuned at run time
+    """
+    dedicated, shared = split_cores(topology)
+    specs = {**BE_SPECS, "numa_ext:memory_policy": "local" if mode == "idle" else "bwap"}
+    critical = min(count // 3, _LC_MAX)
+    stride = len(dedicated) // max(1, critical)
+    made = []
+    for number in range(critical):
+        core = dedicated[number * stride]
+        size = {"vcpus": len(core.cpus), "memory_mb": MEMORY_MB}
+        made.append(Server(f"lc{number}", LC_SPECS, cpus=core.cpus, node=core.node, **size))
+    for number in range(count - critical):
+        node = topology.node_ids[number % len(topology.node_ids)]
+        size = {"vcpus": VCPUS, "memory_mb": MEMORY_MB}
+        made.append(Server(f"be{number}", specs, shared=cpus.text(shared), node=node, **size))
+    return made
+
+
+def sysfs(topology: HostTopology) -> dict[str, Any]:
+    """Return the files of ``/sys/devices/system`` that discovery reads, for :func:`restore`."""
+    caches = {domain.id: domain for domain in topology.l3_domains}
+    tree: dict[str, Any] = {"cpu": {"online": cpus.text(topology.cpus)}, "node": {}}
+    for core in topology.cores:
+        files: dict[str, Any] = {
+            "topology": {
+                "physical_package_id": str(core.socket),
+                "core_cpus_list": cpus.text(core.cpus),
+            }
+        }
+        if core.l3 is not None:
+            sharing = (cpu for other in topology.cores if other.l3 == core.l3 for cpu in other.cpus)
+            files["cache"] = {
+                "index3": {
+                    "level": "3",
+                    "id": str(core.l3),
+                    "size": f"{caches[core.l3].size_kb or 0}K",
+                    "shared_cpu_list": cpus.text(sharing),
+                }
+            }
+        tree["cpu"] |= {f"cpu{cpu}": files for cpu in core.cpus}
+    for position, node in enumerate(topology.nodes):
+        mine = [cpu for core in topology.cores if core.node == node.id for cpu in core.cpus]
+        total = node.memory_mb or 0
+        tree["node"][f"node{node.id}"] = {
+            "cpulist": cpus.text(mine),
+            "distance": " ".join(map(str, topology.distances[position])),
+            "meminfo": f"Node {node.id} MemTotal: {total * 1024} kB\n"
+            f"Node {node.id} MemFree: {total * 512} kB\nNode {node.id} Inactive(file): 0 kB\n",
+            **{f"cpu{cpu}": [f"../../cpu/cpu{cpu}"] for cpu in mine},
+        }
+    return {"devices": {"system": tree}}
+
+
+@contextmanager
+def _running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that ends with its standard input, or at the end of the block."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    output: IO[str] | None = process.stdout
+    line = output.readline() if output else ""
+    if not line:
+        raise RuntimeError(f"{' '.join(map(str, process.args))} ended before it was ready")
+    return line
+
+
+def start_servers(made: Sequence[Server], folder: Path, ends: ExitStack) -> list[int]:
+    """Start the processes and write libvirt's pid files; return the pids."""
+    pids = []
+    memory = os.memfd_create("guest")
+    os.ftruncate(memory, MEMORY_MB << 20)
+    (folder / "pids").mkdir()
+    script = str(Path(__file__).with_name("stand_in.py"))
+    options = {"stdout": subprocess.PIPE, "pass_fds": [memory]}
+    for server in made:
+        argv = [sys.executable, "-SI", script, "-uuid", server.uuid, "-m", str(server.memory_mb)]
+        process = ends.enter_context(_running([*argv, str(memory), str(server.vcpus)], **options))
+        _line(process)
+        (folder / "pids" / f"instance-{server.uuid[:8]}.pid").write_text(str(process.pid))
+        pids.append(process.pid)
+    return pids
+
+
+def start_resctrl(topology: HostTopology, servers: Sequence[int], mountpoint: Path) -> None:
+    """Mount the resctrl model with the machine's figures.
+
+    :param servers: pids; the model knows their threads and no others, so that it answers as fast as it can
+    """
+    mountpoint.mkdir()
+    rdt = topology.rdt
+    if rdt is None or rdt.cat is None or rdt.monitoring is None:
+        raise RuntimeError(f"preset {PRESET} has no RDT")
+    shape = Shape(
+        domains=tuple(rdt.l3_ids),
+        cbm_len=rdt.cat.cbm_len,
+        shareable=rdt.cat.shareable_bits,
+        closids=rdt.cat.num_closids,
+        rmids=rdt.monitoring.num_rmids,
+        cpus=frozenset(topology.cpus),
+    )
+    threads = ThreadTable(int(tid) for pid in servers for tid in os.listdir(f"/proc/{pid}/task"))
+    model = ResctrlModel(shape, LINUX_6_12, threads=threads)
+    server = multiprocessing.Process(target=serve, args=(model, str(mountpoint)), daemon=True)
+    server.start()
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (mountpoint / "info").exists():
+        if not server.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError("the resctrl model did not come up")
+        time.sleep(0.02)
+
+
+def write_files(topology: HostTopology, made: Sequence[Server], port: str, folder: Path) -> None:
+    """Write sysfs, libvirt's node and the agent's configuration."""
+    restore(sysfs(topology), folder / "sys")
+    domains = "".join(server.xml.replace("type='qemu'", "type='test'") for server in made)
+    (folder / "node.xml").write_text(f"<node>{domains}</node>")
+    facts = [{"uuid": s.uuid, "node": s.node, "bound": bool(s.cpus)} for s in made]
+    (folder / "servers.json").write_text(json.dumps(facts))
+    (folder / "agent.conf").write_text(f"""\
+[agent]
+state_dir = {folder}/state
+metrics_port = 0
+[libvirt_host]
+uri = test://{folder}/node.xml
+pid_dir = {folder}/pids
+[host]
+name = host0
+sys = {folder}/sys
+resctrl = {folder}/resctrl
+[placement]
+auth_type = admin_token
+endpoint = http://127.0.0.1:{port}
+token = admin
+endpoint_override = http://127.0.0.1:{port}
+rehome = false
+""")
+
+
+def main() -> int:
+    """Build the host, run the agent, print its figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("seconds", type=float)
+    given = parser.parse_args()
+    topology = presets.load(PRESET).topology
+    made = servers(topology, given.count, given.mode)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ends:
+        folder = Path(name)
+        ends.callback(subprocess.run, ["umount", "--lazy", folder / "resctrl"], check=False)
+        placement = [sys.executable, "-m", "benchmarks.placement_server", "1"]
+        quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        port, _ = _line(ends.enter_context(_running(placement, **quiet))).split()
+        pids = start_servers(made, folder, ends)
+        start_resctrl(topology, pids, folder / "resctrl")
+        write_files(topology, made, port, folder)
+        agent = [sys.executable, "-m", "benchmarks.agent_process", name, str(given.seconds)]
+        return subprocess.run(agent, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
