@@ -8,6 +8,7 @@ from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
 from nova_numa_ext.policy import whatif
+from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
@@ -66,14 +67,19 @@ def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
     }
 
 
-def what_if(endpoint: HttpAdapter, request: WorkloadRequest) -> tuple[whatif.Answer, ...]:
+def what_if(
+    endpoint: HttpAdapter, request: WorkloadRequest, flavor: str, rules: GpuRules = DEFAULT_RULES
+) -> tuple[whatif.Answer, ...]:
     """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
 
+    :param flavor: its name
+    :param rules: how GPUs are judged; nova-scheduler may be configured otherwise
     :raises ServiceUnavailableError: Placement does not answer
     """
     fleet, client = one_reading(endpoint), PlacementClient(endpoint)
     asked = sorted(fleet.hosts, key=lambda root: fleet.hosts[root].name)[:_ASKED_FOR_OWN_RESOURCES]
-    return whatif.ask(request, fleet, {root: free_amounts(client, root) for root in asked})
+    free = {root: free_amounts(client, root) for root in asked}
+    return whatif.ask(request, fleet, free, flavor=flavor, rules=rules)
 
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:

@@ -165,6 +165,12 @@ def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             "host": answer.host.name,
             "uuid": answer.host.root_uuid,
             "possible": not answer.reasons,
+            "gpus": None
+            if answer.gpus is None
+            else {
+                "addresses": list(answer.gpus.addresses),
+                "utility": round(answer.gpus.utility, 4),
+            },
             "lacks": [
                 {
                     "term": str(reason.term),
@@ -185,6 +191,8 @@ def _answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
     width = max((len(answer.host.name) for answer in answers), default=0)
     for answer in answers:
         said = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"
+        if answer.gpus is not None:
+            said += f" (GPUs {' '.join(answer.gpus.addresses)}, utility {answer.gpus.utility:.3f})"
         yield f"  {answer.host.name:<{width}}  {said}"
 
 

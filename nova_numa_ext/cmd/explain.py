@@ -12,7 +12,7 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from nova_numa_ext import clients, explain, journal
+from nova_numa_ext import clients, explain, gpu_options, journal
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.request import InvalidRequestError, parse
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -122,7 +122,10 @@ class _Explainer:
                 if as_json
                 else "REFUSED  " + "\nREFUSED  ".join(error.problems)
             )
-        answers = clients.what_if(clients.placement(self._conf), request)
+        name = flavor.get("name") or flavor.get("original_name", "")
+        answers = clients.what_if(
+            clients.placement(self._conf), request, name, gpu_options.rules(self._conf)
+        )
         if as_json:
             return json.dumps(explain.answers_list(answers), indent=2)
         return explain.answers_text(answers)

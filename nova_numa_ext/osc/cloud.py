@@ -72,9 +72,9 @@ class Cloud:
         """Return one reading of the whole fleet."""
         return one_reading(self._connection.placement)
 
-    def what_if(self, request: WorkloadRequest) -> tuple[Answer, ...]:
-        """Return what every host says to a flavor now."""
-        return what_if(self._connection.placement, request)
+    def what_if(self, request: WorkloadRequest, flavor: str) -> tuple[Answer, ...]:
+        """Return what every host says to a flavor (its name) now; GPUs are judged with default weights."""
+        return what_if(self._connection.placement, request, flavor)
 
     def tree(self, host: str) -> tuple[Provider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.

@@ -4,6 +4,7 @@
 from collections.abc import Iterable
 
 from nova_numa_ext.osc.cloud import Stock
+from nova_numa_ext.policy.gpu_sets import GpuSet
 from placement_traits import names
 from placement_traits.fleet import Amount
 
@@ -18,6 +19,11 @@ def traits(all_traits: Iterable[str]) -> str:
 def amount(value: Amount | None) -> str:
     """Used and capacity, ``-`` without an inventory."""
     return "-" if value is None else f"{value.used}/{value.capacity}"
+
+
+def gpus(chosen: GpuSet | None) -> str:
+    """The best GPUs of a host with their utility, ``-`` without."""
+    return "-" if chosen is None else f"{' '.join(chosen.addresses)} ({chosen.utility:.3f})"
 
 
 def stock(name: str, value: Stock) -> str:

@@ -44,6 +44,9 @@ class GpuRules:
     store: ProfileStore = COMM_PROFILES
 
 
+DEFAULT_RULES: Final = GpuRules()
+
+
 @dataclass(frozen=True, slots=True)
 class GpuWish:
     """What a server asks of its GPUs.
@@ -260,6 +263,30 @@ class GpuOffer:
         if best.enough:
             return ()
         return below_minimum(self._wanted, self._rules, self._host, len(best.addresses), best.terms)
+
+
+def best_of_host(
+    wanted: GpuWish, rules: GpuRules, view: HostView, amount: int
+) -> tuple[GpuSet | None, tuple[Reason, ...]]:
+    """Return the best GPUs of a host for a what-if, by what the view knows, and what the host lacks.
+
+    :param amount: GPUs, or parts of shared ones, that the server asks for
+    """
+    gpus = gpu_map(view)
+    free = [d for d in view.devices if d.uuid in gpus.number_of and d.amount.free > 0]
+    parts = sum(device.amount.free for device in free)
+    if parts < amount:
+        return None, (Reason(Term.GPUS_FREE, parts, amount),)
+    mask = gpus.mask(device.uuid for device in free)
+    host = occupied(gpus, view, mask)
+    size = min(amount, mask.bit_count())
+    choice = choose(wanted.job(size), host, wanted.policy, store=rules.store, options=rules.options)
+    if choice.best is None:
+        return None, choice.reasons
+    taken = [d.uuid for d in free if gpus.number_of[d.uuid] in choice.best.gpus]
+    found = GpuOffer(wanted, rules, gpus, host, [taken]).of(taken)
+    reasons = below_minimum(wanted, rules, host, size, choice.best.terms)
+    return found, () if choice.satisfied else reasons
 
 
 def below_minimum(

@@ -71,7 +71,7 @@ SENTENCES: Final = MappingProxyType(
         Term.NUMA_CELLS: "no set of {against} NUMA nodes has enough free CPUs and memory",
         Term.LOCAL_MEMORY: "remote memory hurts this server, and no NUMA node holds it whole: {value} vCPUs, {against}",
         Term.CANDIDATES: "no allocation candidate is left",
-        Term.GPUS_FREE: "GPUs free: {value}, wanted: {against}",
+        Term.GPUS_FREE: "GPUs free in Placement: {value}, wanted: {against}",
         Term.GPU_BELOW_MINIMUM: "the best GPUs it offers have utility {value}, numa_ext:min_utility is {against}",
         Term.GPU_NEEDED: "needed: {value}",
         Term.GPU_POSTPONED: "numa_ext:gpu_policy={value} would wait: create the server again when that is free",

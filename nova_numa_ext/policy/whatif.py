@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nova_numa_ext.policy import admission
+from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
@@ -21,25 +22,33 @@ class Answer:
 
     :param host: the host
     :param reasons: what it lacks, empty when it could take the server
+    :param gpus: the best GPUs that are free there; None without
     """
 
     host: HostView
     reasons: tuple[Reason, ...]
+    gpus: GpuSet | None = None
 
 
 def ask(
     request: WorkloadRequest,
     fleet: FleetSnapshot,
     free: Mapping[str, Mapping[str, int]] | None = None,
+    *,
+    flavor: str = "",
+    rules: GpuRules = DEFAULT_RULES,
 ) -> tuple[Answer, ...]:
     """Ask every host of the view, those that could take the server first, then by name.
 
     :param free: free amounts of nova's own resource classes by root provider, where they are known
+    :param flavor: name of the flavor, which may have a GPU profile of its own
+    :param rules: how GPUs are judged
     """
-    answers = [
-        Answer(host, lacking(request, host, (free or {}).get(host.root_uuid)))
-        for host in fleet.hosts.values()
-    ]
+    answers = []
+    for host in fleet.hosts.values():
+        reasons = lacking(request, host, (free or {}).get(host.root_uuid))
+        gpus, more = _gpus(request, host, flavor, rules)
+        answers.append(Answer(host, (*reasons, *more), gpus))
     return tuple(sorted(answers, key=lambda answer: (bool(answer.reasons), answer.host.name)))
 
 
@@ -53,6 +62,14 @@ def lacking(
         *admission.neighbours(request, host),
         *(() if free is None else _own_resources(request, free)),
     )
+
+
+def _gpus(
+    request: WorkloadRequest, host: HostView, flavor: str, rules: GpuRules
+) -> tuple[GpuSet | None, tuple[Reason, ...]]:
+    if not request.gpus:
+        return None, ()
+    return best_of_host(GpuWish.of(request, flavor, rules), rules, host, request.gpus)
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:

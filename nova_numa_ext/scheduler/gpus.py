@@ -2,17 +2,13 @@
 """GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu_sets`: which request asks for devices, which are free."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final
 
-import yaml
 from oslo_config import cfg
 
-from nova_numa_ext.conf import GROUP
+from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.policy.candidates import Candidate
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, ProfileStore, parse_profiles
 from nova_numa_ext.policy.gpu_sets import (
     GpuMap,
     GpuOffer,
@@ -21,7 +17,6 @@ from nova_numa_ext.policy.gpu_sets import (
     gpu_map,
     occupied,
 )
-from nova_numa_ext.policy.gpu_utility import UtilityOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import facts
 from placement_traits import names
@@ -96,29 +91,6 @@ class GpuPlanner:
         return found
 
 
-def rules(conf: cfg.ConfigOpts) -> GpuRules:
-    """Read the operator's choices from ``[numa_ext]``.
-
-    :raises InvalidValueError: no weight is above 0, or the profiles cannot be read
-    """
-    options = conf[GROUP]
-    weights = (
-        options.gpu_communication_weight,
-        options.gpu_interference_weight,
-        options.gpu_fragmentation_weight,
-    )
-    total = sum(weights)
-    if not total > 0:
-        raise InvalidValueError(
-            f"[{GROUP}]gpu_…_weight", weights, "three numbers >= 0, one of them > 0"
-        )
-    communication, interference, fragmentation = (weight / total for weight in weights)
-    return GpuRules(
-        UtilityOptions(communication, interference, fragmentation),
-        _store(options.gpu_profiles) if options.gpu_profiles else COMM_PROFILES,
-    )
-
-
 def planner(conf: cfg.ConfigOpts) -> GpuPlanner:
     """Return the planner; a mistake in the options is logged and the defaults are used: scheduling goes on."""
     try:
@@ -126,16 +98,3 @@ def planner(conf: cfg.ConfigOpts) -> GpuPlanner:
     except InvalidValueError as error:
         LOG.error("GPUs are chosen with default weights and profiles: %s", error)
         return GpuPlanner(GpuRules())
-
-
-def _store(path: str) -> ProfileStore:
-    """Return the built-in profiles with those of a file over them."""
-    where = f"[{GROUP}]gpu_profiles {path}"
-    try:
-        document = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidValueError(where, path, f"a readable YAML or JSON file ({error})") from error
-    if not isinstance(document, Mapping):
-        raise InvalidValueError(where, type(document).__name__, "a mapping of profiles by name")
-    measured = parse_profiles(document, where).profiles
-    return ProfileStore(MappingProxyType({**COMM_PROFILES.profiles, **measured}))

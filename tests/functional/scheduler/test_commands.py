@@ -9,10 +9,13 @@ import pytest
 from openstackclient import shell
 
 from nova_numa_ext.osc.cloud import Cloud
+from nova_numa_ext.osc.doctor import Doctor
 from nova_numa_ext.osc.flavor import CheckFlavor
 from nova_numa_ext.osc.host import ListHost, ShowHost
 from nova_numa_ext.osc.server import ShowServer
-from nova_numa_ext.osc.simulate import Simulate
+from nova_numa_ext.osc.simulate import Simulate, SimulateTrace
+from nova_numa_ext.osc.topology import ShowTopology
+from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
@@ -127,6 +130,143 @@ def test_a_what_if_names_what_each_host_lacks(cloud):
     assert "classes of service free: 0, wanted: 1" in by_host["h1"]
 
 
+def test_a_trace_is_simulated_without_a_cloud(tmp_path):
+    arguments = ("--fleet", "minsky:1", "--jobs", "6", "--strategies", "topo,topo_p")
+    app = SimpleNamespace(client_manager=None, stdout=io.StringIO())
+    command = SimulateTrace(app, None)
+    parser = command.get_parser("openstack numa simulate trace")
+    output = ("--output", str(tmp_path), "-f", "json")
+    assert command.run(parser.parse_args([*arguments, *output])) == 0
+    rows = json.loads(app.stdout.getvalue())
+    assert [row["strategy"] for row in rows] == ["topo", "topo_p"]
+    assert float(rows[0]["makespan_s"]) > 0
+    assert json.loads((tmp_path / "results.json").read_text())["label"] == "modelled"
+    assert not SimulateTrace.auth_required
+
+
+def test_what_cannot_be_simulated_is_said_by_the_shell(capsys):
+    assert shell.main(["numa", "simulate", "trace", "--fleet", "vax:1"]) == 1
+    assert "machine: 'vax' is not allowed; allowed: minsky, dgx1" in capsys.readouterr().err
+
+
+def draw(cloud, *arguments):
+    """Run ``topology show``; returns what it printed."""
+    app = SimpleNamespace(
+        client_manager=SimpleNamespace(numa=Cloud(SimpleNamespace(placement=cloud.adapter))),
+        stdout=io.StringIO(),
+    )
+    command = ShowTopology(app, None)
+    command.run(command.get_parser("numa").parse_args([*arguments]))
+    return app.stdout.getvalue()
+
+
+def test_a_host_is_drawn_as_placement_knows_it(cloud, tmp_path):
+    cloud.host("h1")
+    text = draw(cloud, "h1")
+    assert text.startswith("h1: 1 chassis, 2 sockets, 4 NUMA nodes, 4 L3 domains, 2 GPUs")
+    assert "GPU 0000:85:00.0" in text
+    assert "NV2" in text
+    drawing = tmp_path / "h1.svg"
+    assert draw(cloud, "h1", "--svg", str(drawing)) == ""
+    assert "0000:85:00.0" in drawing.read_text()
+    saved = tmp_path / "h1.json"
+    saved.write_text(draw(cloud, "h1", "--json"))
+    assert draw(cloud, "--file", str(saved)) == text
+
+
+def test_a_host_without_an_agent_cannot_be_drawn_and_the_others_are_named(cloud, tmp_path):
+    cloud.host("h1")
+    with pytest.raises(InvalidValueError, match="host: 'h9' is not allowed; allowed: h1"):
+        draw(cloud, "h9")
+    with pytest.raises(InvalidValueError, match="--file"):
+        draw(cloud, "--file", str(tmp_path / "none.json"))
+    assert draw(cloud, "--preset", "dgx-1").startswith("DGX-1")
+
+
+class ComputeApi(Compute):
+    """Nova for the doctor: flavors, hypervisors that are up, and the newest microversion."""
+
+    def __init__(self, flavors, hosts, newest=(2, 100)):
+        super().__init__(flavors)
+        every = list(self.flavors.values())
+        self.flavors = lambda **_options: every
+        self._hosts, self._newest = hosts, newest
+
+    def get_endpoint_data(self):
+        return SimpleNamespace(max_microversion=self._newest)
+
+    def hypervisors(self, **_options):
+        return [SimpleNamespace(name=host, state="up") for host in self._hosts]
+
+
+LIMIT = ("max_placement_results", "degraded")
+SCHEDULER = """
+[filter_scheduler]
+available_filters = nova.scheduler.filters.all_filters
+available_filters = nova_numa_ext.scheduler.NumaExtFilter
+enabled_filters = ComputeFilter,NUMATopologyFilter,NumaExtFilter
+weight_classes = nova.scheduler.weights.all_weighers,nova_numa_ext.scheduler.NumaExtWeigher
+[workarounds]
+disable_fallback_pcpu_query = true
+"""
+
+
+def examine(cloud, compute, *arguments):
+    code, rows = run(Doctor, cloud, compute, *arguments)
+    return code, {row["Check"]: (row["Level"], row["Detail"]) for row in rows}
+
+
+def test_the_doctor_finds_a_healthy_cloud_good(cloud, tmp_path):
+    cloud.host("h1")
+    nova = tmp_path / "nova.conf"
+    nova.write_text(SCHEDULER)
+    compute = ComputeApi([flavor("lc", LC)], ["h1"])
+    code, found = examine(cloud, compute, "--nova-conf", str(nova))
+    assert code == 0
+    assert {level for level, _ in found.values()} == {"good"}
+    assert found["max_placement_results"][1] == "1000, the fleet has 4 L3 domains"
+
+
+def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
+    cloud.host("h1", rdt=False)
+    cloud.host("silent", agent=False)
+    bad = flavor("bad", {**BE, "numa_ext:slo_p99_us": "5"})
+    code, found = examine(cloud, ComputeApi([bad], ["h1", "silent"], newest=(2, 79)))
+    assert code == 1
+    assert found["flavor bad"][0] == "broken"
+    assert "no agent reports on silent" in found["agents"][1]
+    assert "is resctrl mounted there?" in found["host h1"][1]
+    assert "older than compute API 2.86" in found["Nova"][1]
+
+
+def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
+    cloud.host("h1", agent=False)
+    code, found = examine(cloud, ComputeApi([], ["h1"]))
+    assert code == 1
+    assert found["resource classes"][0] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "check", "level"),
+    [
+        ("Filter,NumaExtFilter", "Filter", "filter", "broken"),
+        ("NUMATopologyFilter,NumaExtFilter", "NumaExtFilter,X", "filter order", "degraded"),
+        (",nova_numa_ext.scheduler.NumaExtWeigher", "", "weigher", "degraded"),
+        ("ComputeFilter,NUMATopologyFilter", "ComputeFilter", "NUMATopologyFilter", "degraded"),
+        ("query = true", "query = false", "disable_fallback_pcpu_query", "degraded"),
+        ("[workarounds]", "[scheduler]\nmax_placement_results = 3\n[workarounds]", *LIMIT),
+    ],
+)
+def test_each_wrong_option_of_the_scheduler_is_one_line(
+    cloud, tmp_path, wrong, right, check, level
+):
+    cloud.host("h1")
+    nova = tmp_path / "nova.conf"
+    nova.write_text(SCHEDULER.replace(wrong, right))
+    _, found = examine(cloud, ComputeApi([], ["h1"]), "--nova-conf", str(nova))
+    assert found[check][0] == level
+
+
 def test_openstackclient_finds_the_commands(capsys):
     commands = (
         ["host", "list"],
@@ -134,6 +274,9 @@ def test_openstackclient_finds_the_commands(capsys):
         ["server", "show"],
         ["flavor", "check"],
         ["simulate"],
+        ["topology", "show"],
+        ["doctor"],
+        ["simulate", "trace"],
     )
     for words in commands:
         assert shell.main(["help", "numa", *words]) == 0

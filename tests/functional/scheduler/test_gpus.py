@@ -5,13 +5,16 @@ import pytest
 from nova import exception, objects
 from nova.conf import CONF
 
+from nova_numa_ext import gpu_options
 from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.osc.simulate import Simulate
 from nova_numa_ext.scheduler import engine
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
 from placement_traits.topology import Gpu, GpuEdge
 from placement_traits.tree import L3State
+from tests.functional.scheduler.test_commands import Compute, flavor, run
 from tests.support.hosts import four_nodes
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
@@ -224,6 +227,25 @@ def test_the_explanation_names_gpus_and_terms(minskys, capsys):
     assert "loses on gpu=" in told
 
 
+def test_a_what_if_shows_the_best_gpus_and_what_would_be_needed(minskys):
+    """The what-if judges by the view, which is read afresh; jobs on busy GPUs are known by what agents publish."""
+    wanted = {"pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "4"}
+    strict = {**wanted, "numa_ext:gpu_policy": "topo_p", "numa_ext:min_utility": "0.5"}
+    compute = Compute([flavor("two", wanted), flavor("strict", strict)])
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two")
+    assert (row["Possible"], row["GPUs"]) == ("yes", "0000:21:00.0 0000:22:00.0 (0.663)")
+    minskys.job(1, comm=4)
+    minskys.job(1, comm=4)
+    disturbed = L3State(frozenset({GPU_COMM_TRAITS[4]}))
+    minskys.cloud.publish("h1", MINSKY, {0: disturbed, 2: disturbed})
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "strict")
+    assert row["Possible"] == "no"
+    assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.663" in row["Lacks"]
+    minskys.job(2)
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two")
+    assert row["Lacks"] == "GPUs free in Placement: 0, wanted: 2"
+
+
 def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
     """A guest on node 2 gets its vGPU from a GPU there: nova itself has no affinity for vGPUs."""
     host = cloud.host("h1", agent=False, used={0: (2, 0), 1: (2, 0), 3: (2, 0)})
@@ -244,7 +266,7 @@ def test_a_request_without_devices_is_not_looked_at(cloud, monkeypatch):
 def rules(nova_configuration, **options):
     for name, value in options.items():
         nova_configuration.set(name, value, "numa_ext")
-    return scheduler_gpus.rules(CONF)
+    return gpu_options.rules(CONF)
 
 
 def test_f_000_10_the_three_weights_are_options_and_count_by_their_ratio(nova_configuration):

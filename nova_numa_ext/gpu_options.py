@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's choices about GPUs, read from ``[numa_ext]``: weights of the utility, and the file of profiles."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+from oslo_config import cfg
+
+from nova_numa_ext.conf import GROUP
+from nova_numa_ext.policy.gpu_job import COMM_PROFILES, ProfileStore, parse_profiles
+from nova_numa_ext.policy.gpu_sets import GpuRules
+from nova_numa_ext.policy.gpu_utility import UtilityOptions
+from placement_traits.errors import InvalidValueError
+
+
+def rules(conf: cfg.ConfigOpts) -> GpuRules:
+    """Read the operator's choices from ``[numa_ext]``.
+
+    :raises InvalidValueError: no weight is above 0, or the profiles cannot be read
+    """
+    options = conf[GROUP]
+    weights = (
+        options.gpu_communication_weight,
+        options.gpu_interference_weight,
+        options.gpu_fragmentation_weight,
+    )
+    total = sum(weights)
+    if not total > 0:
+        raise InvalidValueError(
+            f"[{GROUP}]gpu_…_weight", weights, "three numbers >= 0, one of them > 0"
+        )
+    communication, interference, fragmentation = (weight / total for weight in weights)
+    return GpuRules(
+        UtilityOptions(communication, interference, fragmentation),
+        _store(options.gpu_profiles) if options.gpu_profiles else COMM_PROFILES,
+    )
+
+
+def _store(path: str) -> ProfileStore:
+    """Return the built-in profiles with those of a file over them."""
+    where = f"[{GROUP}]gpu_profiles {path}"
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidValueError(where, path, f"a readable YAML or JSON file ({error})") from error
+    if not isinstance(document, Mapping):
+        raise InvalidValueError(where, type(document).__name__, "a mapping of profiles by name")
+    measured = parse_profiles(document, where).profiles
+    return ProfileStore(MappingProxyType({**COMM_PROFILES.profiles, **measured}))
