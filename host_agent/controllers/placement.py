@@ -27,6 +27,7 @@ all bandwidth elsewhere.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Final
 
@@ -64,11 +65,69 @@ class _Host:
     """What the rule looks at, computed once per decision."""
 
     topology: HostTopology
+    sets: "_Sets"
     lc_l3: frozenset[int]
-    lc_cores: frozenset[int]
     exclusive: frozenset[int]
     room: Room
     settings: PlacementSettings
+
+
+class _Sets:
+    """Sets of CPUs and nodes that the rule asks for again and again, each computed once per decision.
+
+    :param lc_l3: L3 domains of latency-critical servers
+    :param lc_cores: their cores
+    """
+
+    def __init__(
+        self, topology: HostTopology, lc_l3: frozenset[int], lc_cores: frozenset[int]
+    ) -> None:
+        self._topology = topology
+        self._lc_l3 = lc_l3
+        self._lc_cores = lc_cores
+        self.online = frozenset(topology.cpus)
+        self.quiet = cache(self._quiet)
+        self.l3 = cache(self._l3)
+        self.by_node = cache(self._by_node)
+        self.near = cache(self._near)
+
+    def _quiet(self, chosen: frozenset[int], vcpus: int) -> frozenset[int]:
+        """Leave out the L3 domains, or at least the cores, of latency-critical servers while enough CPUs remain.
+
+        A core is shared by its threads, and unless MBA throttles per thread so is its throttling.
+        """
+        topology = self._topology
+        other_l3 = frozenset(cpu for cpu in chosen if topology.l3_of_cpu(cpu) not in self._lc_l3)
+        if len(other_l3) >= vcpus:
+            return other_l3
+        other_cores = frozenset(
+            cpu for cpu in chosen if topology.core_of_cpu(cpu).id not in self._lc_cores
+        )
+        return other_cores or chosen
+
+    def _l3(self, chosen: frozenset[int]) -> frozenset[int]:
+        """L3 domains of CPUs."""
+        found = map(self._topology.l3_of_cpu, chosen)
+        return frozenset(l3 for l3 in found if l3 is not None)
+
+    def _by_node(self, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
+        """Node -> CPUs among the allowed ones."""
+        topology = self._topology
+        return {
+            node: allowed.intersection(topology.cpus_of_node(node)) for node in topology.node_ids
+        }
+
+    def _near(self, usable: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Each usable node with its nearest usable ones, in every number.
+
+        Linear in the nodes for each number, where all subsets would be exponential.
+        """
+        ordered = [
+            [near for near in self._topology.nodes_by_distance(node) if near in usable]
+            for node in usable
+        ]
+        sizes = range(1, len(usable) + 1)
+        return tuple({tuple(sorted(near[:size])): None for size in sizes for near in ordered})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +186,12 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         for cpu in _pinned(guest, topology)
     }
     exclusive = {cpu for guest in observation.guests for cpu in _exclusive(guest)}
+    lc_l3 = frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None)
+    lc_cores = frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus)
     return _Host(
         topology,
-        frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None),
-        frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus),
+        _Sets(topology, lc_l3, lc_cores),
+        lc_l3,
         frozenset(exclusive),
         Room(free_for_floating(observation), settings.margin_mb),
         settings,
@@ -173,7 +234,7 @@ def free_for_floating(observation: Observation) -> dict[int, float]:
 
 def _dedicated(host: _Host, guest: Guest) -> Assignment:
     domain, request = guest.workload.domain, _request(guest)
-    online = frozenset(host.topology.cpus)
+    online = host.sets.online
     pins = {vcpu: chosen & online for vcpu, chosen in domain.vcpu_pins.items() if chosen & online}
     nodes = tuple(sorted({host.topology.node_of_cpu(cpu) for c in pins.values() for cpu in c}))
     reasons = [Reason("cpus", "nova's pins", "dedicated")]
@@ -211,23 +272,19 @@ def _floating(
     placed: Sequence[_Placed],
 ) -> Assignment:
     domain = guest.workload.domain
-    online = frozenset(host.topology.cpus)
+    online = host.sets.online
     shared = domain.vcpu_cpuset
     allowed = online - host.exclusive if shared is None else online & shared
-    cpus_of = {
-        node: frozenset(host.topology.cpus_of_node(node)) & allowed
-        for node in host.topology.node_ids
-    }
-    usable = [node for node, chosen in cpus_of.items() if chosen]
+    cpus_of = host.sets.by_node(allowed)
+    usable = tuple(node for node, chosen in cpus_of.items() if chosen)
     if not usable:
         raise CapabilityMissingError(f"server {guest.uuid} may run on no online CPU of this host")
     rank = min(
         _rank(host, guest, cpus_of, nodes, home=home, placed=placed)
-        for size in range(1, len(usable) + 1)
-        for nodes in _near_sets(host.topology, usable, size)
+        for nodes in host.sets.near(usable)
     )
     best = rank.numbers
-    chosen = _quiet_cpus(host, frozenset().union(*(cpus_of[n] for n in best)), domain.vcpus)
+    chosen = host.sets.quiet(frozenset().union(*(cpus_of[n] for n in best)), domain.vcpus)
     shares, memory_reasons = _memory(host, guest, best)
     pins = dict.fromkeys(range(domain.vcpus), chosen)
     wish = _wish(host, guest, pins)
@@ -280,10 +337,10 @@ def _rank(
 ) -> _Rank:
     domain = guest.workload.domain
     chosen = frozenset().union(*(cpus_of[node] for node in nodes))
-    quiet = _quiet_cpus(host, chosen, domain.vcpus)
+    quiet = host.sets.quiet(chosen, domain.vcpus)
     resident = guest.resident_mb
     has = sum(resident.get(node, 0.0) for node in nodes)
-    domains = _l3_of(host.topology, quiet)
+    domains = host.sets.l3(quiet)
     living = sum(other.shared_vcpus for other in placed if not other.nodes.isdisjoint(nodes))
     total = sum(resident.values())
     covered = host.room.covers(max(total, 1.0), resident, nodes, nodes == home)
@@ -317,33 +374,10 @@ def _placed(host: _Host, guest: Guest, found: Assignment) -> _Placed:
     cpus = frozenset[int]().union(*found.vcpu_cpus.values())
     return _Placed(
         _class(guest),
-        _l3_of(host.topology, cpus),
+        host.sets.l3(cpus),
         frozenset(found.nodes),
         guest.workload.domain.vcpus if guest.workload.floating else 0,
     )
-
-
-def _near_sets(topology: HostTopology, usable: Sequence[int], size: int) -> set[tuple[int, ...]]:
-    """Each usable node with its nearest usable ones: linear in the nodes, where all subsets would be exponential."""
-    return {
-        tuple(sorted([near for near in topology.nodes_by_distance(node) if near in usable][:size]))
-        for node in usable
-    }
-
-
-def _quiet_cpus(host: _Host, chosen: frozenset[int], vcpus: int) -> frozenset[int]:
-    """Leave out the L3 domains, or at least the cores, of latency-critical servers while enough CPUs remain.
-
-    A core is shared by its threads, and unless MBA throttles per thread so is its throttling.
-    """
-    topology = host.topology
-    other_l3 = frozenset(cpu for cpu in chosen if topology.l3_of_cpu(cpu) not in host.lc_l3)
-    if len(other_l3) >= vcpus:
-        return other_l3
-    other_cores = frozenset(
-        cpu for cpu in chosen if topology.core_of_cpu(cpu).id not in host.lc_cores
-    )
-    return other_cores or chosen
 
 
 def _memory(
@@ -389,7 +423,7 @@ def _wish(host: _Host, guest: Guest, pins: Mapping[int, frozenset[int]]) -> Part
     request = _request(guest)
     if request.tier is None:
         return None
-    domains = tuple(sorted(_l3_of(host.topology, frozenset().union(*pins.values()))))
+    domains = tuple(sorted(host.sets.l3(frozenset().union(*pins.values()))))
     ways: tuple[tuple[int, int], ...] = ()
     levels: tuple[tuple[int, int], ...] = ()
     if request.tier is Tier.LC:
@@ -427,10 +461,6 @@ def _wish_reasons(
         Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in host.lc_l3 else "no LC")
         for domain, level in wish.mba_percent
     ]
-
-
-def _l3_of(topology: HostTopology, chosen: Iterable[int]) -> frozenset[int]:
-    return frozenset(l3 for cpu in chosen if (l3 := topology.l3_of_cpu(cpu)) is not None)
 
 
 def _class(guest: Guest) -> InterferenceClass:

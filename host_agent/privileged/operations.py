@@ -6,7 +6,9 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from host_agent import cpus
 from host_agent.paths import HostPaths
@@ -33,6 +35,7 @@ from host_agent.privileged.syscalls import PAGE, Syscalls
 LOG = logging.getLogger(__name__)
 
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
+_SERVERS_MAX: Final = 1024  # whose samples are remembered; 4 KiB each
 
 
 class HostOperations:
@@ -87,21 +90,9 @@ class HostOperations:
             stretch
         :returns: node -> resident pages found, as pairs
         """
-        chooser = random.Random(_SEED)
         found: Counter[int] = Counter()
-        every = max(1, sum((end - start) // PAGE for start, end in ranges))
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            for start, end in ranges:
-                total = (end - start) // PAGE
-                share = 1 + max(0, pages - len(ranges)) * total // every
-                step = max(1, -(-total // share))
-                wanted = array(
-                    "Q",
-                    (
-                        start + PAGE * min(first + chooser.randrange(step), total - 1)
-                        for first in range(0, total, step)
-                    ),
-                )
+            for wanted in _sampled_pages(tuple(map(tuple, ranges)), pages):
                 found.update(self._kernel.locate(pid, wanted))
         return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
 
@@ -190,3 +181,22 @@ class HostOperations:
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Remove all our RDT groups and give root its ways back; return the commands."""
         return partitions.reset(self._paths, write)
+
+
+@lru_cache(maxsize=_SERVERS_MAX)
+def _sampled_pages(ranges: tuple[tuple[int, ...], ...], pages: int) -> tuple["array[int]", ...]:
+    """Choose the pages of a sample: addresses, one array per range. Dealing them takes longer than looking them up.
+
+    :param ranges: (start, end) each
+    :param pages: at most so many of all ranges together
+    """
+    chooser = random.Random(_SEED)
+    every = max(1, sum((end - start) // PAGE for start, end in ranges))
+    chosen = []
+    for start, end in ranges:
+        total = (end - start) // PAGE
+        share = 1 + max(0, pages - len(ranges)) * total // every
+        step = max(1, -(-total // share))
+        numbers = (min(n + chooser.randrange(step), total - 1) for n in range(0, total, step))
+        chosen.append(array("Q", (start + PAGE * number for number in numbers)))
+    return tuple(chosen)
