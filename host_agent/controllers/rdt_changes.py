@@ -121,6 +121,8 @@ def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Sc
     """Return what a group that shares must give up first: ways outside its new mask, bandwidth above its new level."""
     result: dict[str, dict[int, int]] = {}
     for name, values in group.schemata.items():
+        if name.startswith("L2"):  # nobody shrinks there
+            continue
         for domain, new in values.items():
             before = old.get(name, {}).get(domain)
             if before is None or (domain in group.exclusive and name != "MB"):

@@ -11,6 +11,8 @@ Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
   Every BE VM has a monitoring group in its class; it tells after a restart who is in which class.
 - Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
   that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
+- The L2 belongs to cores, and so to the VMs that run there: every group has all of it (Intel and AMD allocate it by
+  class, which no flavor asks for).
 - An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
 
 The plan is a function of what is there and of what root was found with: planning on the state that a plan has produced
@@ -478,6 +480,8 @@ def _schemata(
     wanted: dict[str, dict[int, int]] = {
         cache.name: {domain: masks[domain] for domain in cache.domains} for cache in capabilities.l3
     }
+    for cache in capabilities.l2:
+        wanted[cache.name] = dict.fromkeys(cache.domains, cache.cbm_mask)
     bandwidth = capabilities.bandwidth
     if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
         wanted["MB"] = {

@@ -53,6 +53,6 @@ def rdt_capability(capabilities: Capabilities) -> RdtCapability:
         if bandwidth
         else None,
         monitoring=RdtMonitoring(monitoring.num_rmids, monitoring.features) if monitoring else None,
-        l2_cat=any(cache.name.startswith("L2") for cache in capabilities.caches),
+        l2_cat=bool(capabilities.l2),
         l3_ids=l3[0].domains if l3 else (bandwidth.domains if bandwidth else ()),
     )

@@ -115,8 +115,8 @@ class ResctrlModel:
         self._charged: dict[int, tuple[Traffic, ...]] = {}
         root = _Control("", 0, _Monitor(0, cpus=set(shape.cpus)))
         self._made = count(1)
-        for name in shape.caches:
-            root.schemata[name] = dict.fromkeys(shape.domains, shape.full)
+        for name in shape.all_caches:
+            root.schemata[name] = dict.fromkeys(shape.domains_of(name), shape.full_of(name))
         if shape.mba:
             root.schemata["MB"] = dict.fromkeys(shape.domains, shape.mba_max)
         self._groups: dict[str, _Control] = {"": root}
@@ -294,13 +294,13 @@ class ResctrlModel:
     def _info(self) -> dict[str, dict[str, Callable[[], str]]]:
         shape = self.shape
         found: dict[str, dict[str, Callable[[], str]]] = {}
-        for name in shape.caches:
+        for name in shape.all_caches:
             found[name] = {
                 "bit_usage": lambda name=name: self._bit_usage(name),  # type: ignore[misc]
-                "cbm_mask": lambda: f"{shape.full:x}",
+                "cbm_mask": lambda name=name: f"{shape.full_of(name):x}",
                 "min_cbm_bits": lambda: str(shape.min_cbm_bits),
                 "num_closids": lambda: str(shape.usable_closids),
-                "shareable_bits": lambda: f"{shape.shareable:x}",
+                "shareable_bits": lambda name=name: f"{shape.shareable_of(name):x}",
             }
             if self.profile.sparse_masks_file:
                 found[name]["sparse_masks"] = lambda: str(int(shape.amd))
@@ -336,14 +336,14 @@ class ResctrlModel:
 
     def _bit_usage(self, cache: str) -> str:
         lines = []
-        for domain in self.shape.domains:
+        for domain in self.shape.domains_of(cache):
             used = dict.fromkeys(("shareable", "exclusive"), 0)
             for group in self._groups.values():
                 used[group.mode] |= group.schemata[cache][domain]
             letters = ""
-            for way in reversed(range(self.shape.cbm_len)):
+            for way in reversed(range(self.shape.full_of(cache).bit_length())):
                 bit = 1 << way
-                shared, hardware = used["shareable"] & bit, self.shape.shareable & bit
+                shared, hardware = used["shareable"] & bit, self.shape.shareable_of(cache) & bit
                 exclusive = "E" if used["exclusive"] & bit else "0"
                 letters += ("X" if shared else "H") if hardware else "S" if shared else exclusive
             lines.append(f"{domain}={letters}")
@@ -396,13 +396,13 @@ class ResctrlModel:
         """All bandwidth, and of each cache the first run of ways that are shareable, shared by a group, or unused."""
         shape = self.shape
         schemata: dict[str, dict[int, int]] = {}
-        for cache in shape.caches:
+        for cache in shape.all_caches:
             schemata[cache] = {}
-            for domain in shape.domains:
+            for domain in shape.domains_of(cache):
                 exclusive = 0
                 for group in self._groups.values():
                     exclusive |= group.schemata[cache][domain] if group.mode == "exclusive" else 0
-                mask = shape.full & ~exclusive
+                mask = shape.full_of(cache) & ~exclusive
                 low = mask & -mask
                 mask &= ~(mask + low)  # the first run of ones
                 if mask.bit_count() < shape.min_cbm_bits:
@@ -451,7 +451,7 @@ class ResctrlModel:
     def _show_size(self, name: str, value: int) -> str:
         if name == "MB":
             return str(value)
-        return str(self.shape.l3_bytes // self.shape.cbm_len * value.bit_count())
+        return str(self.shape.way_bytes(name) * value.bit_count())
 
     def _write_schemata(self, control: _Control, data: str) -> None:
         if not data.endswith("\n"):
@@ -481,7 +481,7 @@ class ResctrlModel:
             if not equals or not re.fullmatch(r"\+?[0-9]+", number):
                 raise self._fail(errno.EINVAL, "Missing '=' or non-numeric domain")
             domain = int(number)
-            if domain not in self.shape.domains:
+            if domain not in self.shape.domains_of(name):
                 raise _error(errno.EINVAL)  # the kernel gives no reason
             if (name, domain) in staged:
                 raise self._fail(errno.EINVAL, f"Duplicate domain {domain}")
@@ -493,7 +493,7 @@ class ResctrlModel:
         mask = int(text, 16) if re.fullmatch(r"\+?(0[xX])?[0-9a-fA-F]+", text) else _UINT64
         if mask >= _UINT64:
             raise self._fail(errno.EINVAL, f"Non-hex character in the mask {text}")
-        if mask > shape.full or (mask == 0 and shape.min_cbm_bits > 0):
+        if mask > shape.full_of(name) or (mask == 0 and shape.min_cbm_bits > 0):
             raise self._fail(errno.EINVAL, "Mask out of range")
         if not shape.amd and not is_contiguous(mask):
             raise self._fail(errno.EINVAL, f"The mask {mask:x} has non-consecutive 1-bits")
@@ -503,7 +503,7 @@ class ResctrlModel:
         meets = [group for group in others if group.schemata[name][domain] & mask]
         if any(group.mode == "exclusive" for group in meets):
             raise self._fail(errno.EINVAL, "Overlaps with exclusive group")
-        if control.mode == "exclusive" and (meets or mask & shape.shareable):
+        if control.mode == "exclusive" and (meets or mask & shape.shareable_of(name)):
             raise self._fail(errno.EINVAL, "Overlaps with other group")
         return mask
 
@@ -538,11 +538,11 @@ class ResctrlModel:
                 raise self._fail(errno.EINVAL, "Unknown or unsupported mode")
 
     def _make_exclusive(self, control: _Control) -> None:
-        if not self.shape.caches:
+        if not self.shape.all_caches:
             raise self._fail(errno.EINVAL, "Cannot be exclusive without CAT/CDP")
-        for cache in self.shape.caches:
+        for cache in self.shape.all_caches:
             for domain, mask in control.schemata[cache].items():
-                used = self.shape.shareable
+                used = self.shape.shareable_of(cache)
                 for group in self._groups.values():
                     used |= group.schemata[cache][domain] if group is not control else 0
                 if used & mask:

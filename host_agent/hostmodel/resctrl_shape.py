@@ -14,6 +14,9 @@ class Shape:
     :ivar amd: empty and broken masks are legal, bandwidth is absolute (1/8 GB/s, 2048 is all)
     :ivar cdp: mounted with ``-o cdp``
     :ivar l3_bytes: size of one L3 cache
+    :ivar l2_len: ways of an L2 cache, 0: they cannot be allocated
+    :ivar l2_domains: ids of the L2 caches
+    :ivar l2_bytes: size of one L2 cache
     """
 
     domains: tuple[int, ...] = (0,)
@@ -32,6 +35,9 @@ class Shape:
     mba_gran: int = 10
     thread_throttle_mode: str = "max"
     l3_bytes: int = 16 << 20
+    l2_len: int = 0
+    l2_domains: tuple[int, ...] = ()
+    l2_bytes: int = 2 << 20
 
     @property
     def full(self) -> int:
@@ -44,6 +50,27 @@ class Shape:
         if not self.l3:
             return ()
         return ("L3CODE", "L3DATA") if self.cdp else ("L3",)
+
+    @property
+    def all_caches(self) -> tuple[str, ...]:
+        """Names of all resources with masks."""
+        return (*self.caches, *(("L2",) if self.l2_len else ()))
+
+    def domains_of(self, resource: str) -> tuple[int, ...]:
+        """Ids of the caches of a resource; bandwidth is allocated by L3 cache."""
+        return self.l2_domains if resource == "L2" else self.domains
+
+    def full_of(self, cache: str) -> int:
+        """Mask of all ways of a cache."""
+        return (1 << self.l2_len) - 1 if cache == "L2" else self.full
+
+    def way_bytes(self, cache: str) -> int:
+        """Size of one way of a cache."""
+        return self.l2_bytes // self.l2_len if cache == "L2" else self.l3_bytes // self.cbm_len
+
+    def shareable_of(self, cache: str) -> int:
+        """Ways of a cache that devices fill too: they reach the L3 only."""
+        return 0 if cache == "L2" else self.shareable
 
     @property
     def mba_max(self) -> int:

@@ -118,6 +118,11 @@ class Capabilities:
         return tuple(cache for cache in self.caches if cache.name.startswith("L3"))
 
     @property
+    def l2(self) -> tuple[CacheControl, ...]:
+        """The L2 resources: ``L2``, or ``L2CODE`` and ``L2DATA`` when mounted with cdpl2, or none."""
+        return tuple(cache for cache in self.caches if cache.name.startswith("L2"))
+
+    @property
     def num_closids(self) -> int:
         """Classes of service of the machine, root's included: the smallest number over the resources."""
         numbers = [cache.num_closids for cache in self.caches]

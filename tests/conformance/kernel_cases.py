@@ -15,6 +15,12 @@ def _cache(bench: Bench) -> CacheControl:
     return cache
 
 
+def _only_l3(bench: Bench) -> CacheControl:
+    if bench.capabilities.l2:
+        raise NotApplicableError("exclusive looks at the L2, too")
+    return _cache(bench)
+
+
 def _mba(bench: Bench) -> None:
     if bench.capabilities.bandwidth is None:
         raise NotApplicableError("no memory bandwidth allocation")
@@ -48,7 +54,7 @@ def new_group_shares_everything(bench: Bench) -> None:
 
 
 def new_group_keeps_out_of_exclusive_ways(bench: Bench) -> None:
-    cache = _cache(bench)
+    cache = _only_l3(bench)
     low = 0b1111
     rest = cache.cbm_mask & ~low
     first = bench.domains[0]
@@ -191,7 +197,7 @@ def numbers_at_the_edge(bench: Bench) -> None:
 
 
 def exclusive_mode(bench: Bench) -> None:
-    cache = _cache(bench)
+    cache = _only_l3(bench)
     if cache.shareable_bits & 0xFF:
         raise NotApplicableError("the low ways are shareable")
     bench.make("a", "b")

@@ -19,7 +19,7 @@ from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
-from tests.conformance.bench import OK, Bench, Case, expect
+from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect
 
 _LC_1 = "11111111-aaaa-4000-8000-000000000001"
 _LC_2 = "22222222-aaaa-4000-8000-000000000002"
@@ -208,6 +208,21 @@ def lcs_own_their_ways(bench: Bench) -> None:
     if bench.capabilities.bandwidth:
         levels = sorted(bench.values(name, "MB")[domain] for name in masks if name)
         expect(levels, [40, 70], "bandwidth of the BE classes")
+
+
+def every_class_has_all_of_the_second_level_cache(bench: Bench) -> None:
+    if not bench.capabilities.l2:
+        raise NotApplicableError("no L2 allocation")
+    wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 50))
+    _apply(bench, *wanted)
+    for cache in bench.capabilities.l2:
+        whole = dict.fromkeys(cache.domains, cache.cbm_mask)
+        for name in bench.groups():
+            expect(bench.values(name, cache.name), whole, f"{cache.name} of {name}")
+        tampered = f"{cache.name}:{cache.domains[-1]}=1\n"
+        bench.accepted(f"{lc_group(_LC_1)}/schemata", tampered)
+        expect(len(_apply(bench, *wanted)), 1, "repairs")
+        expect(bench.values(lc_group(_LC_1), cache.name), whole, "the LC's, repaired")
 
 
 def a_plan_applied_twice_changes_nothing(bench: Bench) -> None:
@@ -415,6 +430,7 @@ CASES: tuple[Case, ...] = (
     counters_are_typed,
     a_group_made_again_is_another_one,
     lcs_own_their_ways,
+    every_class_has_all_of_the_second_level_cache,
     a_plan_applied_twice_changes_nothing,
     tampering_is_repaired,
     departure_gives_the_ways_back,

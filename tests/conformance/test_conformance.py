@@ -30,6 +30,7 @@ SHAPES = {
     "no-shareable": Shape(shareable=0, cbm_len=11, closids=15, rmids=48),
     "cdp": Shape(cdp=True, closids=16),
     "no-mba": Shape(mba=False),
+    "l2": Shape(domains=(0, 1), l2_len=8, l2_domains=(0, 2, 4, 6)),
     "no-monitoring": Shape(monitoring=()),
 }
 
@@ -51,7 +52,9 @@ def test_model_of_every_shape(case: Case, shape: str) -> None:
 
 
 @pytest.mark.parametrize("case", (*library_cases.CASES, *pqos_cases.CASES), ids=_name)
-@pytest.mark.parametrize("shape", ["one-domain", "four-domains", "cdp", "no-mba", "no-monitoring"])
+@pytest.mark.parametrize(
+    "shape", ["one-domain", "four-domains", "cdp", "l2", "no-mba", "no-monitoring"]
+)
 def test_the_pqos_backend_on_the_model(case: Case, shape: str, tmp_path: Path) -> None:
     _run(case, PqosModelWorld(PROFILES["6.12"], SHAPES[shape], tmp_path))
 
