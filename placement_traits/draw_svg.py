@@ -68,7 +68,7 @@ def draw_svg(topology: HostTopology, title: str = "") -> str:
     machine = _best_grid(title or "host", "none", boxes, bold=True)
     ends = dict(_gpu_centres(machine, 0.0, 0.0))
     edges = _drawn_links(topology)
-    arcs_height = _arcs_height(edges, ends)
+    arcs_height = _arcs_height(edges, ends, machine.height)
     parts = [*_place(machine, 0.0, 0.0), *_arcs(edges, ends)]
     below = machine.height + arcs_height
     legend, legend_height = _legend(edges, below)
@@ -240,10 +240,16 @@ def _depth(start: tuple[float, float], end: tuple[float, float]) -> float:
 
 
 def _arcs_height(
-    edges: Iterable[tuple[str, str, GpuLink]], ends: Mapping[str, tuple[float, float]]
+    edges: Iterable[tuple[str, str, GpuLink]],
+    ends: Mapping[str, tuple[float, float]],
+    bottom: float,
 ) -> float:
-    deepest = max((_depth(ends[a], ends[b]) for a, b, _ in edges), default=0.0)
-    return deepest * 0.75 + _PAD if deepest else 0.0
+    """How far the lowest arc hangs below ``bottom``; a Bézier curve reaches three quarters of its control points."""
+    lowest = max(
+        (max(ends[a][1], ends[b][1]) + 0.75 * _depth(ends[a], ends[b]) for a, b, _ in edges),
+        default=0.0,
+    )
+    return max(0.0, lowest - bottom) + _PAD if lowest else 0.0
 
 
 def _arcs(

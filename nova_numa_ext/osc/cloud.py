@@ -7,11 +7,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
+from nova_numa_ext.doctor import Doctor
 from nova_numa_ext.policy.whatif import Answer
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import FleetSnapshot
+from placement_traits.reader import read_tree
+from placement_traits.topology import HostTopology
+from placement_traits.tree import from_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,17 @@ class Cloud:
         members = self._get("/resource_providers", in_tree=root)["resource_providers"]
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
         return tuple(self._provider(member) for member in members)
+
+    def topology(self, host: str) -> HostTopology:
+        """Return a host's topology as far as Placement knows it, by the host's name.
+
+        :raises InvalidValueError: there is no such host, or no agent reports there
+        """
+        return from_tree(read_tree(self._placement, host)).topology
+
+    def doctor(self) -> Doctor:
+        """Return what examines the cloud."""
+        return Doctor(self._connection.compute, self._placement)
 
     def allocations(self, server_uuid: str) -> dict[str, dict[str, int]]:
         """Return what a server has allocated: amounts by resource class by provider."""

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of nova that our parts count on, read from its files without nova, and what is wrong with them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from oslo_config import cfg
+
+from nova_numa_ext.findings import Finding, Level, verdict
+from placement_traits.errors import InvalidValueError
+
+FILTER: Final = "nova_numa_ext.scheduler.NumaExtFilter"
+WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"
+_FILTER_NAME: Final = "NumaExtFilter"
+
+# Names, types and defaults as in nova 33 and 34 (nova.conf); nova itself need not be installed here.
+_OPTIONS: Final = {
+    "filter_scheduler": [
+        cfg.MultiStrOpt("available_filters", default=["nova.scheduler.filters.all_filters"]),
+        cfg.ListOpt("enabled_filters", default=[]),
+        cfg.ListOpt("weight_classes", default=["nova.scheduler.weights.all_weighers"]),
+        cfg.BoolOpt("pci_in_placement", default=False),
+    ],
+    "scheduler": [cfg.IntOpt("max_placement_results", default=1000)],
+    "workarounds": [cfg.BoolOpt("disable_fallback_pcpu_query", default=False)],
+    "compute": [
+        cfg.BoolOpt("packing_host_numa_cells_allocation_strategy", default=False),
+        cfg.StrOpt("cpu_dedicated_set"),
+        cfg.StrOpt("cpu_shared_set"),
+    ],
+    "pci": [
+        cfg.BoolOpt("report_in_placement", default=False),
+        cfg.MultiStrOpt("device_spec", default=[]),
+    ],
+    "DEFAULT": [cfg.FloatOpt("cpu_allocation_ratio")],
+}
+
+
+def read(files: Sequence[str | Path]) -> cfg.ConfigOpts:
+    """Read nova's configuration files; later ones win.
+
+    :raises InvalidValueError: one of them cannot be read or parsed
+    """
+    conf = cfg.ConfigOpts()
+    for group, options in _OPTIONS.items():
+        conf.register_opts(options, group=None if group == "DEFAULT" else group)
+    try:
+        conf([], project="nova", default_config_files=[str(file) for file in files])
+        for group, options in _OPTIONS.items():
+            for option in options:
+                _ = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except (cfg.Error, ValueError) as error:
+        text = ", ".join(map(str, files))
+        raise InvalidValueError("nova.conf", text, f"files that nova reads ({error})") from error
+    return conf
+
+
+def scheduler(conf: cfg.ConfigOpts, candidates: int) -> Iterator[Finding]:
+    """Check what nova-scheduler is told.
+
+    :param conf: of :func:`read`
+    :param candidates: allocation candidates that one request may have: L3 domains of the fleet
+    """
+    ours = conf.filter_scheduler
+    filters = [name.rpartition(".")[2] for name in ours.enabled_filters]
+    yield verdict(
+        "filter",
+        _FILTER_NAME in filters and FILTER in ours.available_filters,
+        "enabled",
+        f"nova never asks our filter: set available_filters = {FILTER} (a second line) and add {_FILTER_NAME} to "
+        "enabled_filters in [filter_scheduler]",
+        Level.BROKEN,
+    )
+    if _FILTER_NAME in filters:
+        yield verdict(
+            "filter order",
+            filters[-1] == _FILTER_NAME,
+            "last",
+            f"put {_FILTER_NAME} last: it ranks hosts that {filters[-1]} then drops",
+        )
+    yield verdict(
+        "weigher",
+        WEIGHER in ours.weight_classes,
+        "enabled",
+        f"add {WEIGHER} to [filter_scheduler]weight_classes: hosts are not weighed by neighbours and bandwidth",
+    )
+    yield verdict(
+        "NUMATopologyFilter",
+        "NUMATopologyFilter" in filters,
+        "enabled",
+        "add it to enabled_filters: without it nova finds out on the host that a guest's cells do not fit",
+    )
+    yield verdict(
+        "disable_fallback_pcpu_query",
+        conf.workarounds.disable_fallback_pcpu_query,
+        "true",
+        "set [workarounds]disable_fallback_pcpu_query = true: Placement also offers shared CPUs for dedicated ones",
+    )
+    limit = conf.scheduler.max_placement_results
+    yield verdict(
+        "max_placement_results",
+        limit >= candidates,
+        f"{limit}, the fleet has {candidates} L3 domains",
+        f"[scheduler]max_placement_results is {limit} and counts candidates, not hosts; the fleet has {candidates} L3 "
+        "domains: the scheduler does not see all hosts",
+    )
+
+
+def compute(conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool) -> Iterator[Finding]:
+    """Check what nova-compute is told.
+
+    :param conf: of :func:`read`
+    :param cell_packing: ``[placement]cell_packing`` of the agent
+    :param has_gpus: this host has GPUs
+    """
+    packs = "pack" if conf.compute.packing_host_numa_cells_allocation_strategy else "spread"
+    yield verdict(
+        "nova cell order",
+        packs == cell_packing,
+        packs,
+        f"nova-compute fills cells by {packs!r}, the agent tells the scheduler {cell_packing!r}: set "
+        f"[placement]cell_packing = {packs} of the agent",
+    )
+    yield verdict(
+        "nova cpu_dedicated_set",
+        bool(conf.compute.cpu_dedicated_set),
+        conf.compute.cpu_dedicated_set or "",
+        "not set: nova offers no dedicated CPUs here, so latency-critical servers go elsewhere",
+    )
+    if (conf.cpu_allocation_ratio or 1.0) > 1.0:
+        yield Finding(
+            "nova cpu_allocation_ratio",
+            Level.GOOD,
+            f"{conf.cpu_allocation_ratio}: shared CPUs are oversold, so floating servers may share a core",
+        )
+    if has_gpus and conf.pci.device_spec:
+        yield verdict(
+            "nova report_in_placement",
+            conf.pci.report_in_placement,
+            "true",
+            "set [pci]report_in_placement = true: Placement does not know which GPU a server gets",
+        )
+        yield verdict(
+            "GPU links in device_spec",
+            any("CUSTOM_GPU_LINK_" in spec for spec in conf.pci.device_spec),
+            "there",
+            "flavors cannot ask for linked GPUs: use the lines of numa-host-agent-ctl device-spec",
+        )

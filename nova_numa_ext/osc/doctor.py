@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa doctor``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_numa_ext.findings import Level
+from nova_numa_ext.osc.cloud import Cloud
+
+
+class Doctor(command.Lister):  # type: ignore[misc]
+    """Check the whole cloud over Placement and Nova, and say what to do about what is not good.
+
+    What nova-scheduler is told cannot be asked over an API: give its configuration files where they are at hand. What
+    is on a compute host numa-host-agent-ctl doctor says there. Ends with exit code 1 when something is broken.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the configuration files."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--nova-conf",
+            metavar="<file>",
+            type=Path,
+            action="append",
+            default=[],
+            help="Configuration file of nova-scheduler (can be given several times)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        cloud: Cloud = self.app.client_manager.numa
+        findings = cloud.doctor().examine(cloud.fleet, parsed_args.nova_conf)
+        self._broken = any(finding.level is Level.BROKEN for finding in findings)
+        return ("Check", "Level", "Detail"), [tuple(finding.row.values()) for finding in findings]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return 1 when something is broken."""
+        code: int = super().run(parsed_args)
+        return code or int(self._broken)
