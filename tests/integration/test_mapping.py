@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mapping and memory placement on an emulated host, with servers made by ``openstack server create``.
+
+Actuators are real: threads are pinned and pages are moved in the emulated kernel, and read back from it. Counters are
+*modelled* (``[counters]source = model``): nothing on an emulated host feels where its memory is. The host has one
+shared CPU per NUMA node: a floating server of one vCPU fills what a node has for it.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.cloud import Cloud, Domain, Host, Server, eventually
+
+LOCAL = {"numa_ext:tier": "BE", "numa_ext:memory_policy": "local"}
+SENSITIVE = {**LOCAL, "numa_ext:remote_memory": "sensitive"}
+DEVIL = {**LOCAL, "numa_ext:interference_class": "devil"}
+RABBIT = {**LOCAL, "numa_ext:interference_class": "rabbit"}
+SEARCHED = {
+    "numa_ext:tier": "BE",
+    "numa_ext:interference_class": "devil",
+    "numa_ext:memory_policy": "bwap_uniform",
+}
+MODELLED = """
+[counters]
+source = model
+sample_s = 2
+[bwap]
+interval_s = 1
+samples = 5
+drop = 1
+stable_samples = 4
+[mapping]
+interval_s = 10
+"""
+SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
+
+
+@pytest.fixture(scope="module")
+def modelled(running_cloud: Cloud) -> Iterator[Host]:
+    """h1 with modelled counters and short searches; its agent is as before afterwards."""
+    host = running_cloud.hosts["h1"]
+    conf = host.emulated.agent_conf
+    before = conf.read_text()
+    conf.write_text(before + MODELLED)
+    host.agent.restart()
+    yield host
+    conf.write_text(before)
+    host.agent.restart()
+
+
+@pytest.fixture
+def boot(cloud: Cloud, modelled: Host) -> Callable[..., Server]:
+    """Boots a server of one vCPU, or of more, on h1."""
+
+    def make(specs: dict[str, str], vcpus: int = 1) -> Server:
+        flavor = cloud.flavor(specs, vcpus=vcpus)
+        return cloud.boot(flavor, "--host", "h1")
+
+    return make
+
+
+def pinned(host: Host, server: Server) -> Domain:
+    """Wait until each vCPU has a CPU of its own and the memory is where the vCPUs are."""
+
+    def probe() -> Domain | None:
+        domain = host.domain(server.id)
+        if domain is None or not domain.enforced():
+            return None
+        near = sum(domain.memory_share.get(node, 0.0) for node in domain.nodes)
+        return domain if len(domain.cpus) == len(domain.facts["vcpus"]) and near >= 0.99 else None
+
+    return eventually(f"{server.flavor} has its own cores and its memory there", probe, 300, 3)
+
+
+def running(host: Host, *servers: Server) -> None:
+    """Assert that the servers run: no controller ever stops one."""
+    for server in servers:
+        domain = host.domain(server.id)
+        assert domain is not None
+        assert domain.facts["state"] == "running"
+
+
+def reasons(host: Host, server: Server) -> str:
+    """What the agent says about a server."""
+    return json.dumps(host.ctl("explain", server.id))
+
+
+def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
+    modelled: Host, boot: Callable[..., Server]
+) -> None:
+    """F-001-06, F-001-12: a devil, a rabbit and a remote-sensitive server; >= 99 % of the pages are near."""
+    devil, rabbit, sensitive = boot(DEVIL), boot(RABBIT), boot(SENSITIVE)
+    found = [pinned(modelled, server) for server in (devil, rabbit, sensitive)]
+    cpus = [cpu for domain in found for cpu in domain.cpus]
+    assert len(cpus) == len(set(cpus)), "two vCPUs share a core"
+    assert not found[0].l3 & found[1].l3, "the rabbit lives with the devil"
+    running(modelled, devil, rabbit, sensitive)
+    assert "mapped" in reasons(modelled, sensitive)
+
+
+def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
+    modelled: Host, boot: Callable[..., Server]
+) -> None:
+    servers = [boot(LOCAL) for _node in range(4)]
+    before = [pinned(modelled, server).cpus for server in servers]
+    late = boot(LOCAL)
+    eventually("host_full is told", lambda: "host_full" in reasons(modelled, late), 120, 3)
+    assert [pinned(modelled, server).cpus for server in servers] == before
+    running(modelled, *servers, late)
+
+
+def test_f_001_08_a_sheep_makes_room_for_a_devil_that_must_not_live_with_an_lc(
+    cloud: Cloud, modelled: Host, boot: Callable[..., Server]
+) -> None:
+    """The only shared CPU left is in the LC's L3 domain: one server moves there, its memory with it."""
+    lc = cloud.boot("lc.small", "--host", "h1")
+    (home,) = modelled.enforced(lc.id).nodes
+    sheep = [boot(LOCAL) for _node in range(4)]
+    placed = {server.id: pinned(modelled, server) for server in sheep}
+    (beside,) = [server for server in sheep if placed[server.id].nodes == {home}]
+    cloud.delete([beside.id])
+    others = [server for server in sheep if server is not beside]
+    devil = boot(DEVIL)
+    assert home not in pinned(modelled, devil).nodes
+    after = {server.id: pinned(modelled, server) for server in others}
+    moved = [s for s in others if after[s.id].nodes != placed[s.id].nodes]
+    assert [after[server.id].nodes for server in moved] == [{home}]
+    assert "reshuffled_for" in reasons(modelled, moved[0])
+    running(modelled, lc, devil, *others)
+    assert modelled.enforced(lc.id).facts["pid"] > 0
+
+
+def searched(host: Host, server: Server) -> Domain:
+    """Wait until a search has ended, and return what the kernel says then."""
+
+    def ended() -> Domain | None:
+        return host.domain(server.id) if "dwp_found" in reasons(host, server) else None
+
+    return eventually("the search has ended", ended, 600, 5)
+
+
+def assert_near(domain: Domain) -> None:
+    """The modelled program wants its memory near: the search has brought the spread pages back."""
+    near = sum(domain.memory_share.get(node, 0.0) for node in domain.nodes)
+    assert near >= 0.9, f"vCPUs on nodes {domain.nodes}, memory {domain.memory_share}"
+
+
+def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
+    modelled: Host, boot: Callable[..., Server]
+) -> None:
+    """F-004-09, F-004-13, F-004-14: pages are spread first, then brought back step by step, on a running guest."""
+    server = boot(SEARCHED)
+
+    def spread() -> Domain | None:
+        domain = modelled.domain(server.id)
+        return domain if domain and len(domain.memory_share) == 4 and domain.enforced() else None
+
+    started = eventually("the pages are spread over all nodes", spread, 300, 2)
+    assert min(started.memory_share.values()) >= 0.02
+    found = searched(modelled, server)
+    assert_near(found)
+    assert found.facts["pid"] == started.facts["pid"]
+    running(modelled, server)
+
+
+def test_an_agent_killed_in_the_middle_of_a_search_converges(
+    modelled: Host, boot: Callable[..., Server]
+) -> None:
+    """SIGKILL at a sampled moment; the seed is printed and ``NUMA_EXT_SEED`` repeats it."""
+    wait_s = random.Random(SEED).uniform(5, 60)
+    sys.stdout.write(f"seed {SEED}: SIGKILL {wait_s:.1f} s after the server runs\n")
+    server = boot(SEARCHED)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        running(modelled, server)
+        time.sleep(1.0)
+    modelled.agent.kill()
+    running(modelled, server)
+    modelled.agent.start()
+    assert_near(searched(modelled, server))
+    running(modelled, server)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wait_s", range(2, 90, 8))
+def test_an_agent_killed_at_every_point_of_a_search_converges(
+    modelled: Host, boot: Callable[..., Server], wait_s: int
+) -> None:
+    server = boot(SEARCHED)
+    time.sleep(wait_s)
+    modelled.agent.kill()
+    modelled.agent.start()
+    assert_near(searched(modelled, server))
+    running(modelled, server)
+
+
+def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
+    """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
+    rows = modelled.ctl(
+        "calibrate", "--megabytes=8", "--seconds=0.2", "--cpus-per-node=1", "--dry-run"
+    )
+    assert len(rows) >= 4
+    assert all(len(row["weights"]) == 4 for row in rows)
+    assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
+
+
+def test_after_a_live_migration_the_agent_of_the_target_takes_over(
+    cloud: Cloud, modelled: Host, boot: Callable[..., Server]
+) -> None:
+    """Pins are not travelling: on a host with its own CPU set the server is pinned there, inside its own."""
+    if "h2" not in cloud.hosts:
+        pytest.skip("needs a second emulated host")
+    server = boot(LOCAL)
+    pinned(modelled, server)
+    cloud.openstack("server", "migrate", "--live-migration", "--host", "h2", server.id)
+    moved = eventually("it runs on h2", lambda: cloud.settled(server).host == "h2", 420, 5)
+    assert moved
+    domain = pinned(cloud.hosts["h2"], server)
+    assert domain.group.startswith("numa_ext-be")
+    assert modelled.domain(server.id) is None
