@@ -10,6 +10,7 @@ from oslo_config import cfg
 from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.policy.candidates import Candidate
 from nova_numa_ext.policy.gpu_sets import (
+    DEFAULT_RULES,
     GpuMap,
     GpuOffer,
     GpuRules,
@@ -46,7 +47,7 @@ class GpuPlanner:
     :param rules: the operator's choices
     """
 
-    def __init__(self, rules: GpuRules) -> None:
+    def __init__(self, rules: GpuRules = DEFAULT_RULES) -> None:
         self._rules = rules
         self._maps: dict[str, tuple[tuple[GpuView, ...], GpuMap]] = {}
 
@@ -97,4 +98,4 @@ def planner(conf: cfg.ConfigOpts) -> GpuPlanner:
         return GpuPlanner(rules(conf))
     except InvalidValueError as error:
         LOG.error("GPUs are chosen with default weights and profiles: %s", error)
-        return GpuPlanner(GpuRules())
+        return GpuPlanner()

@@ -53,7 +53,7 @@ class Surroundings:
     request_picks: tuple[Pick, ...] = ()
     refuse_stale: bool = False
     pack: bool = False
-    planner: gpus.GpuPlanner = field(default_factory=lambda: gpus.GpuPlanner(gpus.GpuRules()))
+    planner: gpus.GpuPlanner = field(default_factory=gpus.GpuPlanner)
 
 
 def _no_gpus(_: Candidate) -> None:

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVLinks from recorded matrices and from NVML."""
 
+import json
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from host_agent import conf as agent_conf
+from host_agent.assembly import topology_reader
+from host_agent.discovery.capture import restore
 from host_agent.discovery.nvidia import (
     normal_address,
     nvlink,
@@ -58,6 +63,7 @@ def addresses(preset):
 
 
 def test_a_recorded_dgx_1_gives_the_preset_exactly():
+    """F-000-02: 8 GPUs with 16 NVLinks."""
     host = presets.load("dgx-1").topology
     links = parse_topo_matrix(DGX_1, addresses("dgx-1"), "gpus.txt")
     assert len(links) == 28
@@ -65,6 +71,7 @@ def test_a_recorded_dgx_1_gives_the_preset_exactly():
 
 
 def test_recorded_addresses_win_over_the_order():
+    """F-000-02: the 4 GPUs of a Minsky."""
     host = presets.load("power8-minsky").topology
     links = parse_topo_matrix(MINSKY, addresses("power8-minsky"), "gpus.txt")
     assert links["000a:01:00.0", "000b:01:00.0"] is GpuLink.NV2
@@ -173,3 +180,28 @@ def test_nvlinks_cover_what_pci_shows_and_strangers_are_ignored():
     pci = (GpuEdge(A, B, GpuLink.PXB), GpuEdge(A, C, GpuLink.PHB))
     links = {(A, B): GpuLink.NV2, (B, "0000:ff:00.0"): GpuLink.NV1, (B, C): GpuLink.SYS}
     assert with_links(gpus, pci, links) == (GpuEdge(A, B, GpuLink.NV2), GpuEdge(A, C, GpuLink.PHB))
+
+
+def test_the_operator_names_the_recorded_matrix_in_the_configuration(tmp_path):
+    """F-000-02: ``[host]gpu_matrix``, for hosts whose GPUs NVIDIA's driver does not hold."""
+    sys = tmp_path / "sys"
+    restore(json.loads((Path(__file__).parent / "data/lab-4-nodes.json").read_text()), sys)
+    devices = sys / "bus/pci/devices"
+    devices.mkdir(parents=True)
+    for number, bus in enumerate((0x21, 0x22)):
+        address = f"0000:{bus:02x}:00.0"
+        real = sys / f"devices/pci0000:20/0000:20:0{number}.0/{address}"
+        real.mkdir(parents=True)
+        for name, text in (("vendor", "0x10de"), ("device", "0x15f9"), ("class", "0x030200")):
+            (real / name).write_text(f"{text}\n")
+        (real / "numa_node").write_text("0\n")
+        (devices / address).symlink_to(real)
+    matrix = tmp_path / "gpus.txt"
+    matrix.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n")
+    file = tmp_path / "agent.conf"
+    file.write_text(f"[host]\nsys = {sys}\ngpu_matrix = {matrix}\n")
+    host = topology_reader(agent_conf.load([f"--config-file={file}"]))()
+    assert host.gpu_links == (GpuEdge("0000:21:00.0", "0000:22:00.0", GpuLink.NV2),)
+    matrix.unlink()
+    with pytest.raises(InvalidValueError, match="GPU matrix"):
+        topology_reader(agent_conf.load([f"--config-file={file}"]))()
