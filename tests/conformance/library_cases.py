@@ -346,6 +346,66 @@ def best_effort_lends_its_classes(bench: Bench) -> None:
         expect(bench.values(shared[0], "MB")[bench.domains[0]], 40, "the lower of both levels")
 
 
+def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> None:
+    wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 40))
+    _apply(bench, *wanted)
+    before = {name: bench.values(name, bench.capabilities.l3[0].name) for name in bench.groups()}
+    decided_too_late = _plan(bench, *wanted, _lc(bench, _LC_2, 2))
+    taken = 0
+    while bench.mkdir(f"stranger{taken}") == OK:
+        taken += 1
+    expect(bench.capabilities.num_closids - 1 - len(before), taken, "classes of the stranger")
+    try:
+        bench.executor.apply(decided_too_late)
+    except NumaExtError as error:
+        expect("CLOSIDs" in str(error), True, str(error))
+    else:
+        raise AssertionError("a plan for more classes than there are was applied")
+    found = _plan(bench, *wanted, _lc(bench, _LC_2, 2))
+    expect([refusal.uuid for refusal in found.refused], [_LC_2], "who is refused")
+    bench.executor.apply(found)
+    for name, masks in before.items():
+        expect(bench.values(name, bench.capabilities.l3[0].name), masks, f"masks of {name}")
+    for number in range(taken):
+        bench.files.rmdir(f"stranger{number}")
+    expect(_plan(bench, *wanted, _lc(bench, _LC_2, 2)).refused, (), "refusals when it has gone")
+
+
+def threads_that_die_while_being_moved_are_no_trouble(bench: Bench) -> None:
+    group = GROUP_PREFIX + "a"
+    bench.resctrl.create_group(group)
+    process = bench.process()
+    for _thread in range(3):
+        process.add_thread()
+    looks = 0
+
+    def threads() -> set[int]:
+        nonlocal looks
+        looks += 1
+        seen = process.threads()
+        if looks <= 3:
+            process.end_thread()  # after the look, before the move
+        return seen
+
+    result = bench.resctrl.move_tasks(group, "", threads)
+    expect(bench.tasks(group), process.threads(), "threads in the group")
+    expect(result.ended >= 1, True, "ended threads are told")
+
+
+def bandwidth_is_released_and_nothing_else(bench: Bench) -> None:
+    if bench.capabilities.bandwidth is None:
+        raise NotApplicableError("no memory bandwidth allocation")
+    wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 40))
+    _apply(bench, *wanted)
+    masks = {name: bench.values(name, bench.capabilities.l3[0].name) for name in bench.groups()}
+    released = bench.executor.release_bandwidth()
+    expect(len(released), 1, "commands")
+    for name, mask in masks.items():
+        expect(set(bench.values(name, "MB").values()), {100}, f"bandwidth of {name}")
+        expect(bench.values(name, bench.capabilities.l3[0].name), mask, f"masks of {name}")
+    expect(bench.executor.release_bandwidth(), (), "the second time")
+
+
 def an_illegal_plan_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
     found = _plan(bench, _lc(bench, _LC_1, 4))
@@ -439,5 +499,8 @@ CASES: tuple[Case, ...] = (
     a_dry_run_writes_nothing,
     a_crash_at_any_write_is_made_good,
     best_effort_lends_its_classes,
+    a_stranger_that_takes_all_classes_hurts_nobody_who_has_one,
+    threads_that_die_while_being_moved_are_no_trouble,
+    bandwidth_is_released_and_nothing_else,
     an_illegal_plan_writes_nothing,
 )

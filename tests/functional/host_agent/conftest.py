@@ -129,6 +129,10 @@ class ComputeHost:
         )
         wait_for((self.resctrl / "info").is_dir, "the resctrl tree")
 
+    def stop_resctrl(self) -> None:
+        """Unmount the tree, as ``umount /sys/fs/resctrl`` does; its server ends with it."""
+        subprocess.run(self._inside("umount", "--lazy", "/run/resctrl"), check=True)
+
     def boot(self, server: Server, *, paused: bool = False) -> int:
         """Start a server; return the pid of its QEMU."""
         import libvirt

@@ -466,3 +466,56 @@ def test_without_bandwidth_allocation_cpu_time_is_the_throttle(empty_host: Compu
     agent.send_signal(signal.SIGKILL)
     agent.wait(10)
     wait_for(lambda: quotas(pid) == unlimited, "the release")
+
+
+def test_resctrl_that_is_unmounted_and_mounted_again_is_survived(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    """The kernel's tree is as new then: groups are made and threads are moved again, and pins stay all the while."""
+    agent = host.agent(agent__resync_s=1)
+    try:
+        wait_for(lambda: be_level(host) == BE_LEVEL, "the partitions")
+        host.stop_resctrl()
+        wait_for(
+            lambda: any(
+                e["action"] == "partition" and "no resctrl file system" in e.get("problem", "")
+                for e in journal(host)
+            ),
+            "the sentence",
+        )
+        assert agent.poll() is None
+        host.start_resctrl()
+        wait_for(lambda: be_level(host) == BE_LEVEL, "the partitions again")
+        wait_for(lambda: host.group_of(host.pid(pair[1])) == BE_GROUP, "the threads")
+    finally:
+        agent.terminate()
+        assert agent.wait(20) == 0
+    partitioned(host, *pair)
+
+
+def test_a_stranger_that_holds_all_classes_is_told_and_waited_for(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    closids = int((host.resctrl / "info/L3/num_closids").read_text())
+    strangers = [host.resctrl / f"stranger{number}" for number in range(closids - 1)]
+    for folder in strangers:
+        folder.mkdir()
+    agent = host.agent()
+    try:
+        lc, be = pair
+        wait_for(
+            lambda: {e["server"] for e in journal(host) if e["action"] == "join"}
+            >= {lc.uuid, be.uuid},
+            "the sentences",
+        )
+        assert host.groups() == {folder.name for folder in strangers}
+        for folder in strangers:
+            folder.rmdir()
+        wait_for(lambda: host.group_of(host.pid(be)) == BE_GROUP, "the partitions")
+    finally:
+        for folder in strangers:
+            if folder.is_dir():
+                folder.rmdir()
+        agent.terminate()
+        assert agent.wait(20) == 0
+    partitioned(host, *pair)

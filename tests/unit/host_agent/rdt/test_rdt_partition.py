@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.controllers.rdt_changes import Write, WriteKind, changes
+from host_agent.controllers.rdt_classes import BE_PREFIX
 from host_agent.controllers.rdt_partition import (
     PartitionPlan,
     PartitionSettings,
@@ -443,7 +444,11 @@ def check_plan(host: Host, wanted: Sequence[WantedPartition], found: PartitionPl
 
 
 def check_steps(host: Host, found: PartitionPlan) -> None:
-    """Perform one command at a time: never do two LCs overlap, never has one less than it may."""
+    """Perform one command at a time.
+
+    Never do two LCs overlap, never has one less than the smaller of its old and its new amount, and who shared no way
+    with an LC before never shares one on the way.
+    """
     own = {group.name: group.exclusive for group in found.groups}
 
     def lcs_at_work(domain: int) -> dict[str, int]:
@@ -453,6 +458,14 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
 
     before = {domain: lcs_at_work(domain) for domain in host.domains}
     planned = {group.name: group.schemata["L3"] for group in found.groups}
+    sharing = [name for name in host.groups if name == "" or name.startswith(BE_PREFIX)]
+    apart = {
+        (lc, name, domain)
+        for domain in host.domains
+        for lc, mask in before[domain].items()
+        for name in sharing
+        if not mask & host.mask(name, domain)
+    }
     for write in changes(host.actual, found):
         host.perform(write)
         for domain in host.domains:
@@ -461,6 +474,10 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
             for name, mask in before[domain].items():
                 least = min(mask.bit_count(), planned[name][domain].bit_count())
                 assert masks[name].bit_count() >= least, f"{write}: {name} lost ways"
+            for name, mask in masks.items():
+                for other in host.groups.keys() & set(sharing):
+                    if (name, other, domain) in apart:
+                        assert not mask & host.mask(other, domain), f"{write}: {other} in {name}"
     host.homes = {vm.uuid: vm.group for vm in found.vms}
     host.found = found.found
 
