@@ -9,7 +9,7 @@ when it wants something else, or when a search waits for pages to arrive.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from host_agent import steering_state
 from host_agent.assignment import Decision, Observation
-from host_agent.controllers import steering
+from host_agent.controllers import mapping, steering
 from host_agent.controllers.slots import Layout
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares
@@ -84,6 +84,7 @@ class SteeringRefiner:
         self._inputs: Inputs | None = None
         self._coarse = Decision()
         self._wanted = Decision()
+        self._read: Mapping[str, Counters] = {}
         self._samples: dict[str, list[Counters]] = defaultdict(list)
         self._sampled_s = clock()
         self._turn_due_s = clock()
@@ -105,6 +106,7 @@ class SteeringRefiner:
         if self._inputs is None or now_s < self._turn_due_s:
             return False
         found = self._counters.read(self._inputs.observation, now_s).counters
+        self._read = found
         before = self._wanted
         wanted = self._think(
             replace(self._inputs, now_s=now_s, counters=found, performance=self._mean(found, now_s))
@@ -115,6 +117,24 @@ class SteeringRefiner:
     def pause_s(self, now_s: float) -> float:
         """See :class:`~host_agent.refining.Refiner`."""
         return max(0.0, self._turn_due_s - now_s)
+
+    def samples(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Yield name, labels and value of metrics; called from the exporter's thread, so only whole objects are read."""
+        inputs, read, state = self._inputs, self._read, self._state
+        if inputs is None:
+            return
+        titles = {guest.uuid: guest.workload.title for guest in inputs.observation.guests}
+        for uuid, counters in sorted(read.items()):
+            for name in ("ipc", "mpi", "stall_rate"):
+                value = getattr(counters, name)
+                if value is not None:
+                    yield f"numa_ext_server_{name}", (uuid, titles.get(uuid, "")), value
+        worse = mapping.deviations(state.mapper, self._choices.steering.mapper)
+        for uuid, value in sorted(worse.items()):
+            yield "numa_ext_server_deviation", (uuid, titles.get(uuid, "")), value
+        for uuid, known in sorted(state.memory.items()):
+            if known.search is not None and known.search.started:
+                yield "numa_ext_server_dwp", (uuid, titles.get(uuid, "")), known.search.dwp
 
     def _think(self, inputs: Inputs) -> Decision:
         layout = self._layout

@@ -385,7 +385,7 @@ def _quiet(
     return True
 
 
-def _deviations(state: State, settings: Settings) -> dict[str, float]:
+def deviations(state: State, settings: Settings) -> dict[str, float]:
     """Return server -> deviation, for those with an expectation and enough samples."""
     return {
         name: deviation(median(known.recent), known.value, settings.metric)
@@ -400,7 +400,7 @@ def _judge_trials(
     observation: Observation, state: State, settings: Settings, reasons: dict[str, Reasons]
 ) -> State:
     """Let the benefit matrix learn from moves that have settled."""
-    now = _deviations(state, settings)
+    now = deviations(state, settings)
     benefit, waiting = state.benefit, []
     for trial in state.trials:
         if trial.due_s > observation.now_s:
@@ -434,16 +434,16 @@ def _repair(
     occupancy: Occupancy,
     reasons: dict[str, Reasons],
 ) -> State:
-    deviations = _deviations(state, settings)
+    deviating = deviations(state, settings)
     for name in sorted(occupancy.slots):
         known = state.expectations.get(name, Expectation())
         measured = len(known.recent) == settings.smooth_samples and not known.blind
         never_quiet = known.value is None and measured
         if never_quiet and occupancy.rank_of(name).violations:
-            deviations[name] = settings.threshold
+            deviating[name] = settings.threshold
     affected = sorted(
-        (name for name, value in deviations.items() if value >= settings.threshold),
-        key=lambda name: (-deviations[name], name),
+        (name for name, value in deviating.items() if value >= settings.threshold),
+        key=lambda name: (-deviating[name], name),
     )
     budget = settings.moves_per_round
     on_trial = {trial.server for trial in state.trials}
@@ -452,7 +452,7 @@ def _repair(
             break
         if name in on_trial or _resting(observation, state, settings, name):
             continue
-        seen = Reason("deviation", deviations[name], settings.threshold)
+        seen = Reason("deviation", deviating[name], settings.threshold)
         chosen = _best_configuration(observation, state, settings, occupancy, name)
         if chosen is None:
             if occupancy.rank_of(name).violations and name not in reasons:
@@ -464,7 +464,7 @@ def _repair(
         budget -= len(chosen.slots)
         state = _move(observation, state, settings, occupancy, chosen)
         trial = Trial(
-            name, chosen.domain, deviations[name], observation.now_s + 2 * settings.settle_s
+            name, chosen.domain, deviating[name], observation.now_s + 2 * settings.settle_s
         )
         state = replace(state, trials=(*state.trials, trial))
         for moved in chosen.slots:

@@ -17,6 +17,7 @@ from host_agent.controllers import bwap, mapping
 from host_agent.controllers.steering_shapes import Counters, Settings
 from host_agent.controllers.weights import dwp_weights
 from host_agent.foreign_balancers import Guard
+from host_agent.metrics import METRICS
 from host_agent.sensors.counters import Readings
 from placement_traits.topology import L3Domain
 from tests.support.hosts import four_nodes
@@ -369,3 +370,16 @@ def test_a_failing_sensor_leaves_the_simple_rule_in_force(
         bench.run(10)
     assert len(set(bench.cpus(server))) == 2
     assert caplog.text.count("steering fails (turn)") == 1
+
+
+def test_what_is_seen_and_wanted_is_shown_as_metrics(make: Callable[..., Steered]) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP))
+    bench.run(60)
+    shown = {name: value for name, labels, value in bench.refiner.samples() if labels[1] == "a"}
+    exact = bench.measure(server)
+    assert shown["numa_ext_server_ipc"] == pytest.approx(exact.ipc, rel=0.15)
+    assert shown["numa_ext_server_stall_rate"] == pytest.approx(exact.stall_rate, rel=0.15)
+    assert shown["numa_ext_server_dwp"] == 1.0
+    assert {"numa_ext_server_mpi", "numa_ext_server_deviation"} <= set(shown)
+    assert set(shown) <= set(METRICS)
