@@ -10,6 +10,7 @@ import numpy as np
 from nova_numa_ext.policy import fleet_arrays
 from nova_numa_ext.policy.batch import Offered
 from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Mask, Records
+from nova_numa_ext.scheduler import compat
 from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
@@ -118,7 +119,9 @@ class HostTable:
             self._cells,
             rows,
             [
-                fleet_arrays.cell_records(facts.cells, facts.pci_free)
+                fleet_arrays.cell_records(
+                    facts.cells, compat.devices_in_claim(facts.pci_free, wanted=False)
+                )
                 if fleet_arrays.representable(facts.cells, None)
                 else []
                 for _, facts in changed

@@ -15,7 +15,7 @@ from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
-from nova_numa_ext.scheduler import facts, gpus
+from nova_numa_ext.scheduler import compat, facts, gpus
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
 
@@ -199,7 +199,7 @@ class Judge:
             known.limits,
             pack=self._packs(view),
             isolated_emulator=self.question.isolated_emulator,
-            pci_free=known.pci_free,
+            pci_free=compat.devices_in_claim(known.pci_free, wanted=self._wants_pci),
             wants_pci=self._wants_pci,
             accepts=facts.nova_accepts(host_state, self._spec, raw)
             if self._wants_pci or self._wants_networks

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between the releases of nova that we run with: 33 (2026.1) and 34 (2026.2).
+
+The release is that of nova-scheduler. While computes are still of the older release (nova upgrades controllers first),
+their choice of NUMA cells may differ from the prediction; then the host wins and its agent re-homes our allocation.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from nova import version
+
+RELEASE: Final = int(version.version_string().partition(".")[0])
+"""Nova's major release number."""
+
+_CLAIM_AVOIDS_DEVICES: Final = 34
+
+
+def devices_in_claim(
+    free: Mapping[int | None, int] | None, *, wanted: bool, release: int = RELEASE
+) -> Mapping[int | None, int] | None:
+    """Return the free PCI devices that nova-compute considers when it picks a guest's cells, None for not at all.
+
+    Nova 33's claim looks at devices only for a guest that wants one; since nova 34 it also keeps the others away from
+    them, as nova-scheduler always did (bug 2144660, ``nova/compute/claims.py``).
+
+    :param free: free devices by NUMA node
+    :param wanted: the guest asks for a device
+    """
+    return free if wanted or release >= _CLAIM_AVOIDS_DEVICES else None
