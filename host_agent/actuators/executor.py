@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from host_agent import cpus
-from host_agent.actuators.partition_news import Classes, class_changes, shared_classes
+from host_agent.actuators.partition_news import (
+    Classes,
+    class_changes,
+    only_bandwidth,
+    shared_classes,
+)
 from host_agent.assignment import (
     Assignment,
     Decision,
@@ -227,7 +232,7 @@ class Executor:
             return {}
         if report.problem:
             self._fail(None, "partition", report.problem)
-        elif report.writes and last and last.good and last.key == key and not self._dry_run:
+        elif last and last.good and last.key == key and self._tampered(report.writes):
             LOG.warning("others have changed RDT groups; put right: %s", "; ".join(report.writes))
             self._done(None, "repair", what={"writes": report.writes})
         elif report.writes:
@@ -243,6 +248,11 @@ class Executor:
         self._partitioned = _Partitioned(key, now, places, shared, not report.problem)
         self._placed(places)
         return places
+
+    def _tampered(self, writes: tuple[str, ...]) -> bool:
+        """Tell whether what had to be written undoes others' work; the bandwidth controller writes levels itself."""
+        ours = self._dry_run or (self._settings.slo.enabled and only_bandwidth(writes))
+        return bool(writes) and not ours
 
     def _tell_place(self, guest: Guest | None, place: PartitionPlace, told: str) -> None:
         what = {

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which best-effort servers have begun or ended to share a class of service: news for journal and metrics."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from host_agent.privileged.shapes import PartitionPlace, PartitionWish
 from placement_traits.names import Tier
+
+_BANDWIDTH = re.compile(r"schemata \S+ MB:[0-9=;]+")
 
 Classes = Mapping[str, frozenset[str]]
 """Class of service -> best-effort servers that share it; those with one server are left out."""
@@ -52,3 +55,8 @@ def class_changes(before: Classes, after: Classes) -> list[ClassChange]:
         if (alone := servers - sharing)
     ]
     return merged + split
+
+
+def only_bandwidth(writes: Iterable[str]) -> bool:
+    """Tell whether commands change bandwidth levels of groups and nothing else."""
+    return all(_BANDWIDTH.fullmatch(write) for write in writes)

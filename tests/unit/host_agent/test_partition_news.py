@@ -6,8 +6,10 @@ from host_agent.actuators.partition_news import (
     ClassChange,
     Classes,
     class_changes,
+    only_bandwidth,
     shared_classes,
 )
+from host_agent.controllers.rdt_changes import Write, WriteKind
 from host_agent.privileged.shapes import PartitionPlace, PartitionWish
 
 
@@ -41,3 +43,11 @@ def test_a_third_server_is_news_and_the_two_that_stay_are_not() -> None:
     two, three = classes(x="ab"), classes(x="abc")
     assert class_changes(two, three) == [ClassChange(Change.MERGED, "x", ("a", "b", "c"))]
     assert class_changes(three, two) == [ClassChange(Change.SPLIT, "x", ("c",))]
+
+
+def test_levels_are_told_from_all_else_by_the_executors_own_words() -> None:
+    level = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50, 1: 100}})
+    both = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50}, "L3": {0: 0xF}})
+    assert only_bandwidth([str(level)])
+    assert not only_bandwidth([str(level), str(both)])
+    assert not only_bandwidth([str(Write(WriteKind.REMOVE_GROUP, "numa_ext-be-0"))])
