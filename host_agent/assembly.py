@@ -210,7 +210,9 @@ def build(
         count=metrics.count,
         dry_run=dry_run,
     )
-    refiners: list[Refiner] = [build_steering(conf, source, privileged, metrics.lost)]
+    steering = build_steering(conf, source, privileged, metrics.lost)
+    metrics.include(steering.samples)
+    refiners: list[Refiner] = [steering]
     listeners: list[Listener] = [metrics]
     if qos is not None:
         refiners.append(qos)

@@ -46,7 +46,7 @@ class Calibration:
 
         :raises InvalidValueError: a bandwidth is not positive
         """
-        found = {}
+        found: dict[frozenset[int], dict[int, float]] = {}
         for profile in profile_sets(self.distances):
             measured = next((workers for workers in profile.members if workers in self.sets), None)
             if measured is not None:

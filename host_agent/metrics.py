@@ -54,6 +54,36 @@ METRICS: Final[dict[str, Metric]] = {
             "gauge",
             "1 when Placement holds what the agent published last, 0 while it is behind.",
         ),
+        Metric(
+            "numa_ext_server_ipc",
+            "gauge",
+            "Instructions per cycle since the last reading; modelled where [counters]source is model.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_mpi",
+            "gauge",
+            "Last-level-cache misses per instruction since the last reading.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_stall_rate",
+            "gauge",
+            "Stalled cycles per second and vCPU since the last reading.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_deviation",
+            "gauge",
+            "Relative deviation of a server from its expected performance; positive is worse.",
+            _SERVER,
+        ),
+        Metric(
+            "numa_ext_server_dwp",
+            "gauge",
+            "Data-to-worker proximity factor that the memory search wants: 0 canonical weights, 1 all near.",
+            _SERVER,
+        ),
         Metric("numa_ext_node_free_mb", "gauge", "Free memory of a NUMA node, MiB.", ("node",)),
         Metric(
             "numa_ext_server_memory_mb",

@@ -119,7 +119,7 @@ class SteeringRefiner:
         return max(0.0, self._turn_due_s - now_s)
 
     def samples(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Yield name, labels and value of metrics; called from the exporter's thread, so only whole objects are read."""
+        """Yield name, labels and value of metrics; called from the exporter's thread: only whole objects are read."""
         inputs, read, state = self._inputs, self._read, self._state
         if inputs is None:
             return
