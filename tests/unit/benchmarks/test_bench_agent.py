@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host that bench-agent builds is the one it names, and its figures are those of the rounds."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import agent_world, bench_agent
+from host_agent.conf import Settings
+from host_agent.discovery.capture import restore
+from host_agent.discovery.sysfs import read_topology
+from host_agent.workloads import Activity, parse
+from placement_traits import presets
+from placement_traits.names import Tier
+
+TOPOLOGY = presets.load(agent_world.PRESET).topology
+PACE = Settings(interval_s=2.0, resync_s=60.0)
+
+
+def test_discovery_reads_the_machine_back_from_its_files(tmp_path: Path) -> None:
+    restore(agent_world.sysfs(TOPOLOGY), tmp_path)
+    read = read_topology(tmp_path)
+    assert read.cores == TOPOLOGY.cores
+    assert read.distances == TOPOLOGY.distances
+    assert [(d.id, d.nodes) for d in read.l3_domains] == [
+        (d.id, d.nodes) for d in TOPOLOGY.l3_domains
+    ]
+    assert [(n.id, n.memory_mb) for n in read.nodes] == [
+        (n.id, n.memory_mb) for n in TOPOLOGY.nodes
+    ]
+
+
+@pytest.mark.parametrize(("count", "critical"), [(6, 2), (100, 10)])
+def test_servers_are_a_mix_that_nova_could_have_placed(count: int, critical: int) -> None:
+    made = agent_world.servers(TOPOLOGY, count, "idle")
+    workloads = [parse(server.xml, Activity.RUNNING) for server in made]
+    tiers = [workload.tier for workload in workloads]
+    assert (tiers.count(Tier.LC), tiers.count(Tier.BE)) == (critical, count - critical)
+    assert all(workload.request is not None for workload in workloads)
+    pinned = [cpu for server in made for cpu in server.cpus]
+    assert len(set(pinned)) == len(pinned), "a dedicated CPU is given away twice"
+    _, shared = agent_world.split_cores(TOPOLOGY)
+    assert not set(shared) & set(pinned)
+
+
+def test_a_quantile_goes_by_weight() -> None:
+    assert bench_agent.quantile([(1.0, 98.0), (7.0, 2.0)], 0.99) == 7.0
+    assert bench_agent.quantile([(1.0, 99.0), (7.0, 1.0)], 0.99) == 1.0
+
+
+def test_a_full_round_comes_once_in_thirty() -> None:
+    kinds = {"full": {"cpu_ms": [50.0, 70.0]}, "sampled": {"cpu_ms": [5.0] * 100}}
+    assert bench_agent.loop_p99(kinds, "cpu_ms", PACE) == 70.0
+    assert bench_agent.loop_p99(kinds, "cpu_ms", Settings(interval_s=0.2, resync_s=60.0)) == 5.0
+
+
+def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
+    kinds = {
+        kind: {"cpu_ms": [1.0, 2.0, 3.0], "wall_ms": [2.0, 3.0, 4.0]} for kind in bench_agent.ROUNDS
+    }
+    measured = {"kinds": kinds, "cpu_percent": 1.5, "rss_peak_mb": 70.0, "wait_cpu_percent": 0.02}
+    idle = bench_agent.figures_of(measured, "idle", 6)
+    assert idle["cpu_percent_6"] == 1.5
+    assert idle["sampled_cpu_ms_6"] == 2.0
+    assert bench_agent.figures_of(measured, "search", 100)["rss_mb_search_100"] == 70.0
