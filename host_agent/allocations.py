@@ -16,7 +16,7 @@ from host_agent.claims import Held, NotTouchableError, Wanted
 from placement_traits.client import PlacementClient, PlacementError
 
 _HOST_CLASSES: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
-_INSTANCE: Final = "INSTANCE"
+_SERVERS: Final = frozenset({"INSTANCE", "unknown"})  # nova does not say what its consumers are
 _CHANGED: Final = "Its allocation has changed meanwhile."
 
 
@@ -24,7 +24,7 @@ class Allocations:
     """Allocations of the servers of one compute node.
 
     :param client: Placement
-    :param writer: Placement, without retries
+    :param writer: Placement, without retries, with :data:`~placement_traits.client.ALLOCATIONS_MICROVERSION`
     :param root: name of nova's root provider
     :param why_busy: asks nova: (server uuid, root) -> why its allocations may not be touched now, "" when they may
     """
@@ -68,11 +68,11 @@ class Allocations:
         }
         consumer = {
             key: body[key]
-            for key in ("project_id", "user_id", "consumer_generation", "consumer_type")
+            for key in ("project_id", "user_id", "consumer_generation")
             if key in body
         }
-        kind = consumer.get("consumer_type", _INSTANCE)
-        if kind != _INSTANCE:
+        kind = body.get("consumer_type", "unknown")
+        if kind not in _SERVERS:
             raise NotTouchableError(f"its consumer is of type {kind}")
         for provider, resources in found.items():
             if provider not in self._uuids and _HOST_CLASSES & resources.keys():

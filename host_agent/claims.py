@@ -29,8 +29,7 @@ class Held:
     """All that one server holds.
 
     :param resources: amounts by provider name; a provider outside of this host's tree goes by its uuid
-    :param consumer: what Placement knows of the server beside that: project, user, generation, type; empty when it
-        holds nothing
+    :param consumer: what else Placement knows of the server: project, user, generation; empty when it holds nothing
     """
 
     resources: Mapping[str, Resources]
@@ -44,7 +43,7 @@ class Wanted:
     :param uuid: of the server
     :param held: what it was made from
     :param resources: all that the server shall hold, amounts by provider name or uuid
-    :param consumer: of a server that holds nothing: project, user, type, and None as generation
+    :param consumer: of a server that holds nothing: project, user, and None as generation
     """
 
     uuid: str

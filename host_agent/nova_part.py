@@ -25,7 +25,7 @@ class NovaPart:
     """Nova's part of an allocation.
 
     :param resources: amounts of the root provider
-    :param consumer: project, user, type and generation of a consumer that does not exist yet
+    :param consumer: project, user and generation of a consumer that does not exist yet
     """
 
     resources: Mapping[str, int]
@@ -47,7 +47,6 @@ def nova_part(xml: str) -> NovaPart:
     consumer = {
         "project_id": project.get("uuid"),
         "user_id": user.get("uuid"),
-        "consumer_type": "INSTANCE",
         "consumer_generation": None,
     }
     from_image = instance.find("{*}root[@type='image']") is not None

@@ -398,10 +398,12 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     """
     from host_agent.allocations import Allocations
     from host_agent.nova_api import NovaApi
-    from placement_traits.client import PlacementClient, RetrySettings
+    from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 
     placement, nova = make_adapter(conf), NovaApi(make_adapter(conf, "compute"))
-    once = PlacementClient(placement, RetrySettings(attempts=1))
+    once = PlacementClient(
+        placement, RetrySettings(attempts=1), microversion=ALLOCATIONS_MICROVERSION
+    )
     return Allocations(PlacementClient(placement), once, root, nova.why_busy)
 
 

@@ -14,6 +14,8 @@ from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavaila
 MICROVERSION: Final = (
     "placement 1.39"  # in:-lists of traits in queries; any newer Placement answers it too
 )
+# What nova writes allocations with. Since 1.38 a write names a consumer type, which nova does not; so neither do we.
+ALLOCATIONS_MICROVERSION: Final = "placement 1.36"
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 _WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
 
@@ -99,6 +101,7 @@ class PlacementClient:
     :param retry: how passing trouble is sat out
     :param sleep: waits; injected by tests
     :param random: uniform in [0, 1); injected by tests
+    :param microversion: of all requests
     """
 
     def __init__(
@@ -107,7 +110,9 @@ class PlacementClient:
         retry: RetrySettings | None = None,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random_module.random,
+        microversion: str = MICROVERSION,
     ) -> None:
+        self._microversion = microversion
         self._adapter = adapter
         self._retry = retry or RetrySettings()
         self._sleep = sleep
@@ -174,7 +179,7 @@ class PlacementClient:
             path,
             method,
             json=body,
-            headers={"OpenStack-API-Version": MICROVERSION, "Accept": "application/json"},
+            headers={"OpenStack-API-Version": self._microversion, "Accept": "application/json"},
             raise_exc=False,
         )
         self.counters.bytes_read += len(response.content)

@@ -10,6 +10,7 @@ from host_agent.assignment import Guest, Observation
 from host_agent.claims import claims
 from host_agent.rehome import Rehomer
 from host_agent.workloads import Activity, parse
+from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
 from placement_traits.tree import wanted_tree
 from tests.support.cloud import Cloud
@@ -54,7 +55,7 @@ class Host:
         self.journal = Lines()
         self.adapter = FaultyAdapter(adapter, self._race)
         client = self.cloud.connect(self.adapter)
-        once = self.cloud.connect(self.adapter, attempts=1)
+        once = self.cloud.connect(self.adapter, 1, ALLOCATIONS_MICROVERSION)
         self.allocations = Allocations(client, once, "h1", self._why_busy)
         self.rehomer = Rehomer(self.allocations, "h1", self.journal)
 

@@ -3,7 +3,7 @@
 
 import uuid
 
-from placement_traits.client import PlacementClient, RetrySettings
+from placement_traits.client import MICROVERSION, PlacementClient, RetrySettings
 
 
 class Cloud:
@@ -13,13 +13,14 @@ class Cloud:
         self.adapter = adapter
         self.client = self.connect(adapter)
 
-    def connect(self, adapter=None, attempts=5):
+    def connect(self, adapter=None, attempts=5, microversion=MICROVERSION):
         """A client that does not sleep and whose jitter is always the same."""
         return PlacementClient(
             adapter or self.adapter,
             RetrySettings(attempts),
             sleep=lambda _s: None,
             random=lambda: 0.5,
+            microversion=microversion,
         )
 
     def compute(self, name, **resources):

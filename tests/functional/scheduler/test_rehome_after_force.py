@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``az:host`` skips filters in nova: Placement's first candidate is claimed, and the agent puts it right afterwards."""
+
+import dataclasses
+
+from support.allocations import Lines
+from support.hosts import four_nodes
+from support.servers import Server
+
+from host_agent.allocations import Allocations
+from host_agent.assignment import Guest, Observation
+from host_agent.claims import claims
+from host_agent.rehome import Rehomer
+from host_agent.workloads import Activity, parse
+from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
+from tests.functional.scheduler.conftest import LC
+
+
+def test_a_server_forced_to_a_host_is_re_homed_to_the_cell_it_got(cloud):
+    """Nova's own scheduler code chooses without us; nova-compute then takes the emptiest cell, here node 3."""
+    cloud.host("h1", used={0: (1, 1024), 1: (1, 1024), 2: (1, 1024)})
+    # The one question of nova's to its database on this way.
+    cloud.hosts.get_compute_nodes_by_host_or_node = lambda *_args, **_names: cloud.hosts.computes
+    ((host, claimed),) = cloud.boot(LC, force_hosts=["h1"])
+    assert cloud.entries("decision") == []  # our filter was not asked
+    assert host == "h1"
+    server = dataclasses.replace(Server("lc", LC, cpus=(6,), node=3), uuid=cloud.last_servers[0])
+    guest = Guest(parse(server.xml, Activity.RUNNING))
+    once = PlacementClient(
+        cloud.adapter, RetrySettings(attempts=1), microversion=ALLOCATIONS_MICROVERSION
+    )
+    allocations = Allocations(cloud.placement, once, "h1", lambda *_: "")
+    journal = Lines()
+    placed = claims(Observation(four_nodes(), (guest,)))
+    assert Rehomer(allocations, "h1", journal).turn(placed) == ()
+    assert claimed != ["l3_3"]
+    assert cloud.domains(server.uuid) == ["l3_3"]
+    assert [entry.result for entry in journal] == ["done"]
