@@ -2,8 +2,8 @@
 """Our page mover against migratepages(8) on the same mappings of an emulated host with four NUMA nodes
 
 On h1 of the lab where it runs, whose servers are not touched; else on a host that is booted for it. Emulation hides
-what system calls cost beside copying: absolute speeds mean nothing, ratios of speeds little. What counts are bytes moved
-per byte needed, the shares that are reached, calls, and pages that were left.
+what system calls cost beside copying: absolute speeds mean nothing, ratios of speeds little. What counts are bytes
+moved per byte needed, the shares that are reached, calls, and pages that were left.
 """
 
 import json
