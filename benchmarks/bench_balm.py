@@ -227,7 +227,8 @@ class Bench:
         if policy == "fixed40":
             plant.throttle(self.scenario.heavy, 40)
         controlled = policy in ("mba", "pgm", "balm", "source")
-        settings = Settings(throttle_while_moving=policy != "source")
+        ours = policy != "source"
+        settings = Settings(throttle_while_moving=ours, foresee=ours)
         lcs = {n: p for n, p in self.scenario.programs.items() if p.curve is not None}
         windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
         state, result = State(), Run()

@@ -105,6 +105,7 @@ def _come_and_go(turn: Turn) -> None:
     turn.keep(
         wanted=wanted,
         before=_of(state.before, wanted),
+        barred={be: s for be, s in _of(state.barred, wanted).items() if s > turn.now_s},
         parked={lc: s for lc, s in _of(state.parked, lcs).items() if s > turn.now_s},
         ignored={lc: s for lc, s in _of(state.ignored, lcs).items() if s > turn.now_s},
     )

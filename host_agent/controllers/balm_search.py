@@ -12,6 +12,8 @@ What the source leaves open or gets wrong is decided here like this:
 * a violation at a node outside the pass's location means that the action did harm elsewhere: it is rolled back to the
   last configuration in which all objectives were met;
 * a server that could not climb because the system was still red gets a second lap when others have healed it;
+* a step up is not taken when the last one, taken once more, would violate (latency rises ever faster with load, so it
+  would): pages are moved first;
 * a violation with nothing new in force means that the world has changed: the pass starts anew;
 * servers that came during a pass join it, those that left drop out.
 
@@ -122,9 +124,30 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
     if now.level >= FULL or not turn.observation.levels or be.uuid in search.capped:
         _next(turn)
         return False
+    ratio = turn.verdict.worst(turn.verdict.ratios)
+    rise = search.rise if search.ratio is None else max(0.0, ratio - search.ratio)
+    search = replace(search, ratio=ratio, rise=rise)
+    turn.keep(search=search)
+    if turn.settings.foresee and rise is not None and ratio + rise > 1.0:
+        turn.say(f"foreseen_{be.uuid}", ratio + rise, 1.0)
+        shares = _pages_away(turn, be)
+        if shares is None:
+            _cap(turn, be.uuid)
+            return False
+        turn.keep(search=replace(search, undo=now, ratio=None))
+        turn.move(be.uuid, replace(now, shares=shares), now.level, "pages_before", careful=True)
+        return True
     turn.keep(search=replace(search, undo=now))
     turn.want(be.uuid, replace(now, level=turn.level_up(now.level)), "release")
     return True
+
+
+def _pages_away(turn: Turn, be: BeServer) -> dict[int, float] | None:
+    """Return the shares of a server after one step away from the violated nodes, None when it must not take one."""
+    if not be.movable or be.uuid in turn.state.barred:
+        return None
+    location, step = _search(turn).location, turn.settings.page_step
+    return away(turn.shares(be), location, be.preferred, turn.room(be), step)
 
 
 def _downwards(turn: Turn, be: BeServer) -> bool:
@@ -138,20 +161,12 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
     if not untried and turn.verdict.location - search.location:
         _roll_back(turn, be.uuid)
         return True
-    shares = None
-    if be.movable:
-        shares = away(
-            turn.shares(be),
-            search.location,
-            be.preferred,
-            turn.room(be),
-            turn.settings.page_step,
-        )
+    shares = _pages_away(turn, be)
     if shares is not None:
         direction = "outbound" if be.nodes & search.location else "inbound"
         known_good = valid is not None and turn.settings.throttle_while_moving
         meanwhile = valid.level if valid is not None and known_good else now.level
-        turn.keep(search=replace(search, undo=now))
+        turn.keep(search=replace(search, undo=now, ratio=None))
         turn.move(
             be.uuid, Wanted(now.level, shares), meanwhile, f"pages_{direction}", careful=known_good
         )
@@ -170,6 +185,9 @@ def _roll_back(turn: Turn, uuid: str) -> None:
     search = _search(turn)
     good = search.valid.get(uuid) or search.undo or turn.wanted(uuid)
     turn.say("harm_elsewhere", _nodes(turn.verdict.location), _nodes(search.location))
+    if good.shares != turn.wanted(uuid).shares:
+        until = turn.now_s + turn.settings.bar_s
+        turn.keep(barred={**turn.state.barred, uuid: until})
     turn.put_back(uuid, good, "roll_back")
     _cap(turn, uuid)
 
@@ -182,7 +200,9 @@ def _cap(turn: Turn, uuid: str) -> None:
 
 def _next(turn: Turn) -> None:
     search = _search(turn)
-    turn.keep(search=replace(search, position=search.position + 1, undo=None))
+    turn.keep(
+        search=replace(search, position=search.position + 1, undo=None, ratio=None, rise=None)
+    )
 
 
 def _end(turn: Turn) -> None:
@@ -195,7 +215,9 @@ def _end(turn: Turn) -> None:
             if uuid in turn.bes and turn.wanted(uuid).level < FULL and uuid not in search.capped
         )
         if rest and turn.observation.levels:
-            turn.keep(search=replace(search, order=rest, position=0, undo=None))
+            turn.keep(
+                search=replace(search, order=rest, position=0, undo=None, ratio=None, rise=None)
+            )
             climb(turn)
             return
         turn.say("search_ended", colour.name.lower(), turn.state.retries)

@@ -82,6 +82,8 @@ class Settings:
         the source's take up to 0.6 s
     :param throttle_while_moving: a step up that violated is taken back while pages move, and tried again when they have
         arrived; the source leaves the violating level in force for the whole move
+    :param foresee: a step up is not taken when the last one, taken again, would violate: latency rises ever faster
+    :param bar_s: pages of a server whose move did harm at another node are not moved away again for so long
     :param arrived: pages are where they should be when no node is off by more than this share
     :param stuck_s: a move that makes no progress for so long is given up
     :param noticeable: servers with less of the best-effort traffic at the violated nodes are left alone in the first
@@ -104,6 +106,8 @@ class Settings:
     judge_s: float = 0.3
     heal_s: float = 1.0
     throttle_while_moving: bool = True
+    foresee: bool = True
+    bar_s: float = 60.0
     arrived: float = 0.02
     stuck_s: float = 15.0
     noticeable: float = 0.05
@@ -216,6 +220,9 @@ class Search:
     :param valid: what was wanted when all objectives were last met in this pass; empty when never
     :param undo: what was wanted of the climbing server before its last action; None before the first
     :param capped: servers whose limit was found
+    :param ratio: worst latency over objective before the climbing server's last step up; None before the first since
+        its pages moved
+    :param rise: by how much the last step up has raised it; None before the second one
     """
 
     order: tuple[str, ...]
@@ -224,6 +231,8 @@ class Search:
     valid: Mapping[str, Wanted] = field(default_factory=dict)
     undo: Wanted | None = None
     capped: frozenset[str] = frozenset()
+    ratio: float | None = None
+    rise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +292,7 @@ class State:
     :param green_hold_s: hold before the next attempt to give back; None is the option's
     :param attempts: attempts to give back so far: whose turn it is
     :param yellow_from_s: yellow alone starts no search before
+    :param barred: best-effort servers whose pages stay for now, because moving them did harm -> time until
     :param parked: servers beyond help -> time when they are tried again
     :param ignored: servers that are not listened to -> time until
     :param spent_s: server -> throttle budget used, seconds, refilled over the hour
@@ -303,6 +313,7 @@ class State:
     green_hold_s: float | None = None
     attempts: int = 0
     yellow_from_s: float = -math.inf
+    barred: Mapping[str, float] = field(default_factory=dict)
     parked: Mapping[str, float] = field(default_factory=dict)
     ignored: Mapping[str, float] = field(default_factory=dict)
     spent_s: Mapping[str, float] = field(default_factory=dict)

@@ -13,13 +13,14 @@ about it: the source's window would judge an action by them for three seconds.
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 LOWEST_US: Final = 1.0
 HIGHEST_US: Final = 60_000_000.0
 _GROWTH: Final = math.log(1.01)
 BUCKETS: Final = int(math.log(HIGHEST_US / LOWEST_US) / _GROWTH) + 1
+NEWEST_S: Final = 0.5
 _QUANTILE: Final = 0.99
 
 
@@ -41,8 +42,13 @@ class LatencyReading:
     @property
     def surely_violated(self) -> bool:
         """More slow requests than chance explains (three standard deviations) if the percentile met the objective."""
-        allowed = (1.0 - _QUANTILE) * self.samples
-        return self.p99_us is not None and self.above > allowed + 3.0 * math.sqrt(allowed)
+        return self.p99_us is not None and surely(self.samples, self.above)
+
+
+def surely(samples: int, above: int) -> bool:
+    """Tell whether so many of the requests were slow that chance does not explain it."""
+    allowed = (1.0 - _QUANTILE) * samples
+    return above > allowed + 3.0 * math.sqrt(allowed)
 
 
 class _Tally:
@@ -76,6 +82,16 @@ class _Tally:
         return 0
 
 
+@dataclass(slots=True)
+class _Slot:
+    """Requests of a tenth of a second: number, count per bucket, and how many were slower than the objective."""
+
+    number: int
+    counts: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+    above: int = 0
+
+
 class LatencyWindow:
     """The latencies of one server.
 
@@ -96,7 +112,7 @@ class LatencyWindow:
         self._slot_s = slot_s
         self._length = max(1, round(window_s / slot_s))
         self._least = least_samples
-        self._slots: deque[tuple[int, dict[int, int]]] = deque()
+        self._slots: deque[_Slot] = deque()
         self._all = _Tally()
         self._since = _Tally()
         self._first = -(1 << 62)
@@ -114,37 +130,57 @@ class LatencyWindow:
             got[bucket] = got.get(bucket, 0) + count
         if not got:
             return
-        if not self._slots or self._slots[-1][0] != slot:
-            self._slots.append((slot, {}))
-        held = self._slots[-1][1]
+        if not self._slots or self._slots[-1].number != slot:
+            self._slots.append(_Slot(slot))
+        held = self._slots[-1]
         for bucket, count in got.items():
-            held[bucket] = held.get(bucket, 0) + count
+            held.counts[bucket] = held.counts.get(bucket, 0) + count
+            held.total += count
+            held.above += count if bucket > self._slo_bucket else 0
         self._all.add(got)
         if slot >= self._first:
             self._since.add(got)
 
     def read(self, now_s: float, since_s: float = -math.inf) -> LatencyReading:
-        """Return the percentile of the window, without requests received before ``since_s``."""
-        self._advance(now_s)
+        """Return the percentile of the window, without requests received before ``since_s``.
+
+        Where the newest requests alone violate the objective beyond chance, theirs: those before would hide it for most
+        of the window.
+        """
+        present = self._advance(now_s)
         if since_s == -math.inf:
-            return self._reading(self._all, since_s)
+            return self._newest(present, since_s) or self._reading(self._all, since_s)
         first = math.ceil(since_s / self._slot_s - 1e-6)
         if first != self._first:
             self._first = first
             self._since = _Tally()
-            for number, slot in self._slots:
-                if number >= first:
-                    self._since.add(slot)
-        return self._reading(self._since, since_s)
+            for slot in self._slots:
+                if slot.number >= first:
+                    self._since.add(slot.counts)
+        return self._newest(present, since_s) or self._reading(self._since, since_s)
+
+    def _newest(self, present: int, since_s: float) -> LatencyReading | None:
+        """Return the reading of the newest requests if it is surely violated."""
+        after = present - round(NEWEST_S / self._slot_s)
+        newest = [
+            slot for slot in self._slots if slot.number > after and slot.number >= self._first
+        ]
+        total = sum(slot.total for slot in newest)
+        if total < self._least or not surely(total, sum(slot.above for slot in newest)):
+            return None
+        tally = _Tally()
+        for slot in newest:
+            tally.add(slot.counts)
+        return self._reading(tally, since_s)
 
     def _advance(self, now_s: float) -> int:
         """Drop the slots that have left the window; return the number of the present one."""
         present = math.floor(now_s / self._slot_s + 1e-6)
-        while self._slots and self._slots[0][0] <= present - self._length:
-            number, slot = self._slots.popleft()
-            self._all.add(slot, -1)
-            if number >= self._first:
-                self._since.add(slot, -1)
+        while self._slots and self._slots[0].number <= present - self._length:
+            slot = self._slots.popleft()
+            self._all.add(slot.counts, -1)
+            if slot.number >= self._first:
+                self._since.add(slot.counts, -1)
         return present
 
     def _reading(self, tally: _Tally, since_s: float) -> LatencyReading:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.sensors.latency_window import BUCKETS, LatencyWindow
+from host_agent.sensors.latency_window import BUCKETS, HIGHEST_US, LatencyWindow
 from host_agent.sensors.slo import FeedSettings, SloFeed, SloFeeds
 from host_agent.sensors.slo_protocol import MAX_LINE, Limits, Parser
 
@@ -72,7 +72,7 @@ def test_the_percentile_is_that_of_the_samples_still_in_the_window(
     arrivals: list[tuple[float, float]],
 ) -> None:
     """Adding and subtracting histograms must not drift from counting anew."""
-    window = LatencyWindow(SLO_US, window_s=1.0, least_samples=1)
+    window = LatencyWindow(HIGHEST_US, window_s=1.0, least_samples=1)  # nothing is violated
     arrivals = sorted(arrivals)
     for at, latency in arrivals:
         window.add([(latency, 1)], at)
@@ -85,6 +85,20 @@ def test_the_percentile_is_that_of_the_samples_still_in_the_window(
     first = math.ceil(since / 0.1 - 1e-6)
     fresh = [latency for at, latency in arrivals if math.floor(at / 0.1 + 1e-6) >= first]
     assert window.read(now, since).samples == len(fresh)
+
+
+def test_a_sudden_violation_is_not_hidden_by_the_good_requests_before_it() -> None:
+    """Three seconds of good requests would hold the 99th percentile down for most of a second."""
+    window = LatencyWindow(SLO_US)
+    for step in range(30):
+        window.add([(500.0, 1000)], step * 0.1)
+    window.add([(500.0, 980), (1500.0, 20)], 3.0)
+    assert window.read(3.0).p99_us == pytest.approx(500.0, rel=0.01), "chance explains it"
+    window.add([(500.0, 900), (1500.0, 100)], 3.1)
+    reading = window.read(3.1)
+    assert reading.p99_us == pytest.approx(1500.0, rel=0.01)
+    assert reading.surely_violated
+    assert reading.samples < 6000, "more than the newest half second"
 
 
 # -- the line protocol -------------------------------------------------------------------------------------------------
@@ -162,7 +176,7 @@ def test_no_bytes_upset_the_feed_and_memory_is_bounded(pieces: list[bytes]) -> N
     feed.received(b"\n" + b"s 500\n" * 200, 1e6)
     assert feed.read(1e6).samples == 200
     assert len(feed._parser._rest) <= MAX_LINE
-    assert sum(len(slot) for _, slot in feed._window._slots) <= 30 * BUCKETS
+    assert sum(len(slot.counts) for slot in feed._window._slots) <= 30 * BUCKETS
 
 
 def test_feeds_follow_the_servers_of_the_host() -> None:
