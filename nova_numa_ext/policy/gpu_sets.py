@@ -9,6 +9,7 @@ GPUs of which nothing is known belong to a neighbour that neither suffers nor di
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members, shared
@@ -30,6 +31,7 @@ from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
 
 _SHOWN_DECIMALS: Final = 3
+_MEMORY: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ class GpuOffer:
         self._rules = rules
         self._gpus = gpus
         self._host = host
-        self._judged = self._judge({gpus.mask(providers) for providers in sets} - {0})
+        masks = frozenset(gpus.mask(providers) for providers in sets) - {0}
+        self._judged = _judge(wanted, rules, host, masks)
 
     def of(self, providers: Sequence[str]) -> GpuSet | None:
         """Return the GPUs among a candidate's providers, None when there are none."""
@@ -235,34 +238,40 @@ class GpuOffer:
             terms.utility >= self._wanted.min_utility,
         )
 
-    def _judge(
-        self, masks: Iterable[int]
-    ) -> dict[int, tuple[tuple[int, ...], Terms, tuple[float, ...]]]:
-        by_size: dict[int, list[tuple[int, ...]]] = {}
-        for mask in sorted(masks):
-            by_size.setdefault(mask.bit_count(), []).append(tuple(members(mask)))
-        return {
-            placement.mask: (
-                placement.gpus,
-                placement.terms,
-                preference(placement, self._host.graph, self._wanted.policy),
-            )
-            for size, numbers in by_size.items()
-            for placement in rank(
-                self._wanted.job(size),
-                self._host,
-                numbers,
-                self._wanted.policy,
-                store=self._rules.store,
-                options=self._rules.options,
-            )
-        }
-
     def refusal(self, best: GpuSet) -> tuple[Reason, ...]:
         """Return why the best set is refused and what would be needed; nothing when it is good enough."""
         if best.enough:
             return ()
         return below_minimum(self._wanted, self._rules, self._host, len(best.addresses), best.terms)
+
+
+@lru_cache(maxsize=_MEMORY)
+def _judge(
+    wanted: GpuWish, rules: GpuRules, host: HostGpus, masks: frozenset[int]
+) -> Mapping[int, tuple[tuple[int, ...], Terms, tuple[float, ...]]]:
+    """Judge sets of GPUs, once for all hosts that look alike and are occupied alike.
+
+    :returns: GPUs, costs and place in the policy's order by mask
+    """
+    by_size: dict[int, list[tuple[int, ...]]] = {}
+    for mask in sorted(masks):
+        by_size.setdefault(mask.bit_count(), []).append(tuple(members(mask)))
+    return {
+        placement.mask: (
+            placement.gpus,
+            placement.terms,
+            preference(placement, host.graph, wanted.policy),
+        )
+        for size, numbers in by_size.items()
+        for placement in rank(
+            wanted.job(size),
+            host,
+            numbers,
+            wanted.policy,
+            store=rules.store,
+            options=rules.options,
+        )
+    }
 
 
 def best_of_host(
