@@ -35,6 +35,17 @@ def test_an_lc_flavor_with_everything_it_needs():
     assert not wanted.floating
 
 
+def test_f_001_02_classes_come_from_the_flavor_and_wrong_ones_are_refused():
+    found = request({"numa_ext:tier": "BE"})
+    assert (found.interference_class, found.remote_memory) == ("sheep", "insensitive")
+    declared = {"numa_ext:interference_class": "devil", "numa_ext:remote_memory": "sensitive"}
+    found = request({"numa_ext:tier": "BE", **declared})
+    assert (found.interference_class, found.remote_memory) == ("devil", "sensitive")
+    (sentence,) = problems({"numa_ext:tier": "BE", "numa_ext:interference_class": "wolf"})
+    assert "numa_ext:interference_class" in sentence
+    assert "sheep" in sentence
+
+
 def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
     assert request({"numa_ext:tier": "BE"}).memory_policy is MemoryPolicy.BWAP
     strict = request({"numa_ext:tier": "BE", "hw:numa_nodes": "1"})

@@ -19,6 +19,22 @@ from placement_traits.presets import load
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
 BIG = Layout(load("numaconnect-6x6x8").topology)
+
+
+def test_f_001_01_the_preset_has_six_server_nodes_of_six_nodes_of_eight_cores() -> None:
+    """Levels: core, L3 domain, NUMA node, socket, chassis."""
+    topology = load("numaconnect-6x6x8").topology
+    assert [len(found) for found in (topology.chassis_ids, topology.nodes, topology.cores)] == [
+        6,
+        36,
+        288,
+    ]
+    assert {len(topology.cpus_of_node(node)) for node in topology.node_ids} == {8}
+    assert len(topology.l3_domains) >= 36
+    assert len(topology.sockets) >= 18
+    assert BIG.capacity == 288
+
+
 SMALL = Layout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
 
 

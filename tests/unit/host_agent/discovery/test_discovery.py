@@ -87,7 +87,7 @@ def pci(tmp_path, devices):
 
 
 def test_the_lab_host_is_read_as_it_was_built(lab_host):
-    """F-000-01: nodes, CPUs, memory and the distances that QEMU was told (``-numa dist``), from that guest's files."""
+    """F-000-01, F-001-01: nodes, CPUs, memory and the distances that QEMU was told (``-numa dist``), from that guest's files."""
     host = read_topology(lab_host)
     assert host.distances == (
         (10, 16, 22, 160),
@@ -106,6 +106,7 @@ def test_the_lab_host_is_read_as_it_was_built(lab_host):
 
 
 def test_the_operator_adds_chassis_and_bandwidth(lab_host):
+    """F-001-01: the one level of the layout that sysfs does not show."""
     host = read_topology(lab_host, Given({1: 1}, {0: 9000, 2: 4000}))
     assert host.chassis_ids == (0, 1)
     assert host.chassis_of_node(3) == 1
