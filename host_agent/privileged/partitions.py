@@ -193,4 +193,6 @@ def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
         return ()
     if write:
         memory.keep({})
+        if paths.rdt_backend == "pqos":
+            PqosFiles(paths.state, paths.proc).give_up()
     return tuple(map(str, writes))

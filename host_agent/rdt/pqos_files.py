@@ -24,7 +24,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -65,7 +64,7 @@ class PqosFiles:
 
     :param state: folder of the agent's state
     :param proc: where proc(5) is mounted
-    :param library: starts the library; called before the first change
+    :param library: starts the library; called before the first change, and told whether its classes are there
     :param tree: the tree that the library works on; it knows only the usual place
     """
 
@@ -73,7 +72,7 @@ class PqosFiles:
         self,
         state: Path,
         proc: Path,
-        library: Callable[[], Library] | None = None,
+        library: Callable[[bool], Library] | None = None,
         tree: ResctrlFiles | None = None,
     ) -> None:
         self._tree = tree or OsFiles(RESCTRL_ROOT)
@@ -173,15 +172,24 @@ class PqosFiles:
         with self._names.locked(exclusive=exclusive):
             yield
 
+    def give_up(self) -> None:
+        """Remove the classes that are not in use, so that others can have groups again."""
+        used = {f"{_COS}{number}" for number, _ in self._names.recall().values()}
+        for name in self._tree.directories(""):
+            if _is_class(name) and name not in used:
+                self._tree.rmdir(name)
+        self._library = None
+
     def _started(self) -> Library:
         if self._library is None:
-            others = [n for n in self._tree.directories("") if n not in _FIXED and not _is_class(n)]
+            names = self._tree.directories("")
+            others = [name for name in names if name not in _FIXED and not _is_class(name)]
             if others:
                 raise ConflictError(
                     "libpqos takes all classes of service of the host for itself, but there are groups of others: "
                     f"{', '.join(others)}; remove them, or set [rdt]backend = resctrl"
                 )
-            self._library = self._start()
+            self._library = self._start(any(map(_is_class, names)))
         return self._library
 
     def _set(self, library: Library, number: int, schemata: Schemata) -> None:
@@ -291,13 +299,19 @@ class _Names:
         return self._boot_id.read_text().strip()
 
 
-@cache
-def _libpqos() -> Library:
-    """Start libpqos, once in the life of this process.
+_running: list["Libpqos"] = []  # the library has one state per process, so there is at most one
+
+
+def _libpqos(taken: bool) -> Library:
+    """Start libpqos in this process, or again when others have removed its classes.
 
     :raises CapabilityMissingError: it is not installed, or finds nothing to control
     """
-    return Libpqos()
+    if not _running:
+        _running.append(Libpqos())
+    elif not taken:
+        _running[0].restart()
+    return _running[0]
 
 
 class Libpqos:
@@ -319,14 +333,22 @@ class Libpqos:
                 f"{error}"
             ) from error
         self._error: type[Exception] = PqosError
-        with open(os.devnull, "w") as log:
-            try:
-                self._pqos.init("OS", log_file=log, verbose="silent")
-            except PqosError as error:
-                raise CapabilityMissingError(f"libpqos cannot control RDT here: {error}") from error
+        self._init()
         self._caches: dict[str, Any] = {"L3": PqosCatL3(), "L2": PqosCatL2()}
         self._mba = PqosMba()
         self._alloc = PqosAlloc()
+
+    def _init(self) -> None:
+        with open(os.devnull, "w") as log:
+            try:
+                self._pqos.init("OS", log_file=log, verbose="silent")
+            except self._error as error:
+                raise CapabilityMissingError(f"libpqos cannot control RDT here: {error}") from error
+
+    def restart(self) -> None:
+        """Let it take all classes again."""
+        self._call(self._pqos.fini)
+        self._init()
 
     def set_masks(self, resource: str, domain: int, number: int, masks: tuple[int, ...]) -> None:
         if not all(

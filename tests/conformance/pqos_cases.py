@@ -54,7 +54,25 @@ def a_lost_file_of_names_costs_nothing_that_runs(bench: Bench) -> None:
     expect(bench.values(again, cache.name)[bench.domains[0]], cache.cbm_mask, "a new class's ways")
 
 
+def given_up_classes_are_free_for_others_and_are_taken_again(bench: Bench) -> None:
+    files = _backend(bench)
+    group = GROUP_PREFIX + "a"
+    bench.resctrl.create_group(group)
+    files.give_up()
+    expect(bench.resctrl.actual().get(group) is not None, True, "a class in use stays")
+    bench.resctrl.remove_group(group)
+    files.give_up()
+    tree = files._tree
+    tree.mkdir("stranger")
+    tree.rmdir("stranger")
+    bench.resctrl.create_group(group)
+    process = bench.process()
+    bench.executor.move_process(group, "", process.pid)
+    expect(bench.tasks(group), {process.pid}, "threads in the group")
+
+
 CASES: tuple[Case, ...] = (
     it_refuses_to_start_beside_groups_of_others,
     a_lost_file_of_names_costs_nothing_that_runs,
+    given_up_classes_are_free_for_others_and_are_taken_again,
 )

@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for result in results([case for case in cases if given.only in case.__name__], world):
         found.append(result)
         print(f"{result.outcome:8} {result.case} {result.reason}".rstrip(), flush=True)  # noqa: T201
+    if isinstance(world.files, PqosFiles):
+        world.files.give_up()
     if given.json:
         Path(given.json).write_text(
             json.dumps([asdict(result) for result in found], indent=1) + "\n"

@@ -148,7 +148,7 @@ class PqosModelWorld(ModelWorld):
     def __init__(self, profile: KernelProfile, shape: Shape, state: Path) -> None:
         super().__init__(profile, shape)
         model = self.model
-        self.files = PqosFiles(state, Path("/proc"), lambda: ModelLibrary(model), model)
+        self.files = PqosFiles(state, Path("/proc"), lambda _taken: ModelLibrary(model), model)
 
 
 @dataclass(slots=True)

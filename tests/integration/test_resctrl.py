@@ -3,13 +3,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.cloud import Cloud
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 400
 
 
-def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
+@pytest.mark.parametrize("backend", ["resctrl", "pqos"])
+def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud, backend: str) -> None:
     """The agent stands aside: the cases take every group away, and it puts its own back afterwards."""
     host = running_cloud.hosts["h2"]
     profile = ".".join(host.run("uname -r").split(".")[:2])
@@ -17,7 +20,9 @@ def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
     host.agent.stop()
     try:
         output = host.run(
-            f"cd {REPOSITORY} && {python} -m tests.conformance.run --profile {profile}", TIMEOUT_S
+            f"cd {REPOSITORY} && "
+            f"{python} -m tests.conformance.run --profile {profile} --backend {backend}",
+            TIMEOUT_S,
         )
     finally:
         host.agent.start()
