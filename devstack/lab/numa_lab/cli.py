@@ -126,7 +126,7 @@ def _shell(options: argparse.Namespace, settings: Settings, progress: Progress) 
         local = lab.local()
         if not local.alive():
             raise LabError(f"host {LOCAL_NAME} does not run")
-        return subprocess.run(local.inside(options.words or ["bash"]), check=False).returncode
+        return local.shell(options.words)
     hosts = {host.name: host for host in lab.emulated_hosts()}
     if options.host not in hosts:
         known = ", ".join([LOCAL_NAME, *hosts])

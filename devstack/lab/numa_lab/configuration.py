@@ -78,11 +78,12 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
     return _nova_conf(settings, "nova-compute.conf", values)
 
 
-def agent_conf(settings: Settings, host: HostConfig) -> str:
-    """The whole configuration of our agent on one compute."""
+def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
+    """The whole configuration of our agent on one compute, whose nova-compute reads ``nova_conf``."""
     values = _common_values(settings) | {
         "name": host.name,
         "agent_state": host.state / "numa-host-agent",
+        "nova_conf": nova_conf,
         "gpu_products": ",".join(_products(host)),
         "gpu_matrix": host.gpu_matrix,
         "metrics_port": settings.ports.agent_metrics,

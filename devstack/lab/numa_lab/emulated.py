@@ -200,7 +200,7 @@ class EmulatedHost:
         :raises LabError: one of them ended or did not get ready.
         """
         text = configuration.nova_compute_conf(self._settings, self.config)
-        configuration.write_if_changed(self._nova_conf, text)
+        configuration.write_if_changed(self.nova_conf, text)
         for service in self.services()[1:]:
             self._start_service(service, progress)
 
@@ -303,9 +303,9 @@ class EmulatedHost:
         return GuestService("libvirtd", ("/usr/sbin/libvirtd",), ready=ready)
 
     def _nova_compute(self) -> GuestService:
-        argv = (f"{self._settings.venv}/bin/nova-compute", f"--config-file={self._nova_conf}")
+        argv = (f"{self._settings.venv}/bin/nova-compute", f"--config-file={self.nova_conf}")
         return GuestService(
-            "nova-compute", (str(self._settings.python), *argv), reads=(self._nova_conf,)
+            "nova-compute", (str(self._settings.python), *argv), reads=(self.nova_conf,)
         )
 
     def _agent(self) -> GuestService:
@@ -316,7 +316,8 @@ class EmulatedHost:
         )
 
     @property
-    def _nova_conf(self) -> Path:
+    def nova_conf(self) -> Path:
+        """nova-compute's configuration file."""
         return self.folder / "etc" / "nova.conf"
 
     def _start_service(self, service: GuestService, progress: Progress) -> None:

@@ -177,7 +177,7 @@ class Lab:
 
     def _serve(self, host: EmulatedHost, part: Progress) -> None:
         if self._settings.plugin:
-            text = configuration.agent_conf(self._settings, host.config)
+            text = configuration.agent_conf(self._settings, host.config, host.nova_conf)
             configuration.write_if_changed(host.agent_conf, text)
         host.start_services(part)
 

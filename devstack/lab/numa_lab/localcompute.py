@@ -78,7 +78,7 @@ class LocalCompute:
     def start_agent(self, progress: Progress) -> None:
         """Our host agent; needs nova-compute's resource provider."""
         (self.config.state / "numa-host-agent").mkdir(parents=True, exist_ok=True)
-        text = configuration.agent_conf(self._settings, self.config)
+        text = configuration.agent_conf(self._settings, self.config, self._nova_conf)
         configuration.write_if_changed(self.agent_conf, text)
         self._agent().ensure(progress)
 
@@ -113,6 +113,15 @@ class LocalCompute:
         pid = identity.pid if identity else 0
         entered = ["nsenter", f"--mount=/proc/{pid}/ns/mnt", f"--uts=/proc/{pid}/ns/uts", "--"]
         return entered + [str(word) for word in argv]
+
+    def shell(self, words: Sequence[str]) -> int:
+        """A shell within the namespaces, or a command, on the caller's terminal; returns its status.
+
+        numa-host-agent-ctl finds the agent's configuration there by itself.
+        """
+        environment = os.environ | {"NUMA_HOST_AGENT_CONFIG": str(self.agent_conf)}
+        command = self.inside(list(words) or ["bash"])
+        return subprocess.run(command, env=environment, check=False).returncode
 
     def stop(self) -> None:
         """End services, guests and namespaces, and take our cgroups away."""

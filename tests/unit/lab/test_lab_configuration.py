@@ -111,7 +111,7 @@ def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
     settings: Settings, h1: HostConfig
 ) -> None:
     told = replace(h1, gpu_matrix="/lab/gpus/minsky.txt")
-    conf = parsed(configuration.agent_conf(settings, told))
+    conf = parsed(configuration.agent_conf(settings, told, Path("/etc/nova.conf")))
 
     assert conf["host"]["name"] == "h1"
     assert conf["host"]["gpu_matrix"] == "/lab/gpus/minsky.txt"

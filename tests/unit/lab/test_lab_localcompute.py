@@ -69,3 +69,12 @@ def test_the_first_cpu_floats_and_the_others_are_for_pinned_guests(settings: Set
     else:
         assert config.cpu_shared_set == str(cpus[0])
         assert config.cpu_dedicated_set == ",".join(map(str, cpus[1:]))
+
+
+def test_a_shell_within_finds_the_agents_configuration(
+    settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    local = LocalCompute(settings)
+    local.inside = list  # type: ignore[method-assign, assignment]
+    assert local.shell(["sh", "-c", "echo $NUMA_HOST_AGENT_CONFIG"]) == 0
+    assert capfd.readouterr().out.strip() == str(local.agent_conf)
