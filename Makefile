@@ -4,8 +4,9 @@ SHELL := /bin/bash
 LAB := devstack/lab/lab
 VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
+NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
-.PHONY: help venv cloud test test-unit test-integration test-long lint docs config bench clean distclean
+.PHONY: help venv cloud test test-unit test-nova33 test-integration test-long lint docs config bench clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +37,12 @@ config: venv  ## generate the sample configuration under etc/
 
 test-unit: venv  ## unit and functional tests
 	$(PYTHON) -m pytest -q tests/unit tests/functional tests/conformance
+	$(PYTHON) -m pytest -q tests/in_nova
+
+test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
+	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'
+	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/unit/nova_numa_ext tests/functional/placement tests/functional/scheduler
+	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/in_nova
 
 test-integration: venv  ## integration tests on the lab (brings it up when it is down)
 	$(LAB) up
@@ -43,7 +50,8 @@ test-integration: venv  ## integration tests on the lab (brings it up when it is
 
 test-long: venv  ## the full matrices (hours)
 	$(LAB) up
-	$(PYTHON) -m pytest -v -o timeout=7200 --long tests
+	$(PYTHON) -m pytest -v -o timeout=7200 --long --ignore=tests/in_nova tests
+	$(PYTHON) -m pytest -v -o timeout=7200 --long tests/in_nova
 
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))

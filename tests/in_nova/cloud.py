@@ -58,9 +58,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
 
     def setUp(self):
         super().setUp()
-        self.flags(
-            cpu_dedicated_set="0-1,3-4,6-7,9-10", cpu_shared_set="2,5,8,11", group="compute"
-        )
+        self.flags(cpu_dedicated_set="0-1,3-4,6-7,9-10", cpu_shared_set="2,5,8,11", group="compute")
         self.flags(reserved_host_memory_mb=0)
         self.flags(shuffle_best_same_weighed_hosts=False, group="filter_scheduler")
         self.useFixture(  # there are no disks to copy
@@ -83,9 +81,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
     def publish(self, name, neighbours=(), **settings):
         """Let the host's agent report; ``neighbours`` are what runs in each of its L3 domains."""
         state = {l3: L3State(frozenset(neighbours)) for l3 in range(4)}
-        tree = wanted_tree(
-            name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state
-        )
+        tree = wanted_tree(name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state)
         assert Reporter(self.client).sync(tree).problems == ()
 
     # Servers ----------------------------------------------------------------------------------------------------------
