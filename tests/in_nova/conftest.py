@@ -16,10 +16,10 @@ _RELEASE = int(importlib.metadata.version("nova").partition(".")[0])
 os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1" if _RELEASE >= 34 else "0")
 
 # Before anything else of nova or oslo: this import decides how threads work.
-import nova.tests.functional  # noqa: E402, F401
+import nova.tests.functional  # noqa: E402
 from keystoneauth1 import adapter, session, token_endpoint  # noqa: E402
-from nova.conf import CONF  # noqa: E402
 from nova import test as nova_test  # noqa: E402
+from nova.conf import CONF  # noqa: E402
 from nova.scheduler.host_manager import HostManager  # noqa: E402
 from nova.tests.fixtures.conf import ConfFixture  # noqa: E402
 from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
@@ -29,7 +29,6 @@ from nova_numa_ext import conf as our_conf  # noqa: E402
 from nova_numa_ext.journal import Journal  # noqa: E402
 from nova_numa_ext.scheduler import engine  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
-
 
 _PLUGINS = {
     "available_filters": "nova_numa_ext.scheduler.NumaExtFilter",

@@ -12,6 +12,9 @@ from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, Tier
 from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
 
+DEVICE = {"vendor_id": fakelibvirt.PCI_VEND_ID, "product_id": fakelibvirt.PCI_PROD_ID}
+WITH_DEVICE = {**LC, "pci_passthrough:alias": "accelerator:1"}
+
 
 class Creating(NovaCloud):
     """``h1`` and ``h2`` as :class:`NovaCloud` draws them."""
@@ -116,14 +119,11 @@ class WithDevices(NovaCloud):
         └─ h1:l3_0 … h1:l3_3
     """
 
-    DEVICE = {"vendor_id": fakelibvirt.PCI_VEND_ID, "product_id": fakelibvirt.PCI_PROD_ID}
-    WITH_DEVICE = {**LC, "pci_passthrough:alias": "accelerator:1"}
-
     def setUp(self):
         super().setUp()
         self.flags(
-            device_spec=[json.dumps(self.DEVICE)],
-            alias=[json.dumps({**self.DEVICE, "name": "accelerator"})],
+            device_spec=[json.dumps(DEVICE)],
+            alias=[json.dumps({**DEVICE, "name": "accelerator"})],
             report_in_placement=True,
             group="pci",
         )
@@ -137,7 +137,7 @@ class WithDevices(NovaCloud):
         return int(device.split(":")[2].partition(".")[0])
 
     def test_device_l3_domain_and_cpus_are_of_one_node(self):
-        servers = [self.boot(self.WITH_DEVICE, vcpus=2) for _ in range(2)]
+        servers = [self.boot(WITH_DEVICE, vcpus=2) for _ in range(2)]
         for server in servers:
             [node] = self.nodes_of(server)
             assert self.device_of(server) == node
@@ -150,7 +150,7 @@ class WithDevices(NovaCloud):
         assert (node in {2, 3}) == (compat.RELEASE >= 34)
 
     def test_two_servers_of_one_request_get_a_device_and_a_domain_each(self):
-        servers = self.boot(self.WITH_DEVICE, min_count=2, max_count=2)
+        servers = self.boot(WITH_DEVICE, min_count=2, max_count=2)
         assert {(self.device_of(s), *self.nodes_of(s)) for s in servers} == {(0, 0), (1, 1)}
 
 

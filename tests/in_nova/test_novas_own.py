@@ -60,9 +60,9 @@ def run(name):
     """Run nova's tests of that name; returns how many there were."""
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromName(name).run(result)
-    for test, trace in (*result.errors, *result.failures):
-        print(test.id(), trace)
-    assert result.wasSuccessful(), [test.id() for test, _ in (*result.errors, *result.failures)]
+    assert result.wasSuccessful(), "\n".join(
+        f"{test.id()}\n{trace}" for test, trace in (*result.errors, *result.failures)
+    )
     return result.testsRun
 
 
