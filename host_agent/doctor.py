@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from host_agent import conf as agent_conf
+from host_agent import foreign_balancers
 from host_agent.assembly import topology_reader
 from host_agent.events import LibvirtSource
 from host_agent.paths import HostPaths
@@ -116,28 +117,22 @@ def _bandwidth(conf: agent_conf.Conf) -> Iterator[Finding]:
 
 
 def _numa_balancing(paths: HostPaths) -> Iterator[Finding]:
-    try:
-        value = (paths.proc / "sys/kernel/numa_balancing").read_text().strip()
-    except OSError:
-        yield Finding("kernel.numa_balancing", Level.GOOD, "not in this kernel")
-        return
-    if value == "0":
-        yield Finding("kernel.numa_balancing", Level.GOOD, "off")
-    else:
-        text = "on: the kernel moves pages of floating servers back; sysctl kernel.numa_balancing=0"
+    if foreign_balancers.numa_balancing(paths.proc):
+        text = (
+            "on: no memory is spread, the kernel would move it back; sysctl kernel.numa_balancing=0"
+        )
         yield Finding("kernel.numa_balancing", Level.DEGRADED, text)
+    else:
+        yield Finding("kernel.numa_balancing", Level.GOOD, "off")
 
 
 def _numad(paths: HostPaths) -> Iterator[Finding]:
-    for entry in paths.proc.iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "comm").read_text() == "numad\n":
-                text = f"process {entry.name} moves servers against the agent: stop it"
-                yield Finding("numad", Level.DEGRADED, text)
-                return
-        except OSError:
-            continue  # ended between listing and reading
-    yield Finding("numad", Level.GOOD, "does not run")
+    process = foreign_balancers.numad(paths.proc)
+    if process is None:
+        yield Finding("numad", Level.GOOD, "does not run")
+    else:
+        text = f"process {process} moves servers against the agent, no memory is spread: stop it"
+        yield Finding("numad", Level.DEGRADED, text)
 
 
 def _same_pages(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
