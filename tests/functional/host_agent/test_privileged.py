@@ -180,6 +180,7 @@ report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
 wish = PartitionWish(uuid, "BE", (0,), (), ((0, 50),), True)
 partition = seam.partition([wish], True, 1, True)
 seam.alive(60.0)
+counted = seam.count([(uuid, (found.threads[-1].tid,))])
 quota = seam.limit_cpu_time([(uuid, 50)], False)
 released = seam.release_throttles(False)
 seam.leave()
@@ -190,7 +191,7 @@ except Exception as raised:
     error = f"{type(raised).__name__}: {raised}"
 print(json.dumps([found.pid, found.threads[-1].cpus, found.threads[-1].role, ram.end - ram.start, sample,
     [f.tid for f in failures], report.problem, partition.places[0].problem, seam.reset_partitions(True), error,
-    [u for u, _ in quota.problems], released]))
+    [u for u, _ in quota.problems], released, [[c.uuid for c in counted.counts], counted.problem]]))
 """
 
 
@@ -207,11 +208,13 @@ def test_the_same_over_privsep(stand_in: StandIn, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    pid, _cpus, role, size, sample, failed, moved, placed, reset, error, unlimited, released = answer
+    pid, _cpus, role, size, sample, failed, moved, placed, reset, error, *answer = answer
+    unlimited, released, (counted, uncounted) = answer
     assert (pid, role, size) == (stand_in.process.pid, "vcpu", 8 * MB)
     assert sum(count for _, count in sample) == 16
     assert (failed, moved, reset) == ([1], "", [])
     assert (unlimited, released) == ([stand_in.uuid], []), "the stand-in has no control group of its own"
+    assert counted == [stand_in.uuid] or "hardware performance counters" in uncounted
     assert "no resctrl file system is mounted" in placed
     assert error.startswith("ProcessGoneError: no process under")
 
