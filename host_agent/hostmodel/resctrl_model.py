@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final, Literal
 
@@ -296,11 +297,11 @@ class ResctrlModel:
         found: dict[str, dict[str, Callable[[], str]]] = {}
         for name in shape.all_caches:
             found[name] = {
-                "bit_usage": lambda name=name: self._bit_usage(name),  # type: ignore[misc]
-                "cbm_mask": lambda name=name: f"{shape.full_of(name):x}",
+                "bit_usage": partial(self._bit_usage, name),
+                "cbm_mask": partial("{:x}".format, shape.full_of(name)),
                 "min_cbm_bits": lambda: str(shape.min_cbm_bits),
                 "num_closids": lambda: str(shape.usable_closids),
-                "shareable_bits": lambda name=name: f"{shape.shareable_of(name):x}",
+                "shareable_bits": partial("{:x}".format, shape.shareable_of(name)),
             }
             if self.profile.sparse_masks_file:
                 found[name]["sparse_masks"] = lambda: str(int(shape.amd))
