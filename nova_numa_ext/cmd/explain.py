@@ -81,7 +81,10 @@ class _Explainer:
     def __init__(self, conf: cfg.ConfigOpts, path: Path | None) -> None:
         self._conf = conf
         self._path = path or Path(conf[GROUP].journal_path)
-        self._absent = f"There is no decision in {self._path}: Placement offered no host, or the journal has moved on."
+        self._absent = (
+            f"There is no decision in {self._path}: Placement offered no host, the host was forced (zone:host, which "
+            "skips every filter), or the journal has moved on."
+        )
 
     def explain(self, arguments: argparse.Namespace) -> str:
         as_json = arguments.format == "json"
