@@ -13,6 +13,7 @@ HOSTS (default 10000) and REQUESTS (default 12) are environment variables; ``--p
 
 import cProfile
 import datetime
+import gc
 import logging
 import os
 import pstats
@@ -294,7 +295,8 @@ class Series:
     cpu: list[float] = field(default_factory=list)
 
     def time(self, work: Callable[[], int]) -> int:
-        """Run and note."""
+        """Run and note; what was left to collect before is not this run's."""
+        gc.collect()
         began, cpu = time.perf_counter(), time.thread_time()
         result = work()
         self.cpu.append((time.thread_time() - cpu) * 1000)

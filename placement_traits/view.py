@@ -53,6 +53,10 @@ _MDEV_PARENT: Final = re.compile(
 )
 
 
+# A refresh may take longer than the one before: aim at this share of the age that is allowed.
+_SAFE_SHARE_OF_AGE: Final = 0.8
+
+
 @dataclass(frozen=True, slots=True)
 class ViewSettings:
     """How the view is kept.
@@ -308,7 +312,13 @@ class FleetView:
         return len(changed)
 
     def _replace(self, hosts: Mapping[str, HostView], fingerprints: dict[str, int]) -> None:
+        """Show the hosts; one that is as before stays the same object, by which the scheduler knows it again."""
         self._version += hosts != self._hosts
+        before = self._hosts
+        hosts = {
+            root: known if (known := before.get(root)) == host else host
+            for root, host in hosts.items()
+        }
         self._hosts, self._fingerprints = hosts, fingerprints
 
     # Requests -------------------------------------------------------------------------------------------------------
@@ -401,8 +411,14 @@ def _telling(traits: Iterable[str]) -> frozenset[str]:
 
 
 def pause_s(settings: ViewSettings, duration_s: float) -> float:
-    """Return the seconds to wait after a refresh that took ``duration_s``, so that Placement is not kept busy by us."""
-    return max(settings.interval_s, duration_s * (1 / settings.busy_share - 1))
+    """Return the seconds to wait after a refresh that took ``duration_s``.
+
+    Long enough that Placement is not kept busy by us, but not so long that the view becomes stale before the next
+    refresh ends: its age counts from the beginning of a refresh, so it is oldest at the end of the next one.
+    """
+    polite_s = duration_s * (1 / settings.busy_share - 1)
+    in_time_s = settings.max_age_s * _SAFE_SHARE_OF_AGE - 2 * duration_s
+    return max(settings.interval_s, min(polite_s, in_time_s))
 
 
 def _known_names(host: HostView) -> dict[str, str]:

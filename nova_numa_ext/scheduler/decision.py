@@ -130,25 +130,27 @@ class Judged:
 
         A host without candidates (nova asked for none) is left as it is.
         """
-        orders = self._orders
         for at in self.passed:
-            order, state = orders[at], self.host_states[at]
+            state = self.host_states[at]
             offered = state.allocation_candidates
-            if order and (len(order) > 1 or len(offered) > 1):
+            if len(offered) > 1 and (order := self.order(at)):
                 state.allocation_candidates = [offered[index] for index in order]
 
+    def order(self, at: int) -> Sequence[int]:
+        """Return a host's possible candidates as positions in nova's list, best first."""
+        if at in self.verdicts:
+            return [ranked.candidate.index for ranked in self.verdicts[at].ordering.kept]
+        index, first, kept = self._orders
+        return index[first[at] : first[at] + kept[at]] if index else ()
+
     @cached_property
-    def _orders(self) -> Sequence[Sequence[int]]:
-        """Possible candidates of each host as positions in nova's list, best first."""
-        orders: list[Sequence[int]] = [()] * len(self.host_states)
-        if self.arrays is not None:
-            decided = self.arrays.batch
-            index = self.arrays.offered.index[decided.order].tolist()
-            first, kept = decided.first.tolist(), decided.kept.tolist()
-            orders = [index[f : f + k] for f, k in zip(first, kept, strict=True)]
-        for at, verdict in self.verdicts.items():
-            orders[at] = [ranked.candidate.index for ranked in verdict.ordering.kept]
-        return orders
+    def _orders(self) -> tuple[list[int], list[int], list[int]]:
+        """Candidates of all hosts that were decided together, where those of each begin, and how many are possible."""
+        if self.arrays is None:
+            return [], [], []
+        decided = self.arrays.batch
+        index = self.arrays.offered.index[decided.order]
+        return index.tolist(), decided.first.tolist(), decided.kept.tolist()
 
     def pick(self, at: int) -> Pick:
         """Return the pick that it is when nova takes this host."""
@@ -247,7 +249,7 @@ def _together(
     judge: Judge, request: WorkloadRequest, host_states: Sequence[Any], table: HostTable
 ) -> tuple[Arrays, list[int]]:
     """Decide all hosts over arrays; returns the positions of those that must be judged alone, too."""
-    views = [judge.view(state) for state in host_states]
+    views = judge.views(host_states)
     hosts, columns, told = table.read(host_states, views)
     offered = host_table.offered(
         host_states, columns, dedicated=request.dedicated, taken=judge.taken

@@ -165,6 +165,7 @@ class Engine:
 
     def weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
         """Return the score of each WeighedHost in [0, 1]; never raises, equal scores are no opinion."""
+        self._current.multipliers = {}
         try:
             return self._weigh(weighed, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
@@ -183,6 +184,10 @@ class Engine:
             return [0.0] * len(weighed)
         judged, host_states = decision.judged, [w.obj for w in weighed]
         multipliers = self._multipliers(host_states)
+        own = multipliers[:, 0].tolist()
+        self._current.multipliers = {
+            state.uuid: each for state, each in zip(host_states, own, strict=True)
+        }
         with _collector_paused():
             result = judged.scores(
                 [judged.position.get(state.uuid) for state in host_states], multipliers[:, 1:]
@@ -193,8 +198,15 @@ class Engine:
         return values
 
     def weight_multiplier(self, host_state: Any) -> float:
-        """Return the multiplier of our weigher for one host, aggregates considered."""
-        return _multiplier(host_state, "weight", self._conf[GROUP].weight_multiplier)
+        """Return the multiplier of our weigher for one host, aggregates considered.
+
+        Nova asks for it host by host, right after :meth:`weigh`, which has looked for all of them.
+        """
+        known: Mapping[str, float] = getattr(self._current, "multipliers", {})
+        found = known.get(host_state.uuid)
+        if found is None:
+            found = _multiplier(host_state, "weight", self._conf[GROUP].weight_multiplier)
+        return found
 
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
         """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
@@ -291,6 +303,9 @@ _engine_lock = threading.Lock()
 def engine() -> Engine:
     """Return the engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
     global _engine  # noqa: PLW0603 - nova makes filters and weighers itself, without arguments
+    current = _engine
+    if current is not None:  # nova's weighing asks once per host
+        return current
     with _engine_lock:
         if _engine is None:
             from nova import conf

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's objects as the plain data that ``policy/`` decides on."""
 
+import copy
 import functools
+import operator
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
+from nova import exception
 from nova.virt import hardware
 
 from nova_numa_ext.policy.candidates import Candidate
@@ -95,11 +98,23 @@ class HostFacts:
     :param cells: its NUMA cells, empty when nova knows no NUMA topology of the host
     :param limits: overcommit
     :param pci_free: free PCI devices by NUMA node (None: node unknown), None when it reports no PCI
+    :param devices_near: nova's answers about its devices so far, see :class:`LastWord`
     """
 
     cells: tuple[HostCell, ...]
     limits: Limits
     pci_free: Mapping[int | None, int] | None
+    devices_near: dict[tuple[object, ...], bool] = field(default_factory=dict)
+
+
+_stamp = operator.attrgetter(
+    "updated",
+    "num_instances",
+    "vcpus_used",
+    "free_ram_mb",
+    "cpu_allocation_ratio",
+    "ram_allocation_ratio",
+)
 
 
 class KnownHosts:
@@ -114,14 +129,7 @@ class KnownHosts:
 
     def of(self, host_state: Any) -> HostFacts:
         """Return the facts of a host: the same object as long as the host has not changed."""
-        stamp = (
-            host_state.updated,
-            host_state.num_instances,
-            host_state.vcpus_used,
-            host_state.free_ram_mb,
-            host_state.cpu_allocation_ratio,
-            host_state.ram_allocation_ratio,
-        )
+        stamp = _stamp(host_state)
         known = self._known.get(host_state.uuid)
         if known is not None and known[0] == stamp and host_state.updated is not None:
             return known[1]
@@ -191,30 +199,83 @@ def networks(spec: Any) -> Any:
     return (spec.network_metadata if "network_metadata" in spec else None) or None
 
 
-def nova_accepts(
-    host_state: Any, spec: Any, raw: Mapping[str, Any]
-) -> Callable[[tuple[int, ...]], bool]:
-    """Return nova's own last word on host cells that fit: are PCI devices and physical networks near them?
+class LastWord:
+    """Nova's own last word on host cells that fit: are the devices and physical networks asked for near them?
 
-    :param raw: the allocation candidate, whose mappings say which PCI providers it uses
+    :param spec: a RequestSpec
     """
-    requests, wanted = pci_requests(spec), networks(spec)
 
-    def accepts(ids: tuple[int, ...]) -> bool:
-        chosen = []
-        for host_id, cell in zip(ids, spec.numa_topology.cells, strict=True):
-            guest = cell.obj_clone()
-            guest.id = host_id
-            chosen.append(guest)
-        if requests and not host_state.pci_stats.support_requests(
-            requests, raw["mappings"], chosen
-        ):
-            return False
+    def __init__(self, spec: Any) -> None:
+        self._networks = networks(spec)
+        self._requests = pci_requests(spec)
+        self._ids = [str(request.request_id) for request in self._requests]
+        self._asked = tuple(
+            (
+                request.count,
+                request.numa_policy if "numa_policy" in request else None,
+                request.source,
+                tuple(tuple(sorted(spec.items())) for spec in request.spec),
+            )
+            for request in self._requests
+        )
+
+    def providers(self, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+        """Return the PCI providers that an allocation candidate uses for each request for devices."""
+        groups = raw["mappings"].items() if self._ids else ()
+        return tuple(
+            tuple(uuids[0] for group, uuids in groups if group.startswith(request_id))
+            for request_id in self._ids
+        )
+
+    def on(
+        self, host_state: Any, known: HostFacts, raw: Mapping[str, Any]
+    ) -> Callable[[tuple[int, ...]], bool] | None:
+        """Return the question about host cells of one host, None when there is none to ask.
+
+        :param known: facts of the host; they remember nova's answers about its devices
+        :param raw: the allocation candidate, whose mappings say which PCI providers it uses
+        """
+        if not self._requests and not self._networks:
+            return None
+        mappings, providers = raw["mappings"], self.providers(raw)
+
+        def accepts(ids: tuple[int, ...]) -> bool:
+            key = (self._asked, providers, ids)
+            near = known.devices_near.get(key)
+            if near is None:
+                near = not self._requests or _devices_near(
+                    host_state.pci_stats, self._requests, mappings, ids
+                )
+                known.devices_near[key] = near
+            return near and self._networks_near(host_state, ids)
+
+        return accepts
+
+    def _networks_near(self, host_state: Any, ids: tuple[int, ...]) -> bool:
+        if not self._networks:
+            return True
         by_id = {cell.id: cell for cell in host_state.numa_topology.cells}
-        return not wanted or bool(
+        return bool(
             hardware._numa_cells_support_network_metadata(
-                host_state.numa_topology, [by_id[host_id] for host_id in ids], wanted
+                host_state.numa_topology, [by_id[host_id] for host_id in ids], self._networks
             )
         )
 
-    return accepts
+
+def _devices_near(
+    stats: Any, requests: list[Any], mappings: Mapping[str, Any], ids: tuple[int, ...]
+) -> bool:
+    """``PciDeviceStats.support_requests`` without its deep copy of pools and topology: only counts of pools change."""
+    trial = copy.copy(stats)
+    trial.pools = [dict(pool) for pool in stats.pools]
+    try:
+        trial.apply_requests(requests, mappings, [_Cell(host_id) for host_id in ids])
+    except exception.PciDeviceRequestFailed:
+        return False
+    return True
+
+
+class _Cell(NamedTuple):
+    """What nova reads of a guest's cell when it looks for devices near it."""
+
+    id: int

@@ -9,13 +9,14 @@ import numpy as np
 
 from nova_numa_ext.policy import fleet_arrays
 from nova_numa_ext.policy.batch import Offered
-from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Mask, Records
+from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
 from nova_numa_ext.scheduler import compat
 from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
 
 _MOST_HOSTS: Final = 50_000
+_NOTHING: Final[Mapping[str, Mapping[str, int]]] = {"resources": {}}
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 
@@ -38,7 +39,7 @@ class HostTable:
         self._facts: list[HostFacts | None] = []
         self._views: list[HostView | None] = []
         self._columns: list[dict[str, int]] = []
-        self._plain: list[bool] = []
+        self._plain = np.zeros(0, bool)
         self._cells = np.zeros((0, 0), CELL)
         self._domains = np.zeros((0, 0), DOMAIN)
         self._ratios = np.ones((0, 2))
@@ -72,8 +73,8 @@ class HostTable:
                 self._kind[taken],
                 tuple(self._examples),
             )
-            plain = np.array([self._plain[row] for row in rows], bool)
-            return hosts, [self._columns[row] for row in rows], plain
+            columns = self._columns
+            return hosts, [columns[row] for row in rows], self._plain[taken]
 
     def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
         """Write the rows that have changed; returns the row of each host."""
@@ -87,7 +88,6 @@ class HostTable:
                 known.append(None)
                 seen.append(None)
                 self._columns.append({})
-                self._plain.append(False)
             rows.append(row)
             if known[row] is not facts:
                 new_cells.append(row)
@@ -112,6 +112,7 @@ class HostTable:
             self._domains = np.concatenate([self._domains, np.zeros((more, width[1]), DOMAIN)])
             self._ratios = np.concatenate([self._ratios, np.ones((more, 2))])
             self._kind = np.concatenate([self._kind, np.zeros(more, np.int64)])
+            self._plain = np.concatenate([self._plain, np.zeros(more, bool)])
 
     def _write_cells(self, rows: Sequence[int]) -> None:
         changed = [(row, facts) for row in rows if (facts := self._facts[row]) is not None]
@@ -178,9 +179,7 @@ def offered(
     host: list[int] = []
     index: list[int] = []
     fallback: list[bool] = []
-    entries: list[
-        tuple[int, int, int, int, int, bool]
-    ] = []  # candidate, slot, column, amounts, taken
+    entries: list[int] = []  # six numbers for each use of an L3 domain
     for row, (state, known) in enumerate(zip(host_states, columns, strict=True)):
         for position, raw in enumerate(state.allocation_candidates):
             allocations = raw["allocations"]
@@ -189,28 +188,31 @@ def offered(
                 used.sort()
             for slot, uuid in enumerate(used):
                 amounts = allocations[uuid]["resources"]
-                entries.append(
-                    (
-                        len(host),
-                        slot,
-                        known[uuid],
-                        amounts.get(_WAY, 0),
-                        amounts.get(_BANDWIDTH, 0),
-                        uuid in taken,
-                    )
-                )
+                ways, bandwidth = amounts.get(_WAY, 0), amounts.get(_BANDWIDTH, 0)
+                entries += (len(host), slot, known[uuid], ways, bandwidth, uuid in taken)
             host.append(row)
             index.append(position)
             fallback.append(
-                dedicated and not any("PCPU" in each["resources"] for each in allocations.values())
+                dedicated
+                and "PCPU" not in allocations.get(state.uuid, _NOTHING)["resources"]
+                and not any("PCPU" in each["resources"] for each in allocations.values())
             )
-    table = np.array(entries, np.int64).reshape(-1, 6)
-    candidate, slot = table[:, 0], table[:, 1]
+    return _offered(host, index, fallback, np.array(entries, np.int64).reshape(-1, 6))
+
+
+def _offered(
+    host: Sequence[int], index: Sequence[int], fallback: Sequence[bool], uses: Integers
+) -> Offered:
+    """Put the candidates' use of L3 domains side by side.
+
+    :param uses: rows of candidate, number of the use within it, column of the domain, ways, bandwidth, taken before
+    """
+    candidate, slot = uses[:, 0], uses[:, 1]
     shape = len(host), int(slot.max(initial=-1)) + 1
     values = np.zeros((3, *shape), np.int64)
-    values[:, candidate, slot] = table[:, 3:].T
+    values[:, candidate, slot] = uses[:, 3:].T
     domain = np.full(shape, -1)
-    domain[candidate, slot] = table[:, 2]
+    domain[candidate, slot] = uses[:, 2]
     return Offered(
         host=np.array(host, np.int64),
         index=np.array(index, np.int64),

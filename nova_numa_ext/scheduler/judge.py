@@ -88,11 +88,11 @@ class Judge:
         self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
         self._guest = guest
-        self._spec = spec
         self._around = around
         self._known = known
         self._wants_pci = bool(facts.pci_requests(spec))
         self._wants_networks = bool(facts.networks(spec))
+        self._last_word = facts.LastWord(spec)
         self._server = spec.instance_uuid
         self._hosts = around.snapshot.hosts
         self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
@@ -107,7 +107,7 @@ class Judge:
         return not alone and decidable(self._guest, self.question.isolated_emulator)
 
     def verdict(self, host_state: Any) -> Verdict:
-        view = self.view(host_state)
+        (view,) = self.views([host_state])
         known = self._known.of(host_state)
         own_cells = known.cells
         reasons = admission.local_memory(self._request, own_cells)
@@ -157,19 +157,24 @@ class Judge:
         recent = self._around.recent.get(host_state.uuid, ())
         return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
 
-    def view(self, host_state: Any) -> HostView | None:
-        """Return our view of a host, with what this scheduler has just placed in it."""
-        root_uuid = host_state.uuid
-        view = self._hosts.get(root_uuid)
+    def views(self, host_states: Sequence[Any]) -> list[HostView | None]:
+        """Return our view of hosts, with what this scheduler has just placed in it."""
+        hosts, server = self._hosts, self._server
+        special = self._around.recent.keys() | self._mine.keys()
+        return [
+            self._changed(state, hosts.get(state.uuid))
+            if state.uuid in special or server in state.instances
+            else hosts.get(state.uuid)
+            for state in host_states
+        ]
+
+    def _changed(self, host_state: Any, view: HostView | None) -> HostView | None:
         if view is None:
             return None
         if self._server in host_state.instances:
-            view = without_class(view, self._request.interference_class)
-        if root_uuid in self._around.recent:
-            view = with_neighbours(view, self._around.recent[root_uuid])
-        if root_uuid in self._mine:
-            view = with_amounts(view, self._mine[root_uuid])
-        return view
+            view = without_class(view, self.question.request.interference_class)
+        view = with_neighbours(view, self._around.recent.get(host_state.uuid, ()))
+        return with_amounts(view, self._mine.get(host_state.uuid, ()))
 
     def _lacking(
         self,
@@ -201,9 +206,7 @@ class Judge:
             isolated_emulator=self.question.isolated_emulator,
             pci_free=compat.devices_in_claim(known.pci_free, wanted=self._wants_pci),
             wants_pci=self._wants_pci,
-            accepts=facts.nova_accepts(host_state, self._spec, raw)
-            if self._wants_pci or self._wants_networks
-            else None,
+            accepts=self._last_word.on(host_state, known, raw),
         )
 
     def _packs(self, view: HostView | None) -> bool:
@@ -218,10 +221,9 @@ class Judge:
         """The guest's cells."""
         return self._guest
 
-    @property
-    def per_candidate(self) -> bool:
-        """True when the candidate has a say in the prediction: its PCI devices."""
-        return self._wants_pci
+    def devices(self, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+        """All that the prediction depends on in an allocation candidate."""
+        return self._last_word.providers(raw)
 
 
 class _Nodes:
@@ -238,14 +240,14 @@ class _Nodes:
         self._host_state = host_state
         self._view = view
         self._facts = known
-        self._known: dict[int, tuple[int, ...] | None] = {}
+        self._known: dict[tuple[tuple[str, ...], ...], tuple[int, ...] | None] = {}
 
     def of(self, candidate: Candidate) -> tuple[int, ...] | None:
         """Return the nodes for one candidate; None for a floating guest or where it fits nowhere."""
         if not self._judge.guest or not self._facts.cells:
             return None
-        key = candidate.index if self._judge.per_candidate else 0
+        raw = self._host_state.allocation_candidates[candidate.index]
+        key = self._judge.devices(raw)
         if key not in self._known:
-            raw = self._host_state.allocation_candidates[candidate.index]
             self._known[key] = self._judge.predict(self._host_state, self._view, self._facts, raw)
         return self._known[key]

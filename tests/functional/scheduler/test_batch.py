@@ -179,7 +179,7 @@ def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, questi
     for at in judged.passed:
         verdict, pick = verdicts[at], judged.pick(at)
         kept = [ranked.candidate.index for ranked in verdict.ordering.kept]
-        assert list(judged._orders[at]) == kept
+        assert list(judged.order(at)) == kept
         best = verdict.offer.candidate
         taken = {uuid: (each.ways, each.bandwidth_mbps) for uuid, each in pick.l3}
         assert taken == {
