@@ -13,7 +13,7 @@ server came in between). The host wins. Nothing else of the allocation is touche
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from host_agent.claims import (
     L3_CLASSES,
@@ -32,7 +32,8 @@ if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
 
 LOG = logging.getLogger(__name__)
 
-_REASON = "nova-compute chose other cells than Placement's candidate"
+RECHECK_S: Final = 600.0
+_REASON: Final = "nova-compute chose other cells than Placement's candidate"
 
 
 class Settled:
@@ -59,20 +60,32 @@ class Rehomer:
     :param allocations: what servers hold
     :param root: name of nova's root provider
     :param journal: told about each move
+    :param recheck_s: seconds after which an allocation that was right is looked at again
     """
 
-    def __init__(self, allocations: "Allocations", root: str, journal: Journal) -> None:
+    def __init__(
+        self,
+        allocations: "Allocations",
+        root: str,
+        journal: Journal,
+        *,
+        recheck_s: float = RECHECK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._allocations = allocations
         self._root = root
         self._journal = journal
-        self._right: frozenset[Claim] = frozenset()
+        self._recheck_s = recheck_s
+        self._clock = clock
+        self._right: dict[Claim, float] = {}  # until when each is taken to be right
 
     def turn(self, claims: Sequence[Claim]) -> tuple[str, ...]:
         """Look at the claims that are not known to be right; return what stands in the way of the others.
 
         :raises NumaExtError: Placement or nova does not answer, or does not let us
         """
-        self._right &= frozenset(claims)
+        now = self._clock()
+        self._right = {c: until for c, until in self._right.items() if c in claims and now < until}
         doubtful = [claim for claim in claims if claim not in self._right]
         if not doubtful:
             return ()
@@ -89,7 +102,7 @@ class Rehomer:
             if isinstance(wanted, str):
                 problems.append(wanted)
             elif wanted is None:
-                self._right |= {claim}
+                self._right[claim] = now + self._recheck_s
             else:
                 strays[claim.uuid] = claim, wanted
         return (*problems, *self._move(strays))
@@ -116,7 +129,7 @@ class Rehomer:
             if why:
                 problems.append(f"Server {claim.title} ({uuid}) could not be re-homed. {why}")
             else:
-                self._right |= {claim}
+                self._right[claim] = self._clock() + self._recheck_s
                 LOG.info(
                     "re-homed %s in Placement to %s", claim.title, sorted(claim.l3(self._root))
                 )

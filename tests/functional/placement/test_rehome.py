@@ -15,7 +15,7 @@ from host_agent.allocations import Allocations
 from host_agent.assignment import Guest, Observation
 from host_agent.claims import NotTouchableError, claims
 from host_agent.nova_api import NovaApi
-from host_agent.rehome import Settled
+from host_agent.rehome import Rehomer, Settled
 from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
@@ -42,6 +42,22 @@ def test_what_is_right_is_looked_at_once_and_not_written(host):
     assert all(method == "GET" for method, _ in host.adapter.log)
     assert host.held(server.uuid) == before
     assert host.journal == []
+
+
+def test_what_was_right_is_looked_at_again_after_some_time(host):
+    now = [0.0]
+    rehomer = Rehomer(host.allocations, "h1", host.journal, recheck_s=60.0, clock=lambda: now[0])
+    server = server_on(node=1)
+    host.claim(server, l3=1)
+    rehomer.turn(running(server))
+    host.cloud.client.delete(f"/allocations/{server.uuid}")
+    host.claim(server, l3=0)  # an operator's, or nova-manage's
+    now[0] = 59.0
+    rehomer.turn(running(server))
+    assert "h1:l3_0" in host.held(server.uuid)
+    now[0] = 60.0
+    rehomer.turn(running(server))
+    assert "h1:l3_1" in host.held(server.uuid)
 
 
 def test_two_servers_in_full_domains_swap_places(host):

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU traits in ``[pci]device_spec`` lines that our tool prints reach nova's own providers and stay there."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from numa_lab.configuration import GPU_RESOURCE_CLASS
+
+from tests.integration.cloud import Cloud, Host, eventually
+
+OURS = ("CUSTOM_NUMA_EXT_", "CUSTOM_GPU_LINK_")
+
+
+def providers(cloud: Cloud, host: str) -> dict[str, set[str]]:
+    """Traits of all providers of a host, by name."""
+    listed = json.loads(cloud.openstack("resource", "provider", "list", "-f", "json").stdout)
+    found = {}
+    for provider in listed:
+        if re.match(rf"{host}(_|:|$)", provider["name"]):
+            words = ("resource", "provider", "trait", "list", provider["uuid"], "-f", "json")
+            rows = json.loads(cloud.openstack(*words).stdout)
+            found[provider["name"]] = {row["name"] for row in rows}
+    return found
+
+
+def of_nova(found: dict[str, set[str]], host: str) -> dict[str, set[str]]:
+    """Our traits of nova's PCI providers, by PCI address."""
+    return {
+        name.removeprefix(f"{host}_").lower(): {t for t in traits if t.startswith(OURS)}
+        for name, traits in found.items()
+        if name.startswith(f"{host}_")
+    }
+
+
+def of_us(found: dict[str, set[str]]) -> dict[str, set[str]]:
+    """All providers that our agent made."""
+    return {name: traits for name, traits in found.items() if ":" in name.partition("_")[0]}
+
+
+@pytest.fixture
+def told(h1: Host) -> Iterator[Callable[[list[str]], None]]:
+    """Replaces the ``device_spec`` lines of h1 and restarts its nova-compute; the old ones come back at the end."""
+    file = h1.emulated.nova_conf
+    before = file.read_text()
+    nova = h1.emulated.service("nova-compute")
+
+    def tell(lines: list[str]) -> None:
+        others = re.sub(r"^device_spec = .*\n", "", before, flags=re.MULTILINE)
+        file.write_text(others.replace("[pci]\n", "[pci]\n" + "\n".join(lines) + "\n", 1))
+        nova.restart()
+
+    yield tell
+    file.write_text(before)
+    nova.restart()
+
+
+def test_they_survive_restarts_and_periodic_updates_of_nova_compute(
+    cloud: Cloud, h1: Host, told: Callable[[list[str]], None]
+) -> None:
+    """Issue 3: link traits survive nova-compute's periodic update and restart."""
+    printed = h1.ctl("device-spec", "--resource-class", GPU_RESOURCE_CLASS)
+    lines = [row["device_spec"] for row in printed]
+    specs = [json.loads(line.removeprefix("device_spec = ")) for line in lines]
+    wanted = {spec["address"]: set(spec["traits"].split(",")) for spec in specs}
+    assert wanted, "h1 has no GPUs"
+    assert all(traits for traits in wanted.values())
+    before = of_us(providers(cloud, "h1"))
+
+    def there() -> bool:
+        return of_nova(providers(cloud, "h1"), "h1") == wanted
+
+    told(lines)
+    eventually("nova's providers carry our traits", there, 300, 5)
+    h1.emulated.service("nova-compute").restart()
+    updates = (
+        "grep -c 'Placement PCI resource view' " + str(h1.emulated.config.log) + "/nova-compute.log"
+    )
+    seen = int(h1.run(updates))
+    eventually("two more updates", lambda: int(h1.run(updates)) >= seen + 2, 400, 10)
+    assert there()
+    after = of_us(providers(cloud, "h1"))
+    neighbours = {"CUSTOM_NUMA_EXT_HAS_LC", "CUSTOM_NUMA_EXT_HAS_BE"}
+    assert {n: t - neighbours for n, t in after.items()} == {
+        n: t - neighbours for n, t in before.items()
+    }
