@@ -5,13 +5,19 @@ Requests go through nova's API, so every RequestSpec is the one that nova's cond
 every server ends on the NUMA node that nova-compute picks.
 """
 
+import io
+from contextlib import redirect_stdout
+from types import SimpleNamespace
+from unittest import mock
+
 import fixtures
 from nova import context, objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from support.hosts import four_nodes
 
-from nova_numa_ext import journal
+from nova_numa_ext import clients, journal
+from nova_numa_ext.cmd import explain as explain_command
 from nova_numa_ext.scheduler import engine
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -154,3 +160,23 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             for host in self.entries()[-1]["details"]
             if host["reasons"]
         }
+
+    def explain(self, server):
+        """What ``numa-ext-explain`` prints about a server, with nova's API as it is."""
+        said = io.StringIO()
+        with (
+            mock.patch.object(clients, "placement", lambda _conf: self.client._adapter),
+            mock.patch.object(clients, "compute", lambda _conf: self),
+            mock.patch.object(clients, "image", lambda _conf: self),
+            redirect_stdout(said),
+        ):
+            explain_command.main([server["id"], "--journal", str(engine.engine()._journal._path)])
+        return said.getvalue()
+
+    def get(self, url, **_options):
+        """Answer a GET as the compute endpoint of a catalog does; images are not known here."""
+        known = not url.startswith("/v2/")
+        return SimpleNamespace(
+            status_code=200 if known else 404,
+            json=lambda: self.api.api_get(url).body,
+        )

@@ -70,19 +70,19 @@ class Creating(NovaCloud):
             ]
         }
 
-    def test_a_forced_host_is_not_judged_and_nova_counts_all_the_same(self):
-        """``az:host`` skips every filter, so the claim is Placement's first candidate."""
+    def test_a_forced_host_is_not_judged_which_explain_says(self):
+        """``zone:host`` skips every filter, so the claim is Placement's first candidate; amounts count all the same."""
         self.host("h1")
         self.host("h2")
         self.publish("h2", neighbours={NeighbourTrait.DEVIL})
         server = self.boot(RABBIT, availability_zone="nova:h2")
         assert self.host_of(server) == "h2"
         assert self.entries() == []
-        assert {name.partition(":")[2][:3] for name in self.claims(server["id"])} == {
-            "",
-            "rdt",
-            "l3_",
-        }
+        parts = {name.partition(":")[2][:3] for name in self.claims(server["id"])}
+        assert parts == {"", "rdt", "l3_"}
+        text = self.explain(server)
+        assert "the host was forced" in text
+        assert "h2  every L3 domain it could use has a devil" in text
 
     def test_the_trait_of_an_image_works_like_the_key_of_a_flavor(self):
         self.host("h1")
