@@ -55,7 +55,7 @@ def to_plain(state: State) -> dict[str, Any]:
         "searches": {
             uuid: _plain(known.search)
             for uuid, known in sorted(state.memory.items())
-            if known.search is not None and known.search.started
+            if known.search is not None and known.search.phase_mapi is not None
         },
     }
 

@@ -121,7 +121,17 @@ def _searched(
         search, news = bwap.decide(seen, search, settings.search)
         story = (story[0], *news) if news else story
     wanted = Memory(search.wanted, search=search, story=story)
+    if _knows_nothing(story[0], search, settings):
+        used = Reason("memory_policy_used", MemoryPolicy.LOCAL, "neither calibration nor counters")
+        wanted = Memory(cores.local, search=search, story=(used,))
     return _fitted(wanted, guest, cores, before, settings)
+
+
+def _knows_nothing(used: Reason, search: bwap.State, settings: Settings) -> bool:
+    """Tell whether spreading would be a guess: uncalibrated, never measured and blind."""
+    uncalibrated = used.term == "memory_policy_used"
+    never_measured = search.phase is bwap.Phase.WAITING and search.phase_mapi is None
+    return uncalibrated and never_measured and search.blind >= settings.search.blind_samples
 
 
 def _search(

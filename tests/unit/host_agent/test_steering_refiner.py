@@ -313,6 +313,24 @@ def test_without_counters_the_weights_hold_and_nothing_is_searched(
     assert "no_counters" in str(bench.told("decide", server)[-1].reasons)
 
 
+def test_with_neither_calibration_nor_counters_memory_stays_near(
+    make: Callable[..., Steered],
+) -> None:
+    """The default policy of best-effort servers, on a host that knows nothing: to spread would be a guess."""
+    bench = make(counters=Scripted())
+    server = bench.host.boot(floating("a", BWAP), {3: 512})
+    asked = bench.host.boot(floating("b", {**BE_SPECS, "numa_ext:memory_policy": "bwap_uniform"}))
+    bench.run(60)
+    assert sum(bench.shares(server)[node] for node in bench.nodes(server)) == 1.0
+    assert "neither calibration nor counters" in str(bench.told("decide", server)[-1].reasons)
+    assert max(bench.shares(asked).values()) == pytest.approx(0.25, abs=0.02), "it was asked for"
+    writes = len(bench.host.writes)
+    bench.start()
+    bench.run(60)
+    moves = [write for write in bench.host.writes[writes:] if write[0] == "move"]
+    assert moves == [], "the next agent knows as little and moves as little"
+
+
 def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> None:
     """Blind: hold, then forget what was measured; an old bad figure is no reason to move a server."""
     script = Scripted({"r": Counters(ipc=1.0, mpi=0.001), "d": Counters(ipc=1.0, mpi=0.02)})
