@@ -10,6 +10,7 @@ from nova_numa_ext.cmd import explain as explain_command
 from nova_numa_ext.osc.simulate import Simulate
 from nova_numa_ext.scheduler import engine
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
+from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
 from placement_traits.topology import Gpu, GpuEdge
@@ -28,7 +29,7 @@ MINSKY = four_nodes(
 TOPO = {"numa_ext:gpu_policy": "topo"}
 
 
-def child(cloud, host, name, *, trait, **resources):
+def child(cloud, host, name, *traits, **resources):
     """Add a provider as nova-compute makes it for a device; returns its uuid."""
     [(resource, total)] = resources.items()
     if resource.startswith("CUSTOM_"):
@@ -40,7 +41,12 @@ def child(cloud, host, name, *, trait, **resources):
         f"{path}/inventories",
         {"resource_provider_generation": 0, "inventories": {resource: {"total": total}}},
     )
-    cloud.placement.put(f"{path}/traits", {"resource_provider_generation": 1, "traits": [trait]})
+    for trait in traits:
+        if trait.startswith("CUSTOM_"):
+            cloud.placement.put(f"/traits/{trait}")
+    cloud.placement.put(
+        f"{path}/traits", {"resource_provider_generation": 1, "traits": list(traits)}
+    )
     return uuid
 
 
@@ -76,9 +82,7 @@ class Minskys:
     def add(self, name, **changes):
         host = self.cloud.host(name, agent=False, **changes)
         self.providers[name] = {
-            address: child(
-                self.cloud, host, address, trait="COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1
-            )
+            address: child(self.cloud, host, address, "COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1)
             for address in ADDRESSES
         }
         host.pci_device_pools = pools(self.providers[name])
@@ -87,6 +91,12 @@ class Minskys:
 
     def job(self, gpus, comm=0, policy="topo", min_utility=0.0, **specs):
         """Boot a server; returns its host and its GPUs' positions there."""
+        [(host, taken)] = self.jobs(1, gpus, comm, policy, min_utility=min_utility, **specs)
+        self._compute_takes(host, taken)
+        return host, taken
+
+    def jobs(self, count, gpus, comm=0, policy="topo", *, min_utility=0.0, **specs):
+        """Boot servers of one request; returns host and positions of each. Nova-compute has not seen them yet."""
         extra_specs = {
             "numa_ext:gpu_policy": policy,
             "numa_ext:gpu_comm": str(comm),
@@ -103,17 +113,23 @@ class Minskys:
             pci_requests=objects.InstancePCIRequests(requests=[request]), requested_resources=[]
         )
         asked.generate_request_groups_from_pci_requests()
-        [(host, _)] = self.cloud.boot(
+        placed = self.cloud.boot(
             extra_specs,
+            count=count,
             pci_requests=asked.pci_requests,
             requested_resources=asked.requested_resources,
         )
-        allocated = self.cloud.placement.get(f"/allocations/{self.cloud.last_servers[0]}")
-        taken = {self.places[uuid] for uuid in allocated["allocations"] if uuid in self.places}
-        self._compute_takes(host, taken)
-        return host, tuple(sorted(ADDRESSES.index(address) for address in taken))
+        servers = self.cloud.last_servers
+        return [(host, self.taken(one)) for (host, _), one in zip(placed, servers, strict=True)]
 
-    def _compute_takes(self, name, taken):
+    def taken(self, server):
+        """Positions of the GPUs that a server has allocated."""
+        allocations = self.cloud.placement.get(f"/allocations/{server}")["allocations"]
+        addresses = [self.places[uuid] for uuid in allocations if uuid in self.places]
+        return tuple(sorted(ADDRESSES.index(address) for address in addresses))
+
+    def _compute_takes(self, name, positions):
+        taken = {ADDRESSES[position] for position in positions}
         [host] = [node for node in self.cloud.hosts.computes if node.host == name]
         free = {
             pool.tags["address"] for pool in host.pci_device_pools.objects if pool.count
@@ -148,6 +164,12 @@ def test_f_000_15_a_job_goes_to_the_other_socket_than_one_that_disturbs_it(minsk
     """F-000-15: J1 of table 7 does not go beside J0 though that would mend a broken socket."""
     assert minskys.job(1, comm=4) == ("h1", (0,))
     assert minskys.job(1, comm=4) == ("h1", (2,))
+
+
+def test_servers_of_one_request_see_each_other(minskys):
+    """Nova asked Placement once for both, before the first was claimed."""
+    placed = minskys.jobs(2, gpus=1, comm=4)
+    assert placed == [("h1", (0,)), ("h1", (2,))]
 
 
 def test_jobs_that_do_not_communicate_fill_a_socket_first(minskys):
@@ -250,11 +272,34 @@ def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
     """A guest on node 2 gets its vGPU from a GPU there: nova itself has no affinity for vGPUs."""
     host = cloud.host("h1", agent=False, used={0: (2, 0), 1: (2, 0), 3: (2, 0)})
     parents = [f"pci_{address.replace(':', '_').replace('.', '_')}" for address in ADDRESSES]
-    places = {child(cloud, host, name, trait="OWNER_NOVA", VGPU=2): name for name in parents}
+    places = {child(cloud, host, name, "OWNER_NOVA", VGPU=2): name for name in parents}
     cloud.publish("h1", MINSKY)
     cloud.boot({**TOPO, "resources:VGPU": "1", "hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"})
     taken = cloud.placement.get(f"/allocations/{cloud.last_servers[0]}")["allocations"]
     assert [places[uuid] for uuid in taken if uuid in places] == ["pci_0000_61_00_0"]
+
+
+def test_any_device_whose_provider_tells_its_place_is_chosen_by_it(cloud):
+    """Accelerators on four nodes, the first and the last linked: counted by a class of the operator's own."""
+    host = cloud.host("h1", agent=False)
+    link = names.gpu_link(GpuLink.NV1, 0, 3)
+    places = {
+        child(
+            cloud,
+            host,
+            f"fpga{number}",
+            names.GPU,
+            names.numbered("NODE", number),
+            *([link] if number in (0, 3) else []),
+            CUSTOM_FPGA=1,
+        ): number
+        for number in range(4)
+    }
+    cloud.publish("h1", four_nodes(gpus=(), gpu_links=()))
+    pack = {"numa_ext:gpu_policy": "pack", "group_policy": "none"}
+    cloud.boot({**pack, "resources1:CUSTOM_FPGA": "1", "resources2:CUSTOM_FPGA": "1"})
+    taken = cloud.placement.get(f"/allocations/{cloud.last_servers[0]}")["allocations"]
+    assert {places[uuid] for uuid in taken if uuid in places} == {0, 3}
 
 
 def test_a_request_without_devices_is_not_looked_at(cloud, monkeypatch):
