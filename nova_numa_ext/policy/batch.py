@@ -39,6 +39,7 @@ from nova_numa_ext.policy.fleet_arrays import (
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
+from placement_traits.fleet import HostView
 from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, RemoteMemory
 
 _ANIMALS: Final = (None, *admission.ANIMALS.values())
@@ -176,7 +177,9 @@ def _must_be_remote(request: WorkloadRequest, hosts: HostArrays) -> Mask:
         & (cells["cpus"] >= request.vcpus)
         & (cells["free_memory_mb"] >= request.memory_mb)
     )
-    return cells["present"].any(axis=1) & ~holds.any(axis=1)
+    held, known = np.any(holds, axis=1), np.any(cells["present"], axis=1)
+    remote: Mask = known & ~held
+    return remote
 
 
 def _worst_everywhere(mine: InterferenceClass, domains: Records) -> Integers:
@@ -215,7 +218,8 @@ def _first_nonzero(values: Integers) -> Integers:
     if not values.shape[1]:
         return np.zeros(len(values), np.int64)
     where = (values != 0).argmax(axis=1)
-    return values[np.arange(len(values)), where]
+    found: Integers = values[np.arange(len(values)), where]
+    return found
 
 
 # Nova's choice of cells -----------------------------------------------------------------------------------------------
@@ -254,8 +258,8 @@ def _novas_order(question: Question, hosts: HostArrays) -> Integers:
     return np.lexsort(keys, axis=-1)
 
 
-def _packs(kind: object, default: bool) -> bool:
-    traits = getattr(kind, "traits", frozenset())
+def _packs(kind: HostView | None, default: bool) -> bool:
+    traits = kind.traits if kind is not None else frozenset()
     if PackingTrait.PACK in traits:
         return True
     return False if PackingTrait.SPREAD in traits else default
@@ -282,33 +286,38 @@ def _memory_fits(cells: Records, guest: GuestCell) -> Mask:
     pools = np.arange(cells["page_kb"].shape[-1])
     last = cells["pools"][..., None] - 1
     size_kb = cells["page_kb"]
-    whole = (size_kb > 0) & (wanted_kb % np.maximum(size_kb, 1) == 0)
+    whole: Mask = (size_kb > 0) & (wanted_kb % np.maximum(size_kb, 1) == 0)
+    fits: Mask
     if guest.page_size_kb:
-        allowed = {
+        allowed: Mask = {
             PAGES_ANY: pools <= last,
             PAGES_SMALL: pools == last,
             PAGES_LARGE: pools < last,
         }.get(guest.page_size_kb, size_kb == guest.page_size_kb)
-        return np.any(allowed & whole & (wanted_kb <= cells["page_free_kb"]), axis=-1)
+        fits = np.any(allowed & whole & (wanted_kb <= cells["page_free_kb"]), axis=-1)
+        return fits
     available_kb = cells["page_free_kb"] if guest.pinned else cells["page_total_kb"]
-    by_pages = np.any((pools == last) & whole & (wanted_kb <= available_kb), axis=-1)
+    fits = np.any((pools == last) & whole & (wanted_kb <= available_kb), axis=-1)
     memory_mb = cells["free_memory_mb"] if guest.pinned else cells["memory_mb"]
-    return np.where(cells["pools"] > 0, by_pages, guest.memory_mb <= memory_mb)
+    return np.where(cells["pools"] > 0, fits, guest.memory_mb <= memory_mb)
 
 
 def _threads_fit(cells: Records, guest: GuestCell, reserved: int) -> Mask:
     wanted, threads = guest.pcpus, cells["threads_per_core"]
+    fits: Mask
     if reserved and not wanted:
-        return np.zeros(cells.shape, bool)
-    if guest.thread_policy is ThreadPolicy.ISOLATE:
-        allowed = (threads == 1) | cells["legacy_pinning"]
-        enough = (wanted > 0) & (wanted <= cells["whole_cores"])
-        beside = (cells["usable_cores"] - wanted >= reserved) if reserved else True
-        return allowed & enough & beside
-    if guest.thread_policy is ThreadPolicy.REQUIRE:
+        fits = np.zeros(cells.shape, bool)
+    elif guest.thread_policy is ThreadPolicy.ISOLATE:
+        fits = (threads == 1) | cells["legacy_pinning"]
+        fits &= (wanted > 0) & (wanted <= cells["whole_cores"])
+        if reserved:
+            fits &= cells["usable_cores"] - wanted >= reserved
+    elif guest.thread_policy is ThreadPolicy.REQUIRE:
         most = cells["most_sibling_cpus"]
-        return (threads > 1) & (most > 0) & (most >= wanted)
-    return wanted + reserved <= cells["free_threads"]
+        fits = (threads > 1) & (most > 0) & (most >= wanted)
+    else:
+        fits = wanted + reserved <= cells["free_threads"]
+    return fits
 
 
 # Order of candidates --------------------------------------------------------------------------------------------------

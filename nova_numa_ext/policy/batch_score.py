@@ -116,9 +116,9 @@ def _fewest_nodes(request: WorkloadRequest, cells: Records) -> Floats:
 
 def _neighbours(request: WorkloadRequest, offer: Offers) -> Floats:
     domains, nodes = offer.domains, offer.nodes[:, None]
-    near = domains["present"] & ((nodes == 0) | (domains["nodes"] & nodes != 0))
-    among = np.where(offer.used.any(axis=1)[:, None], offer.used, near)
-    others = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & among
+    near: Mask = domains["present"] & ((nodes == 0) | (domains["nodes"] & nodes != 0))
+    among = np.where(np.any(offer.used, axis=1, keepdims=True), offer.used, near)
+    others: Mask = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & among
     penalty = (penalties(request.interference_class)[domains["neighbours"]] * among).max(
         axis=1, initial=0
     )

@@ -193,9 +193,11 @@ def limits(hosts: Sequence[Limits]) -> tuple[Floats, Floats]:
 def count_bits(bits: Bits) -> Integers:
     """Return the number of bits that are set in each number."""
     octets = np.ascontiguousarray(bits).view(np.uint8).reshape(*bits.shape, 8)
-    return np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.int64)
+    count: Integers = np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.int64)
+    return count
 
 
 def union(bits: Bits) -> Bits:
     """Return the union of the sets in the last axis."""
-    return np.bitwise_or.reduce(bits, axis=-1)
+    together: Bits = np.bitwise_or.reduce(bits, axis=-1)
+    return together

@@ -99,8 +99,8 @@ class HostTable:
         self._write_cells(new_cells)
         self._write_views(new_views)
         for row in {*new_cells, *new_views}:
-            facts = known[row]
-            cells = facts.cells if facts is not None else ()
+            written = known[row]
+            cells = written.cells if written is not None else ()
             self._plain[row] = fleet_arrays.representable(cells, seen[row])
         return rows
 
