@@ -33,6 +33,7 @@ from host_agent.privileged.shapes import (
 
 ROUNDS = {"full": 4, "event": 20, "sampled": 100, "again": 100}
 _SETTLE_ROUNDS = 200
+_DWP = "numa_ext_server_dwp"
 
 
 @dataclass
@@ -182,9 +183,11 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
     measured = {name: rounds(ROUNDS[name], work) for name, work in kinds.items()}
     waiting = wait_cpu(parts, seconds / 10)
     share = loop_cpu(parts, seconds)
+    searched = {labels[0] for metric, labels, _ in parts.metrics.samples() if metric.name == _DWP}
     return {
         "managed": len(last.decision.assignments),
         "problems": sorted({p for o in last.outcomes.values() for p in o.problems}),
+        "searched": len(searched),
         "kinds": measured,
         "cpu_percent": 100 * share,
         "wait_cpu_percent": 100 * waiting,

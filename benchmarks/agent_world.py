@@ -8,6 +8,7 @@
 * Servers: a process each with threads and page tables (:mod:`benchmarks.stand_in`): proc(5) and move_pages(2) are real.
 * RDT: the resctrl model by FUSE, in a process of its own, with real threads in its groups.
 * Placement: the real application over HTTP, in a process of its own.
+* Counters: computed by the host model, in the agent's process, which takes longer than reading real ones.
 * Topology: sysfs files written from a preset. Affinities and pages per node are remembered instead of set, because
   this machine has other CPUs and nodes.
 """
@@ -25,7 +26,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from host_agent import cpus
+from host_agent import calibration_file, cpus
+from host_agent.controllers.worker_sets import profile_sets
 from host_agent.discovery.capture import restore
 from host_agent.hostmodel.resctrl_fuse import serve
 from host_agent.hostmodel.resctrl_model import ResctrlModel
@@ -45,6 +47,7 @@ MODES = ("idle", "search")
 
 _DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
 _LC_MAX = 10  # fewer than the machine has classes of service
+_LOCAL_MBPS = 40_000.0
 _PATIENCE_S = 60.0
 
 
@@ -176,10 +179,20 @@ def start_resctrl(topology: HostTopology, servers: Sequence[int], mountpoint: Pa
 
 
 def write_files(topology: HostTopology, made: Sequence[Server], port: str, folder: Path) -> None:
-    """Write sysfs, libvirt's node and the agent's configuration."""
+    """Write sysfs, libvirt's node, the agent's configuration and what a calibration would have found."""
     restore(sysfs(topology), folder / "sys")
     domains = "".join(server.xml.replace("type='qemu'", "type='test'") for server in made)
     (folder / "node.xml").write_text(f"<node>{domains}</node>")
+    far = calibration_file.distances(topology)
+    pairs = {a: {b: _LOCAL_MBPS * 10 / far[a][b] for b in far} for a in far}
+    sets = {
+        workers: {a: {b: pairs[a][b] for b in workers} for a in far}
+        for profile in profile_sets(far)
+        for workers in list(profile.members)[:1]
+    }
+    calibration = calibration_file.Calibration(far, sets, pairs, "by distance, for a benchmark")
+    (folder / "state").mkdir()
+    calibration_file.save(folder / "state" / "calibration.json", calibration)
     facts = [{"uuid": s.uuid, "node": s.node, "bound": bool(s.cpus)} for s in made]
     (folder / "servers.json").write_text(json.dumps(facts))
     (folder / "agent.conf").write_text(f"""\
@@ -199,6 +212,8 @@ endpoint = http://127.0.0.1:{port}
 token = admin
 endpoint_override = http://127.0.0.1:{port}
 rehome = false
+[counters]
+source = model
 """)
 
 
