@@ -80,7 +80,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The newest readings, for status and metrics: server -> reading, colour."""
+    """The readings of whole windows, for status and metrics: server -> reading, colour."""
 
     readings: Mapping[str, LatencyReading]
     colours: Mapping[str, Colour]
@@ -136,7 +136,7 @@ class BandwidthQos:
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s = "", 0.0
-        self._decided_s = self._traffic_s = -math.inf
+        self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
         self._paused = False
         self._stop = threading.Event()
@@ -243,7 +243,7 @@ class BandwidthQos:
         self._fed = self._sources.fed
         before = self._state
         if not self._fed:
-            self._colour(view, readings)
+            self._tell_violations(view, readings)
             self._rest()
             return
         seen = observe(view, readings, self._traffic, self._legal)
@@ -251,8 +251,8 @@ class BandwidthQos:
         self._state = decision.state
         if decision.changes:
             self._enforce(view)
-        self._colour(view, readings)
-        self._tell(view, before, decision)
+        self._tell_violations(view, readings)
+        self._tell(view, readings, before, decision)
 
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
@@ -310,6 +310,10 @@ class BandwidthQos:
         """What has time after the reaction: traffic, failed writes, guests that misbehave."""
         if self._retry_s and now >= self._retry_s:
             self._enforce(self._view)
+        if now - self._heard_s >= _QUIET_S:
+            self._heard_s = now
+            window = self._sources.read(now, -math.inf)
+            self._heard = _Heard(window, self._colours(self._view, window))
         every = _QUIET_S if self._state.phase is not Phase.WATCH else _NOBODY_S
         if self._fed and now - self._traffic_s >= every:
             self._traffic_s = now
@@ -326,31 +330,39 @@ class BandwidthQos:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def _colour(self, view: View, readings: Mapping[str, LatencyReading]) -> None:
-        """Remember colours; the journal hears when an objective begins and ceases to be violated."""
+    def _colours(self, view: View, readings: Mapping[str, LatencyReading]) -> dict[str, Colour]:
         slo = {lc.uuid: float(lc.slo_p99_us) for lc in view.lcs if lc.slo_p99_us}
-        thresholds = self._settings.balm.thresholds
-        colours = {
+        return {
             uuid: colour_of(
-                None if reading.p99_us is None else reading.p99_us / slo[uuid], thresholds
+                None if reading.p99_us is None else reading.p99_us / slo[uuid],
+                self._settings.balm.thresholds,
             )
             for uuid, reading in readings.items()
             if uuid in slo
         }
-        self._heard = _Heard(readings, colours)
+
+    def _tell_violations(self, view: View, readings: Mapping[str, LatencyReading]) -> None:
+        """Let the journal hear when an objective begins and ceases to be violated."""
+        colours = self._colours(view, readings)
         for uuid, colour in colours.items():
-            measured = {"p99_us": readings[uuid].p99_us, "slo_p99_us": slo[uuid]}
+            measured = {"p99_us": readings[uuid].p99_us}
             if colour is Colour.RED and uuid not in self._red:
                 self._red[uuid] = self._clock()
                 self._note("violated", uuid, measured=measured)
             elif colour.good and uuid in self._red:
                 seconds = round(self._clock() - self._red.pop(uuid), 3)
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
-        self._red = {uuid: since for uuid, since in self._red.items() if uuid in slo}
+        self._red = {uuid: since for uuid, since in self._red.items() if uuid in colours}
 
-    def _tell(self, view: View, before: State, decision: balm_shapes.Decision) -> None:
+    def _tell(
+        self,
+        view: View,
+        readings: Mapping[str, LatencyReading],
+        before: State,
+        decision: balm_shapes.Decision,
+    ) -> None:
         reasons = tuple(map(str, decision.reasons))
-        measured = {"ratios": self._ratios(view), "phase": decision.state.phase.value}
+        measured = {"ratios": _ratios(view, readings), "phase": decision.state.phase.value}
         for uuid, wish in decision.changes.items():
             what: dict[str, Any] = {"level": wish.level}
             if wish.shares is not None:
@@ -404,14 +416,6 @@ class BandwidthQos:
     def _titles(self) -> dict[str, str]:
         lcs = {lc.uuid: lc.title for lc in self._view.lcs}
         return lcs | {be.uuid: be.title for be in self._view.bes}
-
-    def _ratios(self, view: View) -> dict[str, float]:
-        readings = self._heard.readings
-        return {
-            lc.uuid: round(p99 / lc.slo_p99_us, 3)
-            for lc in view.lcs
-            if lc.slo_p99_us and lc.uuid in readings and (p99 := readings[lc.uuid].p99_us)
-        }
 
     @staticmethod
     def _shares(view: View, state: State) -> dict[str, balm_shapes.Shares]:
@@ -477,6 +481,14 @@ class BandwidthQos:
             who = (uuid, titles.get(uuid, ""))
             yield "numa_ext_server_traffic_mbps", (*who, "local"), traffic.local_mbps
             yield "numa_ext_server_traffic_mbps", (*who, "total"), traffic.total_mbps
+
+
+def _ratios(view: View, readings: Mapping[str, LatencyReading]) -> dict[str, float]:
+    return {
+        lc.uuid: round(p99 / lc.slo_p99_us, 3)
+        for lc in view.lcs
+        if lc.slo_p99_us and lc.uuid in readings and (p99 := readings[lc.uuid].p99_us)
+    }
 
 
 def _now() -> str:
