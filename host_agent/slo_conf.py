@@ -83,7 +83,7 @@ OPTIONS: Final[list[cfg.Opt]] = [
     cfg.MultiStrOpt(
         "prometheus_query",
         default=[],
-        help="FLAVOR=PROMQL, or *=PROMQL for all others; may be given several times. The query returns one number, the "
+        help="FLAVOR=PROMQL, or ``*=PROMQL`` for all others; may be given several times. The query returns one number, the "
         "99th percentile in seconds. $uuid and $name stand for the server.",
     ),
     cfg.FloatOpt(
