@@ -62,7 +62,8 @@ large clouds if Placement is short of CPU; the age of the data is part of every 
         min=1.0,
         help="""
 Seconds after which the view of Placement counts as stale, see ``on_stale``. Keep it several times
-``view_refresh_interval``.
+``view_refresh_interval``, and on very large clouds more than twice the time that a refresh takes: the age counts from
+the beginning of a refresh, so a view is oldest when the next one ends.
 """,
     ),
     cfg.FloatOpt(
@@ -86,6 +87,7 @@ Seconds for which nova-scheduler remembers a host it has just picked and counts 
 
 It bridges the time until the host agent has published the new neighbourhood and the view has read it: keep it longer
 than the boot of a server plus the agent's reporting interval plus ``view_refresh_interval``. 0 switches the memory off.
+Each process of nova-scheduler (``[scheduler]workers``, several controllers) remembers its own picks only.
 """,
     ),
     cfg.IntOpt(
