@@ -31,6 +31,7 @@ class Term(StrEnum):
     CANDIDATES = "candidates"
     GPUS_FREE = "gpus_free"
     GPU_BELOW_MINIMUM = "gpu_utility_below_minimum"
+    GPU_UNKNOWN = "gpu_utility_unknown"
     GPU_NEEDED = "gpu_needed"
     GPU_POSTPONED = "gpu_postponed"
     # Ranks: why one allocation candidate comes before another.
@@ -73,6 +74,7 @@ SENTENCES: Final = MappingProxyType(
         Term.CANDIDATES: "no allocation candidate is left",
         Term.GPUS_FREE: "GPUs free in Placement: {value}, wanted: {against}",
         Term.GPU_BELOW_MINIMUM: "the best GPUs it offers have utility {value}, numa_ext:min_utility is {against}",
+        Term.GPU_UNKNOWN: "numa_ext:min_utility={against} cannot be judged: {value}",
         Term.GPU_NEEDED: "needed: {value}",
         Term.GPU_POSTPONED: "numa_ext:gpu_policy={value} would wait: create the server again when that is free",
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova_numa_ext.policy import admission, candidates, cells
 from nova_numa_ext.policy.batch import Question, decidable
-from nova_numa_ext.policy.candidates import Candidate, Ordering
+from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.cells import GuestCell
 from nova_numa_ext.policy.gpu_sets import GpuOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
@@ -134,8 +134,7 @@ class Judge:
         first = ordering.kept[0] if ordering.kept else None
         best, chosen = (first.candidate, first.gpus) if first else (None, None)
         reasons = self._lacking(host_state, ordering, nodes, own_cells)
-        if not reasons and devices is not None and chosen is not None:
-            reasons = devices.refusal(chosen)
+        reasons = reasons or self._poor_gpus(devices, first)
         if reasons:
             return Verdict(host_state, reasons, ordering)
         offer = Offer(
@@ -156,6 +155,17 @@ class Judge:
             return None
         recent = self._around.recent.get(host_state.uuid, ())
         return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
+
+    def _poor_gpus(self, devices: GpuOffer | None, best: Ranked | None) -> tuple[Reason, ...]:
+        """Return why the best candidate's GPUs are not good enough, or cannot be judged though they must be."""
+        if self._gpus is None or best is None:
+            return ()
+        if devices is not None and best.gpus is not None:
+            return devices.refusal(best.gpus)
+        if self._gpus.min_utility > 0 and self.question.fresh:
+            unknown = "Placement does not count its GPUs, or no host agent tells where they are"
+            return (Reason(Term.GPU_UNKNOWN, unknown, self._gpus.min_utility),)
+        return ()
 
     def views(self, host_states: Sequence[Any]) -> list[HostView | None]:
         """Return our view of hosts, with what this scheduler has just placed in it."""

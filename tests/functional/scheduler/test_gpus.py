@@ -79,7 +79,7 @@ class Minskys:
         self.providers = {}
         self.places = {}
 
-    def add(self, name, **changes):
+    def add(self, name, *, told=True, **changes):
         host = self.cloud.host(name, agent=False, **changes)
         self.providers[name] = {
             address: child(self.cloud, host, address, "COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1)
@@ -87,7 +87,8 @@ class Minskys:
         }
         host.pci_device_pools = pools(self.providers[name])
         self.places |= {uuid: address for address, uuid in self.providers[name].items()}
-        self.cloud.publish(name, MINSKY)
+        if told:
+            self.cloud.publish(name, MINSKY)
 
     def job(self, gpus, comm=0, policy="topo", min_utility=0.0, **specs):
         """Boot a server; returns its host and its GPUs' positions there."""
@@ -164,6 +165,19 @@ def test_f_000_15_a_job_goes_to_the_other_socket_than_one_that_disturbs_it(minsk
     """F-000-15: J1 of table 7 does not go beside J0 though that would mend a broken socket."""
     assert minskys.job(1, comm=4) == ("h1", (0,))
     assert minskys.job(1, comm=4) == ("h1", (2,))
+
+
+def test_a_minimum_that_cannot_be_judged_is_not_taken_for_reached(cloud, nova_configuration):
+    """No agent has told where the GPUs are: without a minimum the host serves, with one it does not."""
+    nova_configuration.set("pci_in_placement", True, "filter_scheduler")
+    blind = Minskys(cloud)
+    blind.add("h1", told=False)
+    cloud.view.refresh()
+    assert blind.job(1)[0] == "h1"
+    with pytest.raises(exception.NoValidHost):
+        blind.job(1, min_utility=0.3)
+    [group] = cloud.entries("filter")[-1]["refused"]
+    assert group["reason"].startswith("numa_ext:min_utility=0.3 cannot be judged: Placement does")
 
 
 def test_servers_of_one_request_see_each_other(minskys):
