@@ -45,6 +45,8 @@ SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 def modelled(running_cloud: Cloud) -> Iterator[Host]:
     """h1 with modelled counters and short searches; its agent is as before afterwards."""
     host = running_cloud.hosts["h1"]
+    left = [d["server"] or d["name"] for d in host.read_back()["domains"]]
+    assert not left, f"these stories need h1 for themselves; servers there: {left}"
     conf = host.emulated.agent_conf
     before = conf.read_text()
     conf.write_text(before + MODELLED)

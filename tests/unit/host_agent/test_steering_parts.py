@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steering put together from the configuration; resource control in force, as the model of the host reads it."""
+
+from pathlib import Path
+
+import pytest
+
+from host_agent import conf as agent_conf
+from host_agent import steering_conf
+from host_agent.controllers import bwap, mapping
+from host_agent.hostmodel.resctrl_model import ResctrlModel
+from host_agent.hostmodel.resctrl_shape import INTEL
+from host_agent.hostmodel.resctrl_threads import ThreadTable
+from host_agent.privileged.partitions import tree
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.sensors.observer import Observer
+from host_agent.steering_parts import build_steering, choices, partitions_in_force
+from placement_traits.errors import InvalidValueError
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, Server
+from tests.support.steered import Steered
+
+
+def load(folder: Path, text: str = "") -> agent_conf.Conf:
+    (folder / "agent.conf").write_text(f"[agent]\nstate_dir = {folder}\n{text}")
+    return agent_conf.load([f"--config-file={folder}/agent.conf"])
+
+
+def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:
+    found = choices(load(tmp_path))
+    assert found.steering.mapper == mapping.Settings()
+    assert found.steering.search == bwap.Settings()
+    assert found.steering.map_cores
+    assert steering_conf.counters(load(tmp_path).counters) == steering_conf.CounterSettings()
+
+
+def test_options_reach_the_controllers(tmp_path: Path) -> None:
+    text = """
+[mapping]
+enabled = false
+metric = mpi
+threshold_percent = 20
+use_siblings = true
+[bwap]
+samples = 9
+drop = 2
+step_percent = 5
+[counters]
+sample_s = 4
+model_programs = big-1:sc,big-2:oc
+"""
+    conf = load(tmp_path, text)
+    found = choices(conf)
+    assert (found.steering.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
+    assert found.steering.mapper.metric is mapping.Metric.MPI
+    assert found.steering.mapper.threshold == 0.2
+    assert (found.steering.search.samples, found.steering.search.step) == (9, 0.05)
+    programs = steering_conf.counters(conf.counters).model_programs
+    assert programs == {"big-1": "sc", "big-2": "oc"}
+
+
+def test_options_that_exclude_each_other_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="drop: 10 is not allowed; allowed: 0 to 9"):
+        choices(load(tmp_path, "[bwap]\ndrop = 10\n"))
+
+
+@pytest.mark.parametrize("source", ["auto", "perf", "libvirt", "model", "none"])
+def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str) -> None:
+    bench = Steered(tmp_path, four_nodes())
+    conf = load(tmp_path, f"[counters]\nsource = {source}\n[host]\nresctrl = {tmp_path}/none\n")
+    steering = build_steering(conf, bench.host, bench.host, lambda _file: None)
+    bench.refiner._counters = steering._counters
+    server = bench.host.boot(Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"))
+    bench.run(5)
+    assert len(set(bench.cpus(server))) == 2
+
+
+def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: Path) -> None:
+    host = FakeHost(four_nodes())
+    limited = host.boot(Server("limited", BE_SPECS, memory_mb=64, shared="0-7"))
+    host.boot(Server("free", BE_SPECS, memory_mb=64, shared="0-7"))
+    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    seen = observer.observe(full=True, relist=True)
+    pid = host.running[limited.uuid].process.pid
+    model = ResctrlModel(INTEL, threads=ThreadTable([pid]))
+    model.mkdir("numa_ext-be-0")
+    model.write("numa_ext-be-0/schemata", "L3:0=f\nMB:0=30\n")
+    model.write("numa_ext-be-0/tasks", f"{pid}\n")
+    found = partitions_in_force(Resctrl(model), seen)
+    assert set(found) == {limited.uuid}
+    assert found[limited.uuid].ways[0] == 0xF
+    assert found[limited.uuid].mba[0] == 30
+
+
+def test_without_resctrl_nobody_is_limited(tmp_path: Path) -> None:
+    host = FakeHost(four_nodes())
+    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    conf = load(tmp_path, f"[host]\nresctrl = {tmp_path}/none\n")
+
+    seen = observer.observe(full=True, relist=True)
+    assert partitions_in_force(tree(agent_conf.paths(conf)), seen) == {}
