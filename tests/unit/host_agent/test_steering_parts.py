@@ -79,7 +79,7 @@ def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str
 def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: Path) -> None:
     host = FakeHost(four_nodes())
     limited = host.boot(Server("limited", BE_SPECS, memory_mb=64, shared="0-7"))
-    host.boot(Server("free", BE_SPECS, memory_mb=64, shared="0-7"))
+    free = host.boot(Server("free", BE_SPECS, memory_mb=64, shared="0-7"))
     observer = Observer(host, host, lambda: host.topology, tmp_path)
     seen = observer.observe(full=True, relist=True)
     pid = host.running[limited.uuid].process.pid
@@ -88,9 +88,8 @@ def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: P
     model.write("numa_ext-be-0/schemata", "L3:0=f\nMB:0=30\n")
     model.write("numa_ext-be-0/tasks", f"{pid}\n")
     found = partitions_in_force(Resctrl(model), seen)
-    assert set(found) == {limited.uuid}
-    assert found[limited.uuid].ways[0] == 0xF
-    assert found[limited.uuid].mba[0] == 30
+    assert (found[limited.uuid].ways[0], found[limited.uuid].mba[0]) == (0xF, 30)
+    assert (found[free.uuid].ways[0], found[free.uuid].mba[0]) == ((1 << INTEL.cbm_len) - 1, 100)
 
 
 def test_without_resctrl_nobody_is_limited(tmp_path: Path) -> None:
