@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nova-compute does to the providers of a host must leave ours right: ``h1`` as :class:`NovaCloud` draws it."""
 
-from nova import context
+from nova import context, objects
 from support.cloud import Cloud
 
 from tests.in_nova.cloud import LC, NovaCloud
@@ -36,5 +36,8 @@ class Providers(NovaCloud):
         assert self.everything() == {}
         del self.computes["h1"], self.compute_rp_uuids["h1"]
         self.host("h1")
+        objects.HostMapping(  # what `nova-manage cell_v2 discover_hosts` does
+            context.get_admin_context(), host="h1", cell_mapping=self.cell_mappings["cell1"]
+        ).create()
         assert self.everything() == before
         self.assert_agrees(self.boot(LC), "h1")
