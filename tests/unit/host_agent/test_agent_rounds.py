@@ -395,6 +395,17 @@ def test_a_decision_names_the_gpus_and_their_nodes(bench: Bench) -> None:
     assert "gpu=0000:61:00.0 on node 2 (against node 2)" in entry.reasons
 
 
+def test_f_000_22_vcpus_and_emulator_follow_the_gpu(bench: Bench) -> None:
+    """F-000-22: all threads go to the node of the device; the pages that it has pinned on another one stay."""
+    (bench.folder / "pci/0000:61:00.0").mkdir(parents=True)
+    (bench.folder / "pci/0000:61:00.0/numa_node").write_text("2\n")
+    server = bench.host.boot(be("gpu", devices=GPU), {0: 64})
+    bench.round()
+    threads = bench.host.running[server.uuid].process.threads
+    assert {thread.cpus for thread in threads} == {"4"}
+    assert bench.host.memory_mb(server) == {0: 64}
+
+
 @pytest.mark.parametrize("text", [None, "-1\n"])
 def test_a_gpu_whose_node_the_firmware_does_not_tell_is_shown_so(
     bench: Bench, text: str | None
