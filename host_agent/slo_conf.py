@@ -83,8 +83,8 @@ OPTIONS: Final[list[cfg.Opt]] = [
     cfg.MultiStrOpt(
         "prometheus_query",
         default=[],
-        help="FLAVOR=PROMQL, or ``*=PROMQL`` for all others; may be given several times. The query returns one number, the "
-        "99th percentile in seconds. $uuid and $name stand for the server.",
+        help="FLAVOR=PROMQL, or any=PROMQL for all others; may be given several times. The query returns one number, "
+        "the 99th percentile in seconds. $uuid and $name stand for the server.",
     ),
     cfg.FloatOpt(
         "prometheus_window_s",
@@ -172,6 +172,6 @@ def _queries(texts: list[str]) -> dict[str, str]:
     for text in texts:
         flavor, equals, query = text.partition("=")
         if not equals or not flavor.strip() or not query.strip():
-            raise InvalidValueError("[slo]prometheus_query", text, "FLAVOR=PROMQL or *=PROMQL")
+            raise InvalidValueError("[slo]prometheus_query", text, "FLAVOR=PROMQL or any=PROMQL")
         found[flavor.strip()] = query.strip()
     return found

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
-EVERY_FLAVOR: Final = "*"
+EVERY_FLAVOR: Final = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PrometheusSettings:
     """Where and what to ask.
 
     :param url: of the server, without ``/api/v1/query``
-    :param queries: flavor name, or ``*`` -> PromQL with ``$uuid`` and ``$name``
+    :param queries: flavor name, or ``any`` -> PromQL with ``$uuid`` and ``$name``
     :param window_s: time range that the queries look back
     :param interval_s: between two queries of one server
     :param timeout_s: for one query

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F-004-38: a violation that nothing on the host fixes goes to a higher layer, and to nova where that is allowed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.escalation import PAUSE_S, Escalation, nova
+from host_agent.journal import Entry
+from nova_numa_ext.policy.reason import Reason
+from placement_traits.errors import CapabilityMissingError
+
+EVENT = CannotFixSloViolation(("L",), (0,), ("B", "L"), (Reason("traffic_mbps", 9000, "B"),))
+
+
+class Inline:
+    """Runs errands at once."""
+
+    def submit(self, function: Any, *arguments: Any) -> None:
+        function(*arguments)
+
+
+class Answer:
+    def __init__(self, status_code: int) -> None:
+        self.status_code = status_code
+
+
+class Compute:
+    """Takes requests as nova does."""
+
+    def __init__(self, status: int = 202) -> None:
+        self.status = status
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+
+    def request(self, url: str, method: str, **kwargs: Any) -> Answer:
+        self.asked.append((method, url, kwargs))
+        return Answer(self.status)
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def write(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
+def test_f_004_38_the_notification_names_who_is_violated_and_who_should_leave() -> None:
+    sent: list[Mapping[str, Any]] = []
+    escalation = Escalation(Inline(), Journal(), "compute1", notify=sent.append)  # type: ignore[arg-type]
+    escalation(EVENT, {"B": "batch", "L": "web"})
+    (payload,) = sent
+    assert payload["host"] == "compute1"
+    assert payload["violated"] == [{"uuid": "L", "name": "web"}]
+    assert payload["leave"][0] == {"uuid": "B", "name": "batch"}
+    assert "9000" in payload["reasons"][0]
+
+
+def test_f_004_38_nova_is_asked_to_move_the_first_and_not_the_next_for_a_while() -> None:
+    compute, journal = Compute(), Journal()
+    now = [1000.0]
+    escalation = Escalation(
+        Inline(),  # type: ignore[arg-type]
+        journal,
+        "compute1",
+        migrate=nova(compute),
+        clock=lambda: now[0],
+    )
+    escalation(EVENT, {})
+    escalation(EVENT, {})
+    ((method, url, asked),) = compute.asked
+    assert (method, url) == ("POST", "/servers/B/action")
+    assert asked["json"] == {"os-migrateLive": {"host": None, "block_migration": "auto"}}
+    assert asked["headers"] == {"OpenStack-API-Version": "compute 2.30"}
+    now[0] += PAUSE_S
+    escalation(EVENT, {})
+    assert len(compute.asked) == 2
+    assert [str(entry.result) for entry in journal.entries] == ["done", "done"]
+
+
+def test_a_nova_that_refuses_and_a_bus_that_is_down_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal = Journal()
+
+    def down(_payload: Mapping[str, Any]) -> None:
+        raise OSError("no bus")
+
+    escalation = Escalation(
+        Inline(),  # type: ignore[arg-type]
+        journal,
+        "compute1",
+        notify=down,
+        migrate=nova(Compute(409)),
+    )
+    escalation(EVENT, {})
+    assert "no bus" in caplog.text
+    (entry,) = journal.entries
+    assert (str(entry.result), "409" in entry.problem) == ("failed", True)
+
+
+def test_by_default_nothing_leaves_the_host() -> None:
+    journal = Journal()
+    Escalation(Inline(), journal, "compute1")(EVENT, {})  # type: ignore[arg-type]
+    assert journal.entries == []
+
+
+def test_a_refusal_names_the_status() -> None:
+    with pytest.raises(CapabilityMissingError, match="403"):
+        nova(Compute(403))("B")
