@@ -8,8 +8,7 @@ machines. The traversal is numpy's gather of independent addresses (a compiled l
 cache line: nothing has to be built on a compute host.
 
 Processes instead of threads: the interpreter's lock would be measured, too. They only read what the parent has filled,
-so the pages stay where it put them. Their own CPU time counts, in which waiting for memory is and waiting for a busy CPU
-is not.
+so the pages stay where it put them. Their own CPU time counts: waiting for memory is in it, waiting for a CPU is not.
 """
 
 import ctypes
