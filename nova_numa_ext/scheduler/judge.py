@@ -107,6 +107,7 @@ class Judge:
         return not alone and decidable(self._guest, self.question.isolated_emulator)
 
     def verdict(self, host_state: Any) -> Verdict:
+        """Judge one host and order its candidates."""
         (view,) = self.views([host_state])
         known = self._known.of(host_state)
         own_cells = known.cells

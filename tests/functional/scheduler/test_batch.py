@@ -2,8 +2,10 @@
 """Many hosts decided at once against each host judged alone, over random fleets, candidates and guests."""
 
 import datetime
+import itertools
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from nova import objects
@@ -38,6 +40,7 @@ FLAVORS = (
 )
 TRAITS = [TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT, PackingTrait.PACK, PackingTrait.SPREAD]
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+seconds = itertools.count()  # no two states of hosts are of the same time
 
 amounts = st.none() | st.builds(Amount, st.integers(0, 16), st.integers(0, 17))
 
@@ -98,7 +101,7 @@ def host(draw, number):
     state.ram_allocation_ratio = draw(st.sampled_from([1.0, 1.5]))
     devices = draw(st.lists(st.sampled_from([None, 0, 1]), max_size=2))
     state.pci_stats = draw(st.none() | st.just(Devices(devices)))
-    state.updated = START
+    state.updated = START + datetime.timedelta(seconds=next(seconds))
     state.instances = {"server": None} if draw(st.booleans()) else {}
     state.allocation_candidates = draw(candidates(view, state.uuid))
     return state, view
@@ -161,15 +164,25 @@ def scores_alone(request, verdicts):
     return np.array([[row[term] for term in SCORED] for row in rows], float)
 
 
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_no_host_is_no_fault(nova_configuration, flavor):
+    around = Surroundings(FleetSnapshot({}, 1.0, ViewState.FRESH))
+    spec = request_spec(flavor)
+    judged = decision.decide(decision.wish(spec), spec, [], around, HostTable(facts.KnownHosts()))
+    assert judged.passed == []
+
+
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(questions())
-def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, question):
+@given(questions(), questions())
+def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, before, question):
+    """Whatever the table of hosts has seen before: the hosts in other states, in another order."""
+    table = HostTable(facts.KnownHosts())
+    states, spec, around = before
+    decision.decide(decision.wish(spec), spec, states[::-1], around, table)
     states, spec, around = question
     wanted = decision.wish(spec)
-    table = HostTable(facts.KnownHosts())
-    decision.decide(wanted, spec, states[::-1], around, table)  # another order, for the rows
     judged = decision.decide(wanted, spec, states, around, table)
     event(f"together: {len(states) - len(judged.verdicts)} of {len(states)} hosts")
     verdicts = alone(wanted, spec, states, around)
