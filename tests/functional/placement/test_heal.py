@@ -2,6 +2,7 @@
 """``heal`` rebuilds what ``nova-manage placement heal_allocations`` cannot: nested amounts."""
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from lxml import etree
@@ -9,15 +10,23 @@ from nova import objects
 from nova.scheduler import utils
 from nova.virt.libvirt import config as libvirt_config
 from support.allocations import L3_PART, SPECS, running, server_on
+from support.hosts import four_nodes
 
+from host_agent import conf as agent_conf
+from host_agent import heal as heal_module
+from host_agent import journal
+from host_agent.events import ListedDomain
 from host_agent.heal import heal_claims
 from host_agent.nova_part import nova_part
+from host_agent.workloads import Activity
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
 
 objects.register_all()
 # What a flavor asks of Placement; nova 33 has it under another name.
-novas_resources = getattr(utils, "resources_from_flavor_and_bfv", None) or utils.resources_for_limits
+novas_resources = (
+    getattr(utils, "resources_from_flavor_and_bfv", None) or utils.resources_for_limits
+)
 PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
 
 
@@ -75,6 +84,25 @@ def test_a_server_that_lost_everything_gets_it_back(host):
     assert body["consumer_type"] == "unknown"  # as nova leaves it
     assert [entry.action for entry in host.journal] == ["heal"]
     assert heal(host, server) == []
+
+
+def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp_path):
+    server = server_on(node=1)
+    owner = f"<nova:owner><nova:user uuid='{USER}'>u</nova:user><nova:project uuid='{PROJECT}'>p</nova:project>"
+    xml = server.xml.replace("<nova:flavor", f"{owner}</nova:owner><nova:flavor")
+    listed = (ListedDomain(server.uuid, xml, Activity.RUNNING),)
+    libvirt = SimpleNamespace(domains=lambda: listed, close=lambda: None)
+    monkeypatch.setattr(heal_module, "LibvirtSource", lambda _uri: libvirt)
+    monkeypatch.setattr(heal_module, "make_allocations", lambda _conf, _root: host.allocations)
+    monkeypatch.setattr(heal_module.assembly, "topology_reader", lambda _conf: four_nodes)
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
+    conf = agent_conf.load([f"--config-file={config}"])
+    assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would"]
+    assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done"]
+    assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}
+    (entry,) = journal.read(agent_conf.paths(conf).journal)
+    assert (entry["action"], entry["result"], entry["server"]) == ("heal", "done", server.uuid)
 
 
 def test_novas_part_is_left_as_it_is_when_there_is_one(host):

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of ``numa-host-agent-ctl`` that only show or delegate."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from host_agent import assembly, heal
+from host_agent.cmd import ctl
+from placement_traits.topology import HostTopology
+from tests.support.hosts import four_nodes
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A configuration file of a host with the lab's topology."""
+    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: four_nodes)
+    file = tmp_path / "agent.conf"
+    file.write_text("[host]\nname = h1\n")
+    return f"--config-file={file}"
+
+
+def test_the_topology_is_drawn_and_saved_complete(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([config, "topology"]) == 0
+    assert capsys.readouterr().out.startswith("h1: 1 chassis, 2 sockets, 4 NUMA nodes")
+    assert ctl.main([config, "topology", "-f", "json"]) == 0
+    assert HostTopology.from_json(capsys.readouterr().out) == four_nodes()
+    assert ctl.main([config, "topology", "--svg", str(tmp_path / "h1.svg")]) == 0
+    assert (tmp_path / "h1.svg").read_text().startswith("<svg")
+
+
+def test_device_spec_lines_can_be_pasted_or_parsed(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([config, "device-spec", "--resource-class", "CUSTOM_A100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    spec = json.loads(lines[0].removeprefix("device_spec = "))
+    assert (spec["resource_class"], spec["address"]) == ("CUSTOM_A100", "0000:05:00.0")
+    assert ctl.main([config, "device-spec", "--resource-class", "CUSTOM_A100", "-f", "json"]) == 0
+    assert [row["device_spec"] for row in json.loads(capsys.readouterr().out)] == lines
+
+
+@pytest.mark.parametrize(("result", "code"), [("done", 0), ("would", 0), ("failed", 1)])
+def test_heal_ends_with_1_when_a_server_could_not_be_healed(
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    result: str,
+    code: int,
+) -> None:
+    rows = [{"server": "lc", "result": result}]
+    monkeypatch.setattr(heal, "heal", lambda _conf, *, dry_run: rows if dry_run else [])
+    assert ctl.main([config, "heal", "--dry-run", "-f", "json"]) == code
+    assert json.loads(capsys.readouterr().out) == rows
