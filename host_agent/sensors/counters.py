@@ -14,12 +14,10 @@ from typing import Final, Protocol
 
 from host_agent.assignment import Guest, Observation
 from host_agent.controllers.steering_shapes import Counters
-from host_agent.hostmodel.sensor import ModelSensor, Partition
 from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import Role, ThreadCount
 from host_agent.workloads import Activity
 from placement_traits.errors import NumaExtError
-from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
@@ -165,7 +163,7 @@ class PerfCounters:
     def read(self, observation: Observation, now_s: float) -> Readings:
         """See :class:`CounterSource`."""
         wanted = [
-            (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if _measured(guest)
+            (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if measured(guest)
         ]
         try:
             report = self._privileged.count(wanted)
@@ -196,7 +194,7 @@ class LibvirtCounters:
         counts = [
             _libvirt_count(guest.uuid, found, now_s)
             for guest in observation.guests
-            if _measured(guest) and (found := totals.get(guest.uuid))
+            if measured(guest) and (found := totals.get(guest.uuid))
         ]
         counters = {
             uuid: _per_vcpu(one, guest)
@@ -225,7 +223,8 @@ def _vcpu_threads(guest: Guest) -> tuple[int, ...]:
     return tuple(thread.tid for thread in threads if thread.role == Role.VCPU)
 
 
-def _measured(guest: Guest) -> bool:
+def measured(guest: Guest) -> bool:
+    """Tell whether a server is to be measured: managed and running."""
     managed = guest.workload.request is not None
     return managed and guest.workload.activity is Activity.RUNNING and guest.process is not None
 
@@ -254,38 +253,6 @@ class FirstOf:
         return Readings(problem="; ".join(problems))
 
 
-class ModelledCounters:
-    """The host model in place of counters (``[counters]source = model``), for machines without any: the lab.
-
-    :param make: makes the model of a topology
-    :param partitions: reads the resource control in force, UUID -> partition
-    """
-
-    def __init__(
-        self,
-        make: Callable[[HostTopology], ModelSensor],
-        partitions: Callable[[Observation], Mapping[str, Partition]],
-    ) -> None:
-        self._make = make
-        self._partitions = partitions
-        self._topology: HostTopology | None = None
-        self._sensor: ModelSensor | None = None
-
-    def read(self, observation: Observation, now_s: float) -> Readings:
-        """See :class:`CounterSource`; every figure is *modelled*."""
-        if self._sensor is None or observation.topology != self._topology:
-            self._topology = observation.topology
-            self._sensor = self._make(observation.topology)
-        signals = self._sensor.read(observation, self._partitions(observation))
-        managed = {guest.uuid for guest in observation.guests if _measured(guest)}
-        counters = {
-            uuid: Counters(found.ipc, found.mpi, found.stall_rate)
-            for uuid, found in signals.items()
-            if uuid in managed
-        }
-        return Readings(counters, "model (all figures are modelled)")
-
-
 class ToldOnce:
     """Says in the log when counters come, go, or come from elsewhere.
 
@@ -300,7 +267,7 @@ class ToldOnce:
         """See :class:`CounterSource`."""
         found = self._inner.read(observation, now_s)
         state = (found.source, found.problem)
-        if state != self._said and any(_measured(guest) for guest in observation.guests):
+        if state != self._said and any(measured(guest) for guest in observation.guests):
             self._said = state
             if found.source:
                 LOG.info("performance counters: %s%s", found.source, _because(found.problem))

@@ -19,7 +19,8 @@ from host_agent.journal import Entry
 from host_agent.loop import Agent, Round
 from host_agent.metrics import Metrics
 from host_agent.refining import Refiners
-from host_agent.sensors.counters import CounterSource, ModelledCounters
+from host_agent.sensors.counters import CounterSource
+from host_agent.sensors.modelled import ModelledCounters
 from host_agent.sensors.observer import Observer
 from host_agent.steering_refiner import Choices, SteeringRefiner
 from placement_traits.topology import HostTopology

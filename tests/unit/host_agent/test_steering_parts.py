@@ -13,8 +13,9 @@ from host_agent.hostmodel.resctrl_shape import INTEL
 from host_agent.hostmodel.resctrl_threads import ThreadTable
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.resctrl import Resctrl
+from host_agent.sensors.modelled import partitions_in_force
 from host_agent.sensors.observer import Observer
-from host_agent.steering_parts import build_steering, choices, partitions_in_force
+from host_agent.steering_parts import build_steering, choices
 from placement_traits.errors import InvalidValueError
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes

@@ -18,3 +18,9 @@ def test_controllers_import_no_heavy_module() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_agent_loads_the_model_only_when_it_is_asked_for() -> None:
+    code = "import sys, host_agent.cmd.agent\nsys.exit('numpy' in sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert done.returncode == 0

@@ -16,12 +16,12 @@ from host_agent.sensors.counters import (
     Differences,
     FirstOf,
     LibvirtCounters,
-    ModelledCounters,
     NoCounters,
     PerfCounters,
     Readings,
     ToldOnce,
 )
+from host_agent.sensors.modelled import ModelledCounters
 from host_agent.sensors.observer import Observer
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes

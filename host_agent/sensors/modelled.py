@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host model in place of performance counters; imported only where it is asked for, because numpy is large."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from host_agent.assignment import Observation
+from host_agent.controllers.steering_shapes import Counters
+from host_agent.hostmodel.sensor import ModelSensor, Partition
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import is_bandwidth
+from host_agent.sensors.counters import Readings, measured
+from placement_traits.topology import HostTopology
+
+_FULL_PERCENT: Final = 100
+
+
+class ModelledCounters:
+    """The host model in place of counters (``[counters]source = model``), for machines without any: the lab.
+
+    :param make: makes the model of a topology
+    :param partitions: reads the resource control in force, UUID -> partition
+    """
+
+    def __init__(
+        self,
+        make: Callable[[HostTopology], ModelSensor],
+        partitions: Callable[[Observation], Mapping[str, Partition]],
+    ) -> None:
+        self._make = make
+        self._partitions = partitions
+        self._topology: HostTopology | None = None
+        self._sensor: ModelSensor | None = None
+
+    def read(self, observation: Observation, now_s: float) -> Readings:
+        """See :class:`CounterSource`; every figure is *modelled*."""
+        if self._sensor is None or observation.topology != self._topology:
+            self._topology = observation.topology
+            self._sensor = self._make(observation.topology)
+        signals = self._sensor.read(observation, self._partitions(observation))
+        managed = {guest.uuid for guest in observation.guests if measured(guest)}
+        counters = {
+            uuid: Counters(found.ipc, found.mpi, found.stall_rate)
+            for uuid, found in signals.items()
+            if uuid in managed
+        }
+        return Readings(counters, "model (all figures are modelled)")
+
+
+def partitions_in_force(resctrl: Resctrl, observation: Observation) -> Mapping[str, Partition]:
+    """Return UUID -> masks and levels of the group that each server's process is in; empty without resctrl."""
+    if not resctrl.available():
+        return {}
+    with resctrl.lock(exclusive=False):
+        groups = {group.name: group for group in resctrl.actual().groups}
+        group_of = {tid: name for name in groups if name for tid in resctrl.tasks(name)}
+    found = {}
+    for guest in observation.guests:
+        group = groups.get(group_of.get(guest.process.pid, "")) if guest.process else None
+        if group is not None:
+            ways = {
+                domain: mask
+                for resource, values in group.schemata.items()
+                if resource.startswith("L3")
+                for domain, mask in values.items()
+            }
+            levels = {
+                domain: level
+                for resource, values in group.schemata.items()
+                if is_bandwidth(resource)
+                for domain, level in values.items()
+                if level <= _FULL_PERCENT
+            }
+            found[guest.uuid] = Partition(ways, levels)
+    return found
