@@ -185,21 +185,25 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
         if guest.workload.tier is Tier.LC
         for cpu in _pinned(guest, topology)
     }
-    exclusive = {cpu for guest in observation.guests for cpu in _exclusive(guest)}
     lc_l3 = frozenset(l3 for cpu in lc_cpus if (l3 := topology.l3_of_cpu(cpu)) is not None)
     lc_cores = frozenset(topology.core_of_cpu(cpu).id for cpu in lc_cpus)
     return _Host(
         topology,
         _Sets(topology, lc_l3, lc_cores),
         lc_l3,
-        frozenset(exclusive),
+        exclusive_cpus(observation),
         Room(free_for_floating(observation), settings.margin_mb),
         settings,
     )
 
 
+def exclusive_cpus(observation: Observation) -> frozenset[int]:
+    """Return the CPUs that nova has given to one server alone, whether it is managed by us or not."""
+    return frozenset(cpu for guest in observation.guests for cpu in _exclusive(guest))
+
+
 def _exclusive(guest: Guest) -> Iterable[int]:
-    """Return CPUs that nova gives to nobody else, whether the server is managed by us or not.
+    """Return CPUs that nova gives to nobody else.
 
     Those are pinned one to one; a NUMA guest with shared CPUs has each vCPU pinned to all shared CPUs of its cell.
     """

@@ -24,7 +24,7 @@ from host_agent.assignment import Assignment, Decision, Guest
 from host_agent.controllers import mapping
 from host_agent.controllers.memory_policy import Room, wanted_shares
 from host_agent.controllers.page_moves import apportion
-from host_agent.controllers.placement import free_for_floating
+from host_agent.controllers.placement import exclusive_cpus, free_for_floating
 from host_agent.controllers.slots import Layout, Server, Slot
 from host_agent.controllers.steering_memory import Before, Cores, Memory, memory
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
@@ -164,12 +164,13 @@ def _mapping_observation(
 ) -> mapping.Observation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
+    free = frozenset(inputs.observation.topology.cpus) - exclusive_cpus(inputs.observation)
     for guest in inputs.observation.guests:
         slot = _own_cores(guest, layout)
         # One that cannot be seen or touched now keeps the cores it was given.
         if slot is None and not _steerable(guest) and guest.uuid not in state.mapper.slots:
             continue
-        servers[guest.uuid] = _server(guest)
+        servers[guest.uuid] = _server(guest, free)
         if slot is not None:
             actual[guest.uuid] = slot
         counters = (inputs.performance or {}).get(guest.uuid, Counters())
@@ -180,7 +181,8 @@ def _mapping_observation(
     return mapping.Observation(inputs.now_s, servers, actual, measured, sampled)
 
 
-def _server(guest: Guest) -> Server:
+def _server(guest: Guest, free: frozenset[int]) -> Server:
+    """Translate; where nova restricts nothing, a server may have all CPUs that nova gave to nobody else."""
     domain, request = guest.workload.domain, guest.workload.request
     kind = request.interference_class if request else InterferenceClass.SHEEP
     if guest.workload.tier is Tier.LC and kind is InterferenceClass.SHEEP:
@@ -192,7 +194,7 @@ def _server(guest: Guest) -> Server:
         kind,
         request is not None and request.remote_memory is RemoteMemory.SENSITIVE,
         _steerable(guest) and not guest.pages_stay,
-        domain.vcpu_cpuset,
+        free if domain.vcpu_cpuset is None else domain.vcpu_cpuset,
     )
 
 

@@ -231,3 +231,21 @@ def test_mpi_can_guide_the_mapping() -> None:
     for _ in range(12):
         rounds.round()
     assert rounds.state.mapper.expectations["a"].value == 0.01
+
+
+def test_cpus_that_nova_gave_to_one_server_are_nobody_elses_though_it_cannot_be_seen() -> None:
+    """A dedicated server whose process is just not there: its CPUs stay its own."""
+    gone = guest("lc", LC)
+    pins = {vcpu: frozenset({vcpu}) for vcpu in range(2)}
+    domain = replace(gone.workload.domain, vcpu_pins=pins)
+    gone = replace(gone, workload=replace(gone.workload, domain=domain), process=None, ram=())
+    floating = [guest(f"s{n}", BE, vcpus=2) for n in range(7)]
+    decision = Rounds([gone, *floating]).round()
+    used = [
+        c
+        for one in floating
+        for cpus in wanted(decision, one.uuid).vcpu_cpus.values()
+        for c in cpus
+    ]
+    assert len(used) == len(set(used)) == 14
+    assert not {0, 1} & set(used)
