@@ -108,17 +108,14 @@ def build_publisher(
     """Return what tells Placement, not yet started."""
     paths = agent_conf.paths(conf)
 
-    def root() -> str:
-        return conf.host.name or source.hostname()
-
     return Publisher(
-        lambda: publish_settings(conf, root()),
+        lambda: publish_settings(conf, conf.host.name or source.hostname()),
         lambda: make_reporter(conf),
         lambda: foreign_groups(paths),
         metrics,
         pressure=make_pressure(conf, tree(paths)),
         settled=Settled(conf.placement.rehome_after_s),
-        make_rehomer=(lambda: make_rehomer(conf, root(), journal))
+        make_rehomer=(lambda root: make_rehomer(conf, root, journal))
         if conf.placement.rehome
         else None,
     )

@@ -186,7 +186,8 @@ class Publisher:
     :param metrics: told whether Placement is up to date
     :param pressure: says how much bandwidth is held back; None holds nothing back
     :param settled: says which servers have been where they are for some time
-    :param make_rehomer: makes what moves their allocations there, called like ``make_writer``; None moves nothing
+    :param make_rehomer: makes what moves their allocations there, for a root's name, called like ``make_writer``; None
+        moves nothing
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class Publisher:
         *,
         pressure: Pressure | None = None,
         settled: Settled | None = None,
-        make_rehomer: Callable[[], Rehomer] | None = None,
+        make_rehomer: Callable[[str], Rehomer] | None = None,
     ) -> None:
         self._settings = functools.cache(make_settings)
         self._make_writer = make_writer
@@ -299,7 +300,7 @@ class Publisher:
         if self._rehomer is None:
             return ()
         try:
-            return self._rehomer().turn(self._claims)
+            return self._rehomer(self._settings().root).turn(self._claims)
         except NumaExtError as error:
             return (f"Allocations are not re-homed. {error}",)
 

@@ -11,8 +11,10 @@ import pytest
 from host_agent import conf as agent_conf
 from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.claims import Claim, Part, declared_mbps
+from host_agent.controllers.memory_traffic import Traffic
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
+from host_agent.pressure import Pressure
 from host_agent.privileged.shapes import Process, Role, Thread
 from host_agent.rehome import Settled
 from host_agent.report import (
@@ -23,9 +25,11 @@ from host_agent.report import (
     neighbours,
     wanted,
 )
+from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
+from placement_traits.pressure import PressureSettings
 from placement_traits.tree import ProviderTree
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
@@ -230,7 +234,7 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
         lambda: 0,
         Metrics(),
         settled=Settled(0.0),
-        make_rehomer=lambda: rehomer,  # type: ignore[arg-type, return-value]
+        make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
     )
     lc = Server("lc", LC_SPECS, cpus=(5,), node=2)
     publisher.heard(turn((lc, 5)))
@@ -238,6 +242,18 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
     (claims,) = rehomer.asked
     assert claims == (Claim(lc.uuid, "lc", (Part(2, 4, 0),), clos=1),)
     assert "Allocations are not re-homed. nova is down" in caplog.text
+
+
+def test_traffic_that_nobody_declared_reaches_placement() -> None:
+    placement = Placement(failures=0)
+    traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
+    pressure = Pressure(lambda: traffic, PressureSettings(), 10.0)
+    publisher = Publisher(
+        lambda: SETTINGS, lambda: placement, lambda: 0, Metrics(), pressure=pressure
+    )
+    publisher.heard(turn())
+    assert publisher.publish_once()
+    assert placement.written == [wanted(turn(), SETTINGS, 0, {2: 3_000})]
 
 
 def test_a_paused_round_says_nothing_new() -> None:
