@@ -23,6 +23,8 @@ PLACEMENT = cfg.OptGroup("placement", title="What the agent tells Placement")
 
 Conf = cfg.ConfigOpts
 
+_ROUNDS_MISSED: Final = 3  # so that one slow round is no silence
+
 CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
 CONFIG_VARIABLE: Final = (
     "NUMA_HOST_AGENT_CONFIG"  # names another file for agent and numa-host-agent-ctl
@@ -206,10 +208,10 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
         ),
         cfg.FloatOpt(
             "release_after_s",
-            default=30.0,
+            default=60.0,
             min=1.0,
             help="Seconds without a round of the agent (it was killed, or hangs) after which best-effort servers get "
-            "all bandwidth and CPU time back. More than a round can take, see [memory]slice_s. An agent that is "
+            "all bandwidth and CPU time back; at least three times [agent]interval_s is taken. An agent that is "
             "stopped as it should leaves everything as it is.",
         ),
         cfg.BoolOpt(
@@ -323,7 +325,7 @@ class RdtSettings:
     shrink_root: bool = True
     shared_ways_min: int = 1
     verify_s: float = 10.0
-    release_after_s: float = 30.0
+    release_after_s: float = 60.0
     cpu_time_fallback: bool = False
 
 
@@ -435,7 +437,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             shrink_root=rdt.shrink_root,
             shared_ways_min=rdt.shared_ways_min,
             verify_s=rdt.verify_s,
-            release_after_s=rdt.release_after_s,
+            release_after_s=max(rdt.release_after_s, _ROUNDS_MISSED * conf.agent.interval_s),
             cpu_time_fallback=rdt.cpu_time_fallback,
         ),
         slo=slo_conf.read(conf.slo),

@@ -40,8 +40,9 @@ def _run(conf: agent_conf.Conf) -> int:
     if conf.dry_run:
         return _turn(conf, parts)
     with only_one(parts.paths.lock, "stop it first"):
-        if conf.rdt.enabled:  # before the first throttle is written
-            parts.privileged.alive(conf.rdt.release_after_s)
+        rdt = agent_conf.settings(conf).rdt
+        if rdt.enabled:  # before the first throttle is written
+            parts.privileged.alive(rdt.release_after_s)
         return _turn(conf, parts)
 
 

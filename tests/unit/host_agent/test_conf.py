@@ -82,3 +82,8 @@ def test_the_usual_file_is_read_when_none_is_named(
     usual.write_text("[rdt]\nbe_mba_percent = 30\n")
     monkeypatch.setattr(agent_conf, "CONFIG_FILE", usual)
     assert agent_conf.load([]).rdt.be_mba_percent == 30
+
+
+def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
+    conf = load(tmp_path, "[agent]\ninterval_s = 40\n[rdt]\nrelease_after_s = 5\n")
+    assert agent_conf.settings(conf).rdt.release_after_s == 120.0
