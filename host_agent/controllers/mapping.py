@@ -286,7 +286,7 @@ def _adoptable(occupancy: Occupancy, server: Server, slot: Slot) -> bool:
 
 
 def _arrive(occupancy: Occupancy, server: Server, settings: Settings) -> Reasons:
-    free = occupancy.free_count()
+    free = sum(map(len, occupancy.free(server).values()))
     if free < server.vcpus:
         return (Reason("host_full", f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
     candidates = occupancy.slots_for(server)

@@ -235,10 +235,6 @@ class Occupancy:
                 result[cell.index] = idle
         return result
 
-    def free_count(self) -> int:
-        """Return how many vCPUs still fit without sharing."""
-        return sum(len(self._idle(cell)) for cell in self.layout.cells)
-
     def _idle(self, cell: Cell, allowed: frozenset[int] | None = None) -> list[int]:
         idle: list[int] = []
         for core in cell.cores:

@@ -249,3 +249,15 @@ def test_cpus_that_nova_gave_to_one_server_are_nobody_elses_though_it_cannot_be_
     ]
     assert len(used) == len(set(used)) == 14
     assert not {0, 1} & set(used)
+
+
+def test_f_001_04_the_event_counts_the_cpus_that_the_server_may_use() -> None:
+    """Idle CPUs of nova's dedicated set are no room for a floating server."""
+    floating = []
+    for one in (guest(f"s{n}", BE, vcpus=2) for n in range(3)):
+        domain = replace(one.workload.domain, vcpu_cpuset=frozenset({0, 4, 8, 12}))
+        floating.append(replace(one, workload=replace(one.workload, domain=domain)))
+    decision = Rounds(floating).round()
+    (late,) = [a for a in decision.assignments if not a.vcpu_cpus]
+    (event,) = [reason for reason in late.reasons if reason.term == "host_full"]
+    assert str(event) == "host_full=0 free CPUs (against 2 vCPUs)"
