@@ -2,6 +2,7 @@
 """Put the agent together from its configuration: the one place that knows all parts."""
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from oslo_config import cfg
 from host_agent import conf as agent_conf
 from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
+from host_agent.assignment import Observation
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.calibration_file import CalibrationFile
@@ -39,12 +41,14 @@ from host_agent.report import (
     publish_settings,
 )
 from host_agent.sensors.bandwidth import BandwidthReader
+from host_agent.sensors.counters import NoCounters
+from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import SloSources
-from host_agent.steering_parts import build_steering
+from host_agent.steering_parts import build_counters, build_steering
 from placement_traits.topology import HostTopology
 
 
@@ -152,10 +156,19 @@ def build_qos(
     samples = slo.feed.least_samples
     prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
     host = conf.host.name or os.uname().nodename
+    proxy = IpcProxy(slo.ipc_tolerance) if slo.ipc_tolerance else None
+    counters = build_counters(conf, source, privileged) if proxy else NoCounters()
+
+    def count(observation: Observation) -> None:
+        now = time.monotonic()
+        found = counters.read(observation, now).counters
+        if proxy is not None:
+            proxy.take({uuid: c.ipc for uuid, c in found.items() if c.ipc is not None}, now)
+
     qos = BandwidthQos(
         slo,
-        SloSources(slo.feed, SloChannels(), prometheus),
-        QosHost(privileged.throttle, BandwidthReader(resctrl).servers, levels, source.wake),
+        SloSources(slo.feed, SloChannels(), prometheus, proxy),
+        QosHost(privileged.throttle, BandwidthReader(resctrl).servers, levels, source.wake, count),
         QosStore(paths.slo, metrics.lost),
         journal,
         ports=SloPorts(source.attach, journal, workers, source.wake) if slo.channel else None,

@@ -56,6 +56,7 @@ LOG = logging.getLogger(__name__)
 _QUIET_S: Final = 0.2
 _NOBODY_S: Final = 1.0
 _RETRY_S: Final = 1.0
+_COUNT_S: Final = 1.5
 _ACTIONS: Final = 10
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -70,12 +71,14 @@ class Host:
     :param traffic: reads the memory traffic of servers
     :param levels: tells the legal levels on a host, per cent, ascending
     :param wake: starts a round of the agent now
+    :param count: takes the counters of servers that tell no latency; called in each round
     """
 
     throttle: Callable[[Sequence[GroupLevel]], Sequence[str]]
     traffic: Callable[[Iterable[PartitionPlace]], Mapping[str, Bandwidth]]
     levels: Callable[[HostTopology], tuple[int, ...]]
     wake: Callable[[], None]
+    count: Callable[[Observation], None] = lambda _observation: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class BandwidthQos:
         self._state = State(wanted=kept.wanted)
         sources.restore(kept.fed, clock())
         self._fed = sources.fed
+        self._acts = bool(self._fed)
         self._actions: deque[dict[str, Any]] = deque(kept.told.get("actions", ()), _ACTIONS)
         self._view, self._served = View(), View()
         self._topology: HostTopology | None = None
@@ -136,6 +140,7 @@ class BandwidthQos:
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s = "", 0.0
+        self._counted_s = -math.inf
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
         self._paused = False
@@ -153,11 +158,19 @@ class BandwidthQos:
         self._view = view
         if self._ports is not None:
             self._ports.serve(view.lcs)
+        self._guess(view, observation)
         state = self._state
         self._refined_s = self._clock()
-        self._refined = levels(view, state.wanted, self._fed)
+        self._refined = levels(view, state.wanted, self._fed, acts=self._acts)
         self._refined_shares = self._shares(view, state)
         return refined(decision, self._refined, self._refined_shares, state.phase)
+
+    def _guess(self, view: View, observation: Observation) -> None:
+        """Have counters read while somebody tells no latency."""
+        silent = any(lc.slo_p99_us and lc.uuid not in self._fed for lc in view.lcs)
+        if silent and self._clock() - self._counted_s >= _COUNT_S:
+            self._counted_s = self._clock()
+            self._host.count(observation)
 
     def turn(self, now_s: float) -> bool:
         """Tell whether the executor has to do something, or pages are under way and have to be looked at."""
@@ -214,7 +227,7 @@ class BandwidthQos:
 
     def _patience_s(self) -> float:
         """Longest wait for reports: a search goes on by the clock, a quiet host only by what is reported."""
-        if not self._fed:
+        if not self._acts:
             return _NOBODY_S
         quiet = self._state.phase is Phase.WATCH and self._state.moving is None
         return _QUIET_S if quiet else self._settings.feed.poll_s
@@ -242,7 +255,8 @@ class BandwidthQos:
         readings = self._sources.read(now, self._state.judge_from_s)
         self._fed = self._sources.fed
         before = self._state
-        if not self._fed:
+        self._acts = bool(readings)
+        if not self._acts:
             self._tell_violations(view, readings)
             self._rest()
             return
@@ -266,7 +280,9 @@ class BandwidthQos:
     def _enforce(self, view: View) -> None:
         """Write the levels that differ from those in force; leave the rest to a round."""
         with self._writing:
-            wanted = of_groups(levels(view, self._state.wanted, self._fed), self._places)
+            wanted = of_groups(
+                levels(view, self._state.wanted, self._fed, acts=self._acts), self._places
+            )
             todo = [
                 level for level in wanted if self._in_force.get(level.group) != level.mba_percent
             ]
@@ -285,7 +301,10 @@ class BandwidthQos:
         state = self._state
         if self._shares(view, state) != self._refined_shares:
             return True
-        return not self._allocates and levels(view, state.wanted, self._fed) != self._refined
+        return (
+            not self._allocates
+            and levels(view, state.wanted, self._fed, acts=self._acts) != self._refined
+        )
 
     def _write(self, todo: Sequence[GroupLevel]) -> None:
         try:
@@ -315,7 +334,7 @@ class BandwidthQos:
             window = self._sources.read(now, -math.inf)
             self._heard = _Heard(window, self._colours(self._view, window))
         every = _QUIET_S if self._state.phase is not Phase.WATCH else _NOBODY_S
-        if self._fed and now - self._traffic_s >= every:
+        if self._acts and now - self._traffic_s >= every:
             self._traffic_s = now
             bes = {be.uuid for be in self._view.bes}
             places = [place for uuid, place in self._places.items() if uuid in bes]
@@ -452,7 +471,7 @@ class BandwidthQos:
             }
             for be in self._view.bes
         }
-        phase = state.phase.value if self._fed else "rest"
+        phase = state.phase.value if self._acts else "rest"
         status = {
             "time": _now(),
             "phase": phase,
@@ -464,7 +483,7 @@ class BandwidthQos:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""
-        phase = self._state.phase if self._fed else None
+        phase = self._state.phase if self._acts else None
         for one in Phase:
             yield "numa_ext_balm_phase", (one.value,), float(one is phase)
         heard, titles = self._heard, self._titles()

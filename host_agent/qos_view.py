@@ -177,17 +177,18 @@ def observe(
 
 
 def levels(
-    view: View, wanted: Mapping[str, balm.Wanted], fed: frozenset[str]
+    view: View, wanted: Mapping[str, balm.Wanted], fed: frozenset[str], *, acts: bool = True
 ) -> dict[str, dict[int, int]]:
     """Return best-effort server -> level in each L3 domain of its CPUs.
 
     :param wanted: by the controller
-    :param fed: latency-critical servers whose latency is known
+    :param fed: latency-critical servers whose latency is known, not guessed
+    :param acts: false: nobody's latency is known or guessed, and the controller wants nothing
     """
     unknown = {domain for lc in view.lcs if lc.uuid not in fed for domain in lc.domains}
     found = {}
     for be in view.bes:
-        wish = wanted.get(be.uuid) if fed else None
+        wish = wanted.get(be.uuid) if acts else None
         found[be.uuid] = {
             domain: coarse
             if wish is None

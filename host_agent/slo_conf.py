@@ -101,6 +101,14 @@ OPTIONS: Final[list[cfg.Opt]] = [
     cfg.FloatOpt(
         "prometheus_timeout_s", default=3.0, min=0.1, help="Longest time that a query may take."
     ),
+    cfg.FloatOpt(
+        "ipc_tolerance_percent",
+        default=25.0,
+        min=0.0,
+        max=90.0,
+        help="A latency-critical server that tells no latency counts as violated when its instructions per cycle are "
+        "so far below the best of the last hour; 0 guesses nothing. Needs performance counters, see [counters]source.",
+    ),
     cfg.StrOpt(
         "notify_url",
         secret=True,
@@ -126,6 +134,7 @@ class SloSettings:
     :param feed: window and limits of a feed
     :param balm: of the controller
     :param prometheus: None where no server is named
+    :param ipc_tolerance: deviation of instructions per cycle that counts as violated, 0.0 for none
     :param notify_url: message bus, "" for none
     :param live_migrate: nova is asked
     """
@@ -135,6 +144,7 @@ class SloSettings:
     feed: FeedSettings = field(default_factory=FeedSettings)
     balm: BalmSettings = field(default_factory=BalmSettings)
     prometheus: PrometheusSettings | None = None
+    ipc_tolerance: float = 0.25
     notify_url: str = ""
     live_migrate: bool = False
 
@@ -162,6 +172,7 @@ def read(slo: Any) -> SloSettings:
         )
         if slo.prometheus_url
         else None,
+        ipc_tolerance=slo.ipc_tolerance_percent / 100,
         notify_url=slo.notify_url or "",
         live_migrate=slo.live_migrate,
     )

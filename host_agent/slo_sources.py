@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latencies of all latency-critical servers, from whatever tells them: their port, else Prometheus.
+"""The latencies of all latency-critical servers, from whatever tells them: their port, Prometheus, or a guess by IPC.
 
 A server is *fed* while its 99th percentile was known within the last minute. One that is not (no port, no query, too
 few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
@@ -11,6 +11,7 @@ from dataclasses import astuple
 from typing import Final
 
 from host_agent.qos_view import Lc
+from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.latency_window import LatencyReading
 from host_agent.sensors.slo import FeedSettings, SloFeeds
 from host_agent.sensors.slo_channels import SloChannels
@@ -32,6 +33,7 @@ class SloSources:
     :param settings: of the feeds through ports
     :param channels: the ports' sockets
     :param prometheus: None without one
+    :param proxy: guesses for servers that nothing is known of; None guesses nothing
     """
 
     def __init__(
@@ -39,12 +41,15 @@ class SloSources:
         settings: FeedSettings,
         channels: SloChannels,
         prometheus: PrometheusFeeds | None = None,
+        proxy: IpcProxy | None = None,
     ) -> None:
         self._feeds = SloFeeds(settings)
         self._channels = channels
         self._prometheus = prometheus
+        self._proxy = proxy
         self._lcs: dict[str, Lc] = {}
         self._known: dict[str, float] = {}
+        self._guessed: frozenset[str] | set[str] = frozenset()
         self._looked_s = -math.inf
         self._told: dict[str, Told] = {}
         self._faults: dict[str, tuple[str, ...]] = {}
@@ -75,7 +80,7 @@ class SloSources:
         return bool(got)
 
     def read(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
-        """Return the latency of the fed servers, of requests received after ``since_s``."""
+        """Return the latency of the fed servers, of requests received after ``since_s``, and guesses for others."""
         readings = self._feeds.read(now_s, since_s)
         if self._prometheus is not None:
             for uuid, reading in readings.items():
@@ -85,7 +90,20 @@ class SloSources:
             if reading.p99_us is not None:
                 self._known[uuid] = now_s
         self._known = {u: at for u, at in self._known.items() if now_s - at <= SILENCE_S}
-        return {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
+        found = {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
+        return found | self._guesses(now_s, since_s)
+
+    def _guesses(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
+        if self._proxy is None:
+            return {}
+        found = {
+            uuid: self._proxy.read(uuid, float(lc.slo_p99_us), now_s, since_s)
+            for uuid, lc in self._lcs.items()
+            if lc.slo_p99_us and uuid not in self._known
+        }
+        known = {uuid for uuid, reading in found.items() if reading.p99_us is not None}
+        self._guessed = (self._guessed | known) & found.keys()
+        return {uuid: reading for uuid, reading in found.items() if uuid in self._guessed}
 
     @property
     def fed(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.actuators.executor import Executor
+from host_agent.assignment import Observation
 from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf import RdtSettings, Settings
 from host_agent.controllers.balm_shapes import Phase, Wanted
@@ -26,6 +27,7 @@ from host_agent.privileged.shapes import GroupLevel, PartitionPlace
 from host_agent.qos_store import QosStore, load, of_server
 from host_agent.refining import Refiners
 from host_agent.sensors.bandwidth import Bandwidth
+from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.slo_conf import SloSettings
@@ -94,6 +96,8 @@ class Bench:
         self.wakes = 0
         self.proposals: list[tuple[str, ...]] = []
         self.guests: dict[str, Guest] = {}
+        self.proxy = IpcProxy(0.25)
+        self.ipc = 2.0
         self.settings = SloSettings(**slo)  # type: ignore[arg-type]
         nodes = folder / "node"
         for node in range(4):
@@ -106,8 +110,8 @@ class Bench:
         """A new agent process; host and files stay."""
         self.qos = BandwidthQos(
             self.settings,
-            SloSources(self.settings.feed, SloChannels(self.clock)),
-            Host(self._throttle, self._traffic, lambda _topology: LEVELS, self._wake),
+            SloSources(self.settings.feed, SloChannels(self.clock), proxy=self.proxy),
+            Host(self._throttle, self._traffic, lambda _topology: LEVELS, self._wake, self._count),
             QosStore(self.folder / "slo.json"),
             self,
             ports=SloPorts(self.host.attach, self, Inline(), self._wake, self.clock),  # type: ignore[arg-type]
@@ -148,6 +152,9 @@ class Bench:
     def _traffic(self, places: object) -> dict[str, Bandwidth]:
         bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
         return {uuid: Bandwidth({0: Traffic(5000.0, 9000.0)}) for uuid in bes}
+
+    def _count(self, observation: Observation) -> None:
+        self.proxy.take({guest.uuid: self.ipc for guest in observation.guests}, self.now)
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -268,6 +275,23 @@ def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> 
     for domain in domains[silent.uuid]:
         assert wish.get(domain, 0) <= 50
     assert max(wish.values()) > 50
+
+
+def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_protection(
+    bench: Bench,
+) -> None:
+    bench.host.boot(Server("silent", SLO, cpus=(1,)))
+    be = bench.host.boot(Server("be", BE_SPECS, vcpus=4, shared="0,2,4,6"), {0: 32, 1: 32})
+    for _ in range(30):
+        bench.round()
+        bench.poll(2.0)
+    assert max(bench.level(be)) > 50
+    assert min(bench.level(be)) == 50, "the fixed protection was given up for a guess"
+    bench.ipc = 1.0
+    for _ in range(3):
+        bench.round()
+        bench.poll(2.0)
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
 
 
 def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions per cycle as a stand-in for the latency of a server that tells none.
+
+The reference is the best IPC seen lately: it decays with a half-life of an hour, so that a program that has changed
+finds a new one. The deviation from it over the tolerated one stands for latency over objective: a server that runs a
+quarter slower than it could (the default) counts as violated. That is a guess, for a program may also have changed what
+it computes; so a server that is only guessed at keeps the fixed protection of ``[rdt]be_mba_percent``, too.
+
+Source: Gureya 2021, section 5.3, lets a plug-in report any metric; IPC because it needs nothing of the guest.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from host_agent.sensors.latency_window import LatencyReading
+
+_HALF_LIFE_S: Final = 3600.0
+_LEAST: Final = 20
+_FRESH_S: Final = 15.0
+_RECENT: Final = 3
+
+
+@dataclass(slots=True)
+class _Server:
+    """What was seen of one: samples, reference and when it held, newest figures with their times."""
+
+    samples: int = 0
+    reference: float = 0.0
+    at_s: float = -math.inf
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+
+class IpcProxy:
+    """Remembers IPC by server.
+
+    :param tolerance: tolerated deviation from the reference, above 0.0 and below 1.0
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._servers: dict[str, _Server] = {}
+
+    def take(self, ipc: Mapping[str, float], now_s: float) -> None:
+        """Take one sample: UUID -> IPC since the last one. Servers that are missing are forgotten when they get old."""
+        for uuid, value in ipc.items():
+            server = self._servers.setdefault(uuid, _Server())
+            decay = 0.5 ** ((now_s - server.at_s) / _HALF_LIFE_S) if server.samples else 0.0
+            server.reference = max(value, server.reference * decay)
+            server.samples += 1
+            server.at_s = now_s
+            server.recent.append((now_s, value))
+        self._servers = {u: s for u, s in self._servers.items() if now_s - s.at_s <= _HALF_LIFE_S}
+
+    def read(
+        self, uuid: str, slo_p99_us: float, now_s: float, since_s: float = -math.inf
+    ) -> LatencyReading:
+        """Return the stand-in for a server's latency; unknown before enough samples, and without fresh ones.
+
+        :param since_s: samples of before say nothing
+        """
+        server = self._servers.get(uuid)
+        if server is None or server.samples < _LEAST or now_s - server.at_s > _FRESH_S:
+            return LatencyReading(None, 0, 0, since_s)
+        newest = [value for at, value in server.recent if at >= since_s]
+        if not newest or server.reference <= 0.0:
+            return LatencyReading(None, 0, 0, since_s)
+        deviation = max(0.0, 1.0 - sum(newest) / len(newest) / server.reference)
+        return LatencyReading(slo_p99_us * deviation / self._tolerance, len(newest), 0, since_s)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IPC as a stand-in for latency."""
+
+import pytest
+
+from host_agent.sensors.ipc_proxy import IpcProxy
+
+SLO_US = 1000.0
+
+
+def watched(*values: float) -> IpcProxy:
+    """A proxy that has seen these figures, one each two seconds."""
+    proxy = IpcProxy(0.25)
+    for number, value in enumerate(values):
+        proxy.take({"U": value}, number * 2.0)
+    return proxy
+
+
+def test_a_quarter_below_the_best_is_the_objective() -> None:
+    proxy = watched(*[2.0] * 20, *[1.5] * 3)
+    assert proxy.read("U", SLO_US, 44.0).p99_us == pytest.approx(SLO_US, rel=0.02)
+    assert watched(*[2.0] * 23).read("U", SLO_US, 44.0).p99_us == pytest.approx(0.0, abs=5.0)
+
+
+def test_too_few_old_or_no_figures_are_unknown() -> None:
+    assert watched(2.0, 1.0).read("U", SLO_US, 2.0).p99_us is None
+    proxy = watched(*[2.0] * 30)
+    assert proxy.read("U", SLO_US, 100.0).p99_us is None
+    assert proxy.read("V", SLO_US, 58.0).p99_us is None
+
+
+def test_only_figures_after_an_action_judge_it() -> None:
+    proxy = watched(*[2.0] * 20, 1.0, 1.0, 2.0)
+    assert proxy.read("U", SLO_US, 44.0, since_s=43.0).p99_us == pytest.approx(0.0, abs=5.0)
+    assert proxy.read("U", SLO_US, 44.0, since_s=45.0).p99_us is None
+
+
+def test_a_program_that_has_changed_finds_a_new_reference() -> None:
+    proxy = IpcProxy(0.25)
+    for number in range(20 + 5400):
+        proxy.take({"U": 2.0 if number < 20 else 1.2}, number * 2.0)
+    reading = proxy.read("U", SLO_US, 5419 * 2.0)
+    assert reading.p99_us is not None
+    assert reading.p99_us < 0.8 * SLO_US
