@@ -15,7 +15,8 @@ What libpqos (4.5, interface "OS") does decides the rest:
 - It sets one resource at a time: a command with several lines that fails may have been carried out in part. The
   executor reads back and tries again.
 
-Monitoring groups are directories in the class's own; libpqos has no notion of them and leaves them alone.
+Monitoring groups are directories in the class's own and made directly. A thread that libpqos moves would take its
+monitoring group along, by name; it leaves it first.
 """
 
 import errno
@@ -54,6 +55,9 @@ class Library(Protocol):
 
     def move(self, tid: int, number: int) -> None:
         """Put a thread into a class."""
+
+    def number(self, tid: int) -> int:
+        """Return the class of a thread."""
 
     def threads(self, number: int) -> set[int]:
         """Return the threads in a class."""
@@ -158,7 +162,9 @@ class PqosFiles:
             case "schemata":
                 self._set(library, number, parse_schemata(data))
             case "tasks":
-                library.move(int(data), number)
+                tid = int(data)
+                self._leave_monitor(library.number(tid), tid)
+                library.move(tid, number)
             case _:
                 raise _error(errno.EPERM)
         self._told = ""
@@ -214,17 +220,26 @@ class PqosFiles:
 
     def _give_back(self, library: Library, number: int) -> None:
         """Make a class as a new one: no threads, no monitoring groups, all ways, all bandwidth."""
+        for name in self._monitors(number):
+            self._tree.rmdir(f"{_COS}{number}/mon_groups/{name}")
         while threads := library.threads(number):
             for tid in threads:
                 try:
                     library.move(tid, _ROOT_CLASS)
                 except ProcessLookupError:
                     continue  # it has ended
-        monitors = f"{_COS}{number}/mon_groups"
-        if "mon_groups" in self._tree.directories(f"{_COS}{number}"):
-            for name in self._tree.directories(monitors):
-                self._tree.rmdir(f"{monitors}/{name}")
         self._set(library, number, self._everything())
+
+    def _monitors(self, number: int) -> list[str]:
+        place = f"{_COS}{number}" if number else ""
+        if "mon_groups" not in self._tree.directories(place):
+            return []
+        return self._tree.directories(f"{place}/mon_groups".lstrip("/"))
+
+    def _leave_monitor(self, number: int, tid: int) -> None:
+        """Take a thread out of its monitoring group, as the kernel does; libpqos would make one like it elsewhere."""
+        if self._monitors(number):
+            self._tree.write(f"{_COS}{number}/tasks" if number else "tasks", f"{tid}\n")
 
     def _everything(self) -> dict[str, dict[int, int]]:
         found = parse_schemata(self._tree.read("schemata"))
@@ -366,8 +381,14 @@ class Libpqos:
         self._call(self._mba.set, domain, [self._mba.COS(number, value)])
 
     def move(self, tid: int, number: int) -> None:
+        self._of_thread(tid, self._alloc.assoc_set_pid, number)
+
+    def number(self, tid: int) -> int:
+        return int(self._of_thread(tid, self._alloc.assoc_get_pid))
+
+    def _of_thread(self, tid: int, function: Callable[..., Any], *arguments: int) -> Any:
         try:
-            self._call(self._alloc.assoc_set_pid, tid, number)
+            return self._call(function, tid, *arguments)
         except OSError as error:
             if not os.path.exists(f"/proc/{tid}"):
                 raise _error(errno.ESRCH) from error

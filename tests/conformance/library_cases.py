@@ -287,6 +287,32 @@ def reset_leaves_the_tree_as_mounted(bench: Bench) -> None:
     expect(process.pid in bench.tasks(""), True, "the thread is in root")
 
 
+def monitored_threads_follow_a_merge_and_a_reset(bench: Bench) -> None:
+    bench.needs_monitoring()
+    strangers = [f"stranger{n}" for n in range(bench.capabilities.num_closids - 3)]
+    bench.make(*strangers)
+    bes = (_be(bench, _BE_1, 40), _be(bench, _BE_2, 60))
+    _apply(bench, *bes)
+    processes = {}
+    for uuid in (_BE_1, _BE_2):
+        place = _plan(bench, *bes).get(uuid)
+        processes[uuid] = bench.process()
+        processes[uuid].add_thread()
+        if place:
+            bench.executor.move_process(place.group, place.monitor, processes[uuid].pid)
+    _apply(bench, *bes, _lc(bench, _LC_1, 2))
+    for uuid, process in processes.items():
+        place = _plan(bench, *bes, _lc(bench, _LC_1, 2)).get(uuid)
+        group = place.group if place else ""
+        expect(process.threads() <= bench.tasks(group), True, "threads in the shared class")
+    for name in strangers:
+        bench.files.rmdir(name)
+    bench.executor.reset()
+    expect((bench.groups(), bench.monitors("")), ([], []), "groups left")
+    for process in processes.values():
+        expect(process.threads() <= bench.tasks(""), True, "threads in root")
+
+
 def a_dry_run_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
     dry = DryRun(Resctrl(_NoWrites(bench.files)), proc=bench.world.proc)
@@ -496,6 +522,7 @@ CASES: tuple[Case, ...] = (
     departure_gives_the_ways_back,
     strangers_stay_untouched,
     reset_leaves_the_tree_as_mounted,
+    monitored_threads_follow_a_merge_and_a_reset,
     a_dry_run_writes_nothing,
     a_crash_at_any_write_is_made_good,
     best_effort_lends_its_classes,

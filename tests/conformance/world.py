@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a conformance run takes place: a resctrl tree and processes to move about in it."""
 
+import errno
 import os
 import shutil
 import signal
@@ -134,6 +135,12 @@ class ModelLibrary:
 
     def move(self, tid: int, number: int) -> None:
         self._write(number, "tasks", f"{tid}\n")
+
+    def number(self, tid: int) -> int:
+        if not self._model.threads.exists(tid):
+            raise ProcessLookupError(errno.ESRCH, "No such process")
+        numbers = range(self._model.shape.usable_closids)
+        return next(number for number in numbers if tid in self.threads(number))
 
     def threads(self, number: int) -> set[int]:
         path = f"COS{number}/tasks" if number else "tasks"
