@@ -31,7 +31,7 @@ from host_agent.privileged.shapes import (
     Target,
 )
 
-ROUNDS = {"full": 4, "event": 20, "sampled": 100, "again": 100}
+ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200
 _DWP = "numa_ext_server_dwp"
 

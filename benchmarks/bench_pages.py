@@ -96,7 +96,7 @@ def main() -> None:
     options = report.parser(__doc__)
     options.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     options.add_argument("--mib", type=int, default=128, help="memory that is moved while idle")
-    options.add_argument("--touched-mib", type=int, default=32, help="the same while it is in use")
+    options.add_argument("--touched-mib", type=int, default=64, help="the same while it is in use")
     given = options.parse_args()
     settings = Settings.from_environment(CHECKOUT, os.environ)
     figures: dict[str, float] = {}
