@@ -20,8 +20,6 @@ class ShowTopology(command.Command):  # type: ignore[misc]
     prints on the host itself.
     """
 
-    auth_required = False  # --file and --preset need no cloud; a host's name asks for credentials by itself
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the host and the form."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)

@@ -151,10 +151,8 @@ def test_what_cannot_be_simulated_is_said_by_the_shell(capsys):
 
 def draw(cloud, *arguments):
     """Run ``topology show``; returns what it printed."""
-    app = SimpleNamespace(
-        client_manager=SimpleNamespace(numa=Cloud(SimpleNamespace(placement=cloud.adapter))),
-        stdout=io.StringIO(),
-    )
+    clients = SimpleNamespace(numa=Cloud(SimpleNamespace(placement=cloud.adapter)))
+    app = SimpleNamespace(client_manager=clients, stdout=io.StringIO())
     command = ShowTopology(app, None)
     command.run(command.get_parser("numa").parse_args([*arguments]))
     return app.stdout.getvalue()
