@@ -145,7 +145,9 @@ class HostOperations:
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
         """Make the RDT groups what the wishes ask for; see :func:`host_agent.privileged.partitions.partition`."""
-        return partitions.partition(self._paths, wishes, shrink_root, shared_ways_min, write)
+        return partitions.partition(
+            self._paths, wishes, shrink_root, shared_ways_min, write, known=self._pid_files
+        )
 
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Write bandwidth levels of RDT groups; see :func:`host_agent.privileged.partitions.throttle`."""

@@ -55,12 +55,15 @@ def partition(
     shrink_root: bool,
     shared_ways_min: int,
     write: bool,
+    *,
+    known: processes.PidFiles | None = None,
 ) -> PartitionReport:
     """Make groups, masks and membership of threads what the wishes ask for; a second call writes nothing.
 
     :param shrink_root: take the LC servers' ways from the default group, too
     :param shared_ways_min: ways per L3 domain that stay shared
     :param write: false: only say what would be written
+    :param known: see :func:`host_agent.privileged.processes.opened`
     :returns: the commands and where each server is; a problem instead of an error, so that one server's never hides
         another's
     """
@@ -83,7 +86,8 @@ def partition(
         places = tuple(PartitionPlace(w.uuid, "", "", False, (), 0, str(error)) for w in wishes)
         return PartitionReport((), places, str(error))
     refused = {refusal.uuid: refusal.sentence for refusal in decided.refused}
-    places = tuple(_place(paths, actuator, wish, decided, refused) for wish in wishes)
+    known = {} if known is None else known
+    places = tuple(_place(paths, actuator, wish, decided, refused, known=known) for wish in wishes)
     return PartitionReport(tuple(map(str, writes)), places, "")
 
 
@@ -103,19 +107,23 @@ def _place(
     wish: PartitionWish,
     decided: PartitionPlan,
     refused: dict[str, str],
+    *,
+    known: processes.PidFiles,
 ) -> PartitionPlace:
     vm = decided.get(wish.uuid)
     if vm is None:
         sentence = refused.get(wish.uuid, "it has no place in the plan")
         return PartitionPlace(wish.uuid, "", "", False, (), 0, sentence)
-    moved, problem = (0, "") if not wish.running else _move(paths, actuator, vm)
+    moved, problem = (0, "") if not wish.running else _move(paths, actuator, vm, known)
     reasons = tuple(map(str, vm.reasons))
     return PartitionPlace(vm.uuid, vm.group, vm.monitor, vm.exclusive, reasons, moved, problem)
 
 
-def _move(paths: HostPaths, actuator: RdtActuator, vm: VmPartition) -> tuple[int, str]:
+def _move(
+    paths: HostPaths, actuator: RdtActuator, vm: VmPartition, known: processes.PidFiles
+) -> tuple[int, str]:
     try:
-        with processes.opened(paths, vm.uuid) as pid:
+        with processes.opened(paths, vm.uuid, known) as pid:
             outside = processes.kernel_vhost(paths, pid)
             result = actuator.move_process(vm.group, vm.monitor, pid, outside)
     except (ResctrlError, processes.ProcessGoneError) as error:
