@@ -87,7 +87,7 @@ def pci(tmp_path, devices):
 
 
 def test_the_lab_host_is_read_as_it_was_built(lab_host):
-    """F-000-01, F-001-01: nodes, CPUs, memory and distances as QEMU was told (``-numa dist``), from that guest's files."""
+    """F-000-01, F-001-01: nodes, CPUs, memory and distances as QEMU was told (``-numa dist``), from its files."""
     host = read_topology(lab_host)
     assert host.distances == (
         (10, 16, 22, 160),
