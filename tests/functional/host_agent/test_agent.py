@@ -504,8 +504,9 @@ def test_a_stranger_that_holds_all_classes_is_told_and_waited_for(
     try:
         lc, be = pair
         wait_for(
-            lambda: {e["server"] for e in journal(host) if e["action"] == "join"}
-            >= {lc.uuid, be.uuid},
+            lambda: (
+                {e["server"] for e in journal(host) if e["action"] == "join"} >= {lc.uuid, be.uuid}
+            ),
             "the sentences",
         )
         assert host.groups() == {folder.name for folder in strangers}

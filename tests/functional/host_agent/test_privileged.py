@@ -213,7 +213,9 @@ def test_the_same_over_privsep(stand_in: StandIn, tmp_path: Path) -> None:
     assert (pid, role, size) == (stand_in.process.pid, "vcpu", 8 * MB)
     assert sum(count for _, count in sample) == 16
     assert (failed, moved, reset) == ([1], "", [])
-    assert (unlimited, released) == ([stand_in.uuid], []), "the stand-in has no control group of its own"
+    assert (unlimited, released) == ([stand_in.uuid], []), (
+        "the stand-in has no control group of its own"
+    )
     assert counted == [stand_in.uuid] or "hardware performance counters" in uncounted
     assert "no resctrl file system is mounted" in placed
     assert error.startswith("ProcessGoneError: no process under")
