@@ -23,7 +23,6 @@ ONE_OF_EACH_KIND = (
     f"{_NUMA}.NUMAServersTest.test_create_server_with_mixed_policy",
     f"{_NUMA}.NUMAServersTest.test_resize_revert_server_with_numa",
     f"{_NUMA}.NUMAServersRebuildTests.test_rebuild_server_with_numa",
-    f"{_LIVE}.NUMALiveMigrationPositiveTests.test_numa_live_migration",
     f"{_PCI}.PCIServersTest.test_create_server_with_pci_dev_and_numa",
     f"{_PCI}.PCIServersTest.test_evacuate",
     f"{_PCI}.PCIServersTest.test_unshelve_after_offload",
