@@ -91,9 +91,14 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
 
 
 def build_observer(
-    conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged, *, read_all: bool = False
+    conf: cfg.ConfigOpts,
+    source: DomainSource,
+    privileged: Privileged,
+    *,
+    read_all: bool = False,
+    progress: Callable[[], None] = lambda: None,
 ) -> Observer:
-    """Return the sensors; ``read_all``: processes and memory of unmanaged servers, too."""
+    """Return the sensors; see :class:`~host_agent.sensors.observer.Observer`."""
     return Observer(
         source,
         privileged,
@@ -103,6 +108,7 @@ def build_observer(
         manage_untagged=conf.agent.manage_untagged,
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,
+        progress=progress,
     )
 
 
@@ -205,10 +211,13 @@ def build(
     dry_run = conf.dry_run
     source = source or LibvirtSource(conf.libvirt_host.uri)
     privileged = privileged or open_seam(paths, conf, dry_run=dry_run)
-    observer = build_observer(conf, source, privileged)
     metrics = Metrics()
+    sign = SignOfLife(privileged, settings.rdt.release_after_s)
+    guarded = settings.rdt.enabled and not dry_run
+    progress = sign.progress if guarded else lambda: None
+    observer = build_observer(conf, source, privileged, progress=progress)
     journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
-    acts = settings.slo.enabled and settings.rdt.enabled and not dry_run
+    acts = settings.slo.enabled and guarded
     qos = build_qos(conf, source, privileged, journal, metrics) if acts else None
     executor = Executor(
         privileged,
@@ -218,6 +227,7 @@ def build(
         moved=observer.forget_memory,
         placed=qos.placed if qos else ignore_places,
         count=metrics.count,
+        progress=progress,
         dry_run=dry_run,
     )
     steering = build_steering(conf, source, privileged, metrics.lost)
@@ -227,13 +237,18 @@ def build(
     if qos is not None:
         refiners.append(qos)
         listeners.append(qos)
-    if settings.rdt.enabled and not dry_run:
-        listeners.append(SignOfLife(privileged, settings.rdt.release_after_s))
+    if guarded:
+        listeners.append(sign)
     if conf.placement.enabled and not dry_run:
         publisher = build_publisher(conf, source, metrics, journal)
         listeners.append(publisher)
     else:
         publisher = None
+
+    def failed() -> None:
+        metrics.failed_round()
+        sign.failed()
+
     agent = Agent(
         source,
         observer,
@@ -243,7 +258,7 @@ def build(
         paused_mark=paths.paused,
         refiners=Refiners(refiners, metrics.failed_refiner),
         listeners=tuple(listeners),
-        on_failure=metrics.failed_round,
+        on_failure=failed,
         lost=metrics.lost,
         write=not dry_run,
     )

@@ -72,6 +72,7 @@ class Executor:
     :param moved: told when the pages of a server were walked to the end and where they are must be read again
     :param placed: told where each server is in resource control, right after the groups were made or checked
     :param count: counts actions for the metrics
+    :param progress: called before each server
     :param dry_run: actions are told as ``would``, and nothing is verified
     """
 
@@ -85,6 +86,7 @@ class Executor:
         moved: Callable[[str], None],
         placed: Callable[[Mapping[str, PartitionPlace]], None] = ignore_places,
         count: Count = _ignore_count,
+        progress: Callable[[], None] = lambda: None,
         dry_run: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,6 +97,7 @@ class Executor:
         self._moved = moved
         self._placed = placed
         self._count = count
+        self._progress = progress
         self._dry_run = dry_run
         self._clock = clock
         self._partitioned: _Partitioned | None = None
@@ -115,6 +118,7 @@ class Executor:
         outcomes: dict[str, Outcome] = {}
         work: list[tuple[Assignment, Guest, Difference]] = []
         for wanted in decision.assignments:
+            self._progress()
             guest = observation.get(wanted.uuid)
             if guest is None:
                 continue
@@ -125,6 +129,7 @@ class Executor:
             if todo is not None:
                 work.append((wanted, guest, todo))
         places = self._partition(decision, observation)
+        self._progress()
         self._limit_cpu_time(decision, observation)
         for uuid, place in places.items():
             if uuid in outcomes:
@@ -312,6 +317,7 @@ class Executor:
         queue = [item for item in work if item[2].targets]
         queue.sort(key=lambda item: -item[2].misplaced)
         for position, (wanted, guest, todo) in enumerate(queue):
+            self._progress()
             seconds = (end - self._clock()) / (len(queue) - position)
             if seconds <= 0:
                 break  # the rest follows in the next round

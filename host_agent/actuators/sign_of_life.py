@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell the dead man's switch, round by round, that the agent is in control; see :mod:`host_agent.privileged.guard`."""
+"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.privileged.guard`.
+
+Signs come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
+round may take longer than the switch's patience. A loop that hangs makes no progress and gives none. One whose rounds
+fail is not in control though it begins each of them: then only a whole round is a sign again.
+"""
 
 import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final
 
 from host_agent.loop import Round
 from host_agent.privileged.seam import Privileged
@@ -9,21 +18,49 @@ from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
 
+_EVERY: Final = 0.1  # of the switch's patience: signs in between are not passed on
+
 
 class SignOfLife:
     """A :class:`~host_agent.loop.Listener`.
 
     :param privileged: the seam
-    :param after_s: seconds without a round after which throttles are taken off
+    :param after_s: seconds without a sign after which throttles are taken off
     """
 
-    def __init__(self, privileged: Privileged, after_s: float) -> None:
+    def __init__(
+        self,
+        privileged: Privileged,
+        after_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._privileged = privileged
         self._after_s = after_s
+        self._clock = clock
+        self._given_s = -math.inf
+        self._failing = False
         self._problem = ""
 
     def heard(self, done: Round) -> None:
-        """Give a sign of life."""
+        """Take note of a whole round."""
+        self._failing = False
+        self._give()
+
+    def progress(self) -> None:
+        """Take note of a step within a round."""
+        if not self._failing:
+            self._give()
+
+    def failed(self) -> None:
+        """Take note of a round that failed as a whole."""
+        self._failing = True
+
+    def _give(self) -> None:
+        now = self._clock()
+        if now - self._given_s < _EVERY * self._after_s:
+            return
+        self._given_s = now
         problem = ""
         try:
             self._privileged.alive(self._after_s)

@@ -50,6 +50,7 @@ class Observer:
     :param manage_untagged: see :func:`host_agent.workloads.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
     :param read_all: read processes and memory of unmanaged servers, too (to show them)
+    :param progress: called before each server
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Observer:
         manage_untagged: bool = False,
         sample_pages: int = 512,
         read_all: bool = False,
+        progress: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -73,6 +75,7 @@ class Observer:
         self._manage_untagged = manage_untagged
         self._sample_pages = sample_pages
         self._read_all = read_all
+        self._progress = progress
         self._clock = clock
         self._topology: HostTopology | None = None
         self._workloads: dict[str, Workload] = {}
@@ -143,6 +146,7 @@ class Observer:
         if workload.request is None and not bound and not self._read_all:
             return Guest(workload, gpus=gpus)
         uuid = workload.uuid
+        self._progress()
         try:
             process = self._privileged.process(uuid)
             memory, fresh = self._ram(uuid, process, full=full)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the agent gives signs of life: as long as its loop gets on, however long a round takes, and no longer."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from host_agent.actuators.executor import Executor
+from host_agent.actuators.sign_of_life import SignOfLife
+from host_agent.assignment import Decision, Observation
+from host_agent.conf import MemorySettings, Settings
+from host_agent.loop import Agent, Listener
+from host_agent.privileged import guard
+from host_agent.privileged.shapes import MoveLimits, MoveReport, Process, Target
+from host_agent.refining import Refiners
+from host_agent.sensors.observer import Observer
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import BE_SPECS, Server
+
+SERVERS = 30
+AFTER_S = 60.0
+ACCESS_S = 5.0
+PATIENCE_S = 20.0
+
+
+@dataclass
+class SlowHost(FakeHost):
+    """Each look at a process and each move of pages takes some seconds; ``now_s`` is the time."""
+
+    now_s: float = 0.0
+    signs: list[float] = field(default_factory=list)
+
+    def process(self, uuid: str) -> Process:
+        self.now_s += ACCESS_S
+        return super().process(uuid)
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        self.now_s += ACCESS_S
+        return super().move_memory(uuid, targets, limits)
+
+    def alive(self, after_s: float) -> None:
+        self.signs.append(self.now_s)
+
+
+@dataclass
+class Failing:
+    """A listener that fails each round at its end."""
+
+    broken: bool = True
+
+    def heard(self, _done: object) -> None:
+        if self.broken:
+            raise RuntimeError("no round ends")
+
+
+def agent(
+    host: FakeHost,
+    sign: SignOfLife,
+    folder: Path,
+    *,
+    listeners: tuple[Listener, ...] = (),
+    refiners: Refiners | None = None,
+) -> Agent:
+    """An agent over a host of many servers whose memory is not where it belongs."""
+    for number in range(SERVERS):
+        specs = {**BE_SPECS, "numa_ext:memory_policy": "local"}
+        host.boot(Server(f"be{number}", specs, shared="0,2,4,6"), {0: 32, 3: 32})
+    for node in range(4):
+        meminfo = folder / f"node{node}" / "meminfo"
+        meminfo.parent.mkdir()
+        meminfo.write_text(f"Node {node} MemFree: 90000000 kB\n")
+    settings = Settings(memory=MemorySettings(slice_s=1e6))
+    observer = Observer(host, host, lambda: host.topology, folder, progress=sign.progress)
+    executor = Executor(
+        host,
+        Silence(),
+        settings,
+        migrating=host.migrating,
+        moved=observer.forget_memory,
+        progress=sign.progress,
+    )
+    return Agent(
+        host,
+        observer,
+        executor,
+        settings,
+        homes_file=None,
+        paused_mark=folder / "paused",
+        refiners=refiners,
+        listeners=(*listeners, sign),
+        on_failure=sign.failed,
+        write=False,
+    )
+
+
+class Silence:
+    """A journal that nobody reads."""
+
+    def write(self, _entry: object) -> None:
+        """Forget it."""
+
+
+def test_a_round_that_takes_longer_than_the_patience_gives_signs_all_the_while(
+    tmp_path: Path,
+) -> None:
+    host = SlowHost(four_nodes())
+    sign = SignOfLife(host, AFTER_S, clock=lambda: host.now_s)
+    agent(host, sign, tmp_path).round(full=True, relist=True)
+    assert host.now_s > 5 * AFTER_S, "observing, pinning and moving each took their time"
+    times = [0.0, *host.signs, host.now_s]
+    assert max(after - before for before, after in pairwise(times)) < AFTER_S / 3
+
+
+def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
+    """A sign may be a message to another process; the loop takes up to fifty short rounds a second."""
+    host = FakeHost(four_nodes())
+    sign = SignOfLife(host, AFTER_S)
+    looped = agent(host, sign, tmp_path)
+    for _round in range(3):
+        looped.round(full=True, relist=True)
+    assert host.signs_of_life == 1
+
+
+def test_rounds_that_fail_are_no_life_until_one_succeeds(tmp_path: Path) -> None:
+    host = SlowHost(four_nodes())
+    sign = SignOfLife(host, AFTER_S, clock=lambda: host.now_s)
+    end = Failing()
+    stop = threading.Event()
+    host.waited = lambda _seconds: stop.set()
+    looped = agent(host, sign, tmp_path, listeners=(end,))
+    looped.run(stop)
+    before = len(host.signs)
+    assert before, "the first round was given its time"
+    for _round in range(3):
+        stop.clear()
+        looped.run(stop)
+    assert len(host.signs) == before
+    end.broken = False
+    stop.clear()
+    looped.run(stop)
+    assert len(host.signs) > before
+
+
+class Hanging:
+    """A refiner that never comes back, until it is let go."""
+
+    name = "hanging"
+
+    def __init__(self) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def refine(self, decision: Decision, observation: Observation) -> Decision:
+        self.reached.set()
+        self.go.wait(PATIENCE_S)
+        return decision
+
+    def turn(self, now_s: float) -> bool:
+        return False
+
+    def pause_s(self, now_s: float) -> float:
+        return 1.0
+
+
+@pytest.fixture
+def pipe() -> Iterator[Callable[[Callable[[], None]], int]]:
+    """Start the guard's loop; returns the agent's end of its pipe."""
+    ends: list[int] = []
+
+    def start(silent: Callable[[], None]) -> int:
+        reading, writing = os.pipe()
+        ends.append(writing)
+        arguments = (reading, 0.3, silent, lambda: None)
+        threading.Thread(target=guard.watch, args=arguments, daemon=True).start()
+        return writing
+
+    yield start
+    for writing in ends:
+        os.write(writing, b"q")
+        os.close(writing)
+
+
+def test_a_loop_that_hangs_in_a_round_is_found_silent(
+    tmp_path: Path, pipe: Callable[[Callable[[], None]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real guard's loop on the other end of a pipe; signs come from no other thread."""
+    silences: list[float] = []
+    host = FakeHost(four_nodes())
+    writing = pipe(lambda: silences.append(time.monotonic()))
+    signs: list[float] = []
+
+    def alive(_after_s: float) -> None:
+        signs.append(time.monotonic())
+        os.write(writing, b".")
+
+    monkeypatch.setattr(host, "alive", alive)
+    hanging = Hanging()
+    sign = SignOfLife(host, 0.3)
+    looped = agent(host, sign, tmp_path, refiners=Refiners([hanging]))
+    thread = threading.Thread(target=lambda: looped.round(full=True, relist=True), daemon=True)
+    thread.start()
+    assert hanging.reached.wait(PATIENCE_S)
+    begun = len(signs)
+    assert begun, "observing was a sign"
+    end = time.monotonic() + PATIENCE_S
+    while not any(at > signs[-1] for at in silences):
+        assert time.monotonic() < end, "the guard did not find it silent"
+        time.sleep(0.01)
+    assert len(signs) == begun
+    hanging.go.set()
+    thread.join(PATIENCE_S)
+    assert len(signs) > begun, "it goes on, and says so"
