@@ -383,9 +383,12 @@ def _default_files() -> list[str]:
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the configuration file."""
+    """Register the options of the configuration file.
+
+    Each configuration has groups of its own: oslo.config keeps overrides in the group, and copies it shallowly.
+    """
     for group, options in _OPTIONS.items():
-        conf.register_opts(options, group=group)
+        conf.register_opts(options, group=cfg.OptGroup(group.name, title=group.title))
 
 
 def paths(conf: cfg.ConfigOpts) -> HostPaths:

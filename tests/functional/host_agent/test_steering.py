@@ -59,10 +59,11 @@ def test_a_third_server_floats_and_the_others_keep_their_cores(
 def test_a_machine_without_counters_is_told_once_and_servers_are_mapped_all_the_same(
     host: ComputeHost, two: tuple[Server, Server]
 ) -> None:
+    log = host.folder / "agent.log"
+    log.write_text("")  # all agents of this host write to one file
     agent = host.agent(counters__source="libvirt", **QUICK)
     try:
         wait_for(lambda: sorted(pins(host, *two)) == ["0", "1"], "pins")
-        log = host.folder / "agent.log"
         wait_for(lambda: "no performance counters" in log.read_text(), "the log line")
         time.sleep(1.0)
     finally:
