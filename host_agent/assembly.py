@@ -19,7 +19,7 @@ from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.calibration_file import CalibrationFile
 from host_agent.controllers.throttle import mba_levels, quota_levels
 from host_agent.discovery.host import discover
-from host_agent.discovery.sysfs import Given, read_topology
+from host_agent.discovery.sysfs import Given
 from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import FileJournal, Journal, PrintedJournal
@@ -74,20 +74,17 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
     calibration = CalibrationFile(paths.calibration)
     gpus = tuple(conf.host.gpu_products)
     matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
-
     chassis = agent_conf.chassis(conf)
 
-    def read() -> HostTopology:
-        seen = read_topology(paths.sys)
+    def given(seen: HostTopology) -> Given:
         mbps = (
             dict.fromkeys(seen.node_ids, per_node)
             if per_node
             else calibration.local_bandwidth_mbps(seen)
         )
-        given = Given(chassis=chassis, bandwidth_mbps=mbps)
-        return discover(paths.sys, tree(paths), given, gpus, matrix)
+        return Given(chassis=chassis, bandwidth_mbps=mbps)
 
-    return read
+    return lambda: discover(paths.sys, tree(paths), given, gpus, matrix)
 
 
 def build_observer(

@@ -108,10 +108,14 @@ class Observation:
     topology: HostTopology
     guests: tuple[Guest, ...] = ()
     free_mb: Mapping[int, int] = field(default_factory=dict)
+    _by_uuid: Mapping[str, Guest] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_uuid", {guest.uuid: guest for guest in self.guests})
 
     def get(self, uuid: str) -> Guest | None:
         """Return a guest, None when there is none."""
-        return next((guest for guest in self.guests if guest.uuid == uuid), None)
+        return self._by_uuid.get(uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,11 @@ class Outcome:
     remaining_kb: int = 0
     place: PartitionPlace | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> bool:
+        """The server is no longer as it was seen, or what it is like is not known."""
+        return bool(self.pinned or self.moved_kb or self.remaining_kb or self.problems)
 
 
 def check(wanted: Assignment, guest: Guest, topology: HostTopology) -> None:

@@ -107,6 +107,7 @@ class Agent:
         self._keeper = Keeper("state", lost)
         self._libvirt_lost = False
         self._coarse: Decision | None = None
+        self._touched: frozenset[str] = frozenset()
 
     def round(self, *, full: bool, relist: bool) -> Round:
         """Take one turn.
@@ -129,12 +130,14 @@ class Agent:
     def again(self) -> Round | None:
         """Let the refiners go over the last coarse decision and apply it, between two rounds.
 
+        Only servers that were touched at the last application are looked at again: it may come many times a second.
+
         :returns: what was done; None when the last round took no decision or an operator has paused the agent since
         """
         if self._coarse is None or self._paused_mark.exists():
             return None
         started = self._clock()
-        observation = self._observer.observe(full=False, relist=False)
+        observation = self._observer.again(self._touched)
         return self._apply(self._coarse, observation, started)
 
     def _decide(self, observation: Observation) -> Decision:
@@ -153,6 +156,7 @@ class Agent:
     def _apply(self, coarse: Decision, observation: Observation, started: float) -> Round:
         decision = self._refiners.refine(coarse, observation)
         outcomes = self._executor.apply(decision, observation, self._slice_s())
+        self._touched = frozenset(uuid for uuid, done in outcomes.items() if done.touched)
         return self._tell(Round(observation, decision, outcomes, self._clock() - started))
 
     def _slice_s(self) -> float:

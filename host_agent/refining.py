@@ -8,9 +8,10 @@
 
 A round lists domains, looks at all guests and takes the coarse decision; it comes every ``[agent]interval_s`` and
 after libvirt events. Controllers that are faster get their ``turn`` between the rounds: they read their own sensors and
-think. When one says that its part has changed, the host is looked at cheaply (threads and sampled pages; libvirt is not
-asked), all refiners go over the *kept coarse* decision again, in order, and the executor applies the result. So a
-refiner never sees its own output, and what it does not say again in the next ``refine`` is undone.
+think. When one says that its part has changed, servers that were touched last are looked at cheaply (threads and
+sampled pages; libvirt is not asked), all refiners go over the *kept coarse* decision again, in order, and the executor
+applies the result. So a refiner never sees its own output, and what it does not say again in the next ``refine`` is
+undone.
 
 Controllers stay pure: a refiner is the thin part around one that holds its state, its sensors and its clock readings. A
 refiner that wants to know what was done implements :class:`host_agent.loop.Listener`, too.

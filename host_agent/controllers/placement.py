@@ -130,20 +130,33 @@ class _Sets:
         return tuple({tuple(sorted(near[:size])): None for size in sizes for near in ordered})
 
 
-@dataclass(frozen=True, slots=True)
 class _Placed:
-    """A server that has its place already.
+    """The servers that have their place already, alike ones together: each candidate is compared with all of them."""
 
-    :param kind: its interference class
-    :param l3: L3 domains of its CPUs
-    :param nodes: its home nodes
-    :param shared_vcpus: vCPUs that share CPUs with others
-    """
+    def __init__(self) -> None:
+        self._kinds: Counter[tuple[InterferenceClass, frozenset[int]]] = Counter()
+        self._vcpus: Counter[tuple[int, ...]] = Counter()
 
-    kind: InterferenceClass
-    l3: frozenset[int]
-    nodes: frozenset[int]
-    shared_vcpus: int
+    def add(self, host: _Host, guest: Guest, found: Assignment) -> None:
+        """Take note of a server."""
+        used = frozenset[int]().union(*found.vcpu_cpus.values())
+        self._kinds[_class(guest), host.sets.l3(used)] += 1
+        if guest.workload.floating:
+            self._vcpus[found.nodes] += guest.workload.domain.vcpus
+
+    def penalty(self, kind: InterferenceClass, domains: frozenset[int]) -> int:
+        """How unwelcome a server of this class is to all in these L3 domains."""
+        return sum(
+            servers * penalty(kind, other)
+            for (other, l3), servers in self._kinds.items()
+            if l3 & domains
+        )
+
+    def living(self, nodes: Sequence[int]) -> int:
+        """Count the vCPUs that share the CPUs of these nodes."""
+        return sum(
+            vcpus for homes, vcpus in self._vcpus.items() if not set(homes).isdisjoint(nodes)
+        )
 
 
 def decide(observation: Observation, homes: Homes, settings: PlacementSettings) -> Decision:
@@ -157,12 +170,12 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
     host = _host(observation, managed, settings)
     assignments: list[Assignment] = []
     unplaced: dict[str, tuple[Reason, ...]] = {}
-    placed: list[_Placed] = []
+    placed = _Placed()
     for guest in sorted(managed, key=lambda g: (g.workload.floating, g.uuid not in homes, g.uuid)):
         if not guest.workload.floating:
             found = _dedicated(host, guest)
             assignments.append(found)
-            placed.append(_placed(host, guest, found))
+            placed.add(host, guest, found)
             continue
         if guest.hands_off and guest.uuid not in homes:
             continue  # it is just being started: where its memory is will be known when it runs
@@ -172,7 +185,7 @@ def decide(observation: Observation, homes: Homes, settings: PlacementSettings) 
             unplaced[guest.uuid] = (Reason("no_home", str(error)),)
             continue
         assignments.append(found)
-        placed.append(_placed(host, guest, found))
+        placed.add(host, guest, found)
         host = replace(host, room=_left(host.room, guest, found))
     return Decision(tuple(assignments), unplaced)
 
@@ -273,7 +286,7 @@ def _floating(
     host: _Host,
     guest: Guest,
     home: tuple[int, ...],
-    placed: Sequence[_Placed],
+    placed: _Placed,
 ) -> Assignment:
     domain = guest.workload.domain
     online = host.sets.online
@@ -337,7 +350,7 @@ def _rank(
     nodes: tuple[int, ...],
     *,
     home: tuple[int, ...],
-    placed: Sequence[_Placed],
+    placed: _Placed,
 ) -> _Rank:
     domain = guest.workload.domain
     chosen = frozenset().union(*(cpus_of[node] for node in nodes))
@@ -345,7 +358,6 @@ def _rank(
     resident = guest.resident_mb
     has = sum(resident.get(node, 0.0) for node in nodes)
     domains = host.sets.l3(quiet)
-    living = sum(other.shared_vcpus for other in placed if not other.nodes.isdisjoint(nodes))
     total = sum(resident.values())
     covered = host.room.covers(max(total, 1.0), resident, nodes, nodes == home)
     away = round(1.0 - has / total, 3) if total else 0.0
@@ -357,8 +369,8 @@ def _rank(
         from_gpus=_from_gpus(host.topology, guest, nodes),
         pinned_away=away if domain.immovable else 0.0,
         elsewhere=nodes != home,
-        penalty=sum(penalty(_class(guest), other.kind) for other in placed if other.l3 & domains),
-        load=living / len(chosen),
+        penalty=placed.penalty(_class(guest), domains),
+        load=placed.living(nodes) / len(chosen),
         memory_away=away,
         spread=sum(host.topology.distance(a, b) for a, b in combinations(nodes, 2)),
         numbers=nodes,
@@ -371,16 +383,6 @@ def _from_gpus(topology: HostTopology, guest: Guest, nodes: Sequence[int]) -> in
         min(topology.distance(node, gpu) for node in nodes)
         for gpu in guest.gpus.values()
         if gpu is not None
-    )
-
-
-def _placed(host: _Host, guest: Guest, found: Assignment) -> _Placed:
-    cpus = frozenset[int]().union(*found.vcpu_cpus.values())
-    return _Placed(
-        _class(guest),
-        host.sets.l3(cpus),
-        frozenset(found.nodes),
-        guest.workload.domain.vcpus if guest.workload.floating else 0,
     )
 
 

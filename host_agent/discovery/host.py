@@ -2,14 +2,14 @@
 """This host's complete topology: sysfs, PCI, NVML and resctrl put together."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from host_agent.discovery.nvidia import Links, parse_topo_matrix, read_nvml, with_links
 from host_agent.discovery.pci import read_gpus
 from host_agent.discovery.rdt import read_rdt
-from host_agent.discovery.sysfs import Given, read_topology
+from host_agent.discovery.sysfs import Given, read_topology, with_given
 from host_agent.rdt.resctrl import Resctrl
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
@@ -20,7 +20,7 @@ _NVIDIA: Final = "10de:"
 def discover(
     sys: Path = Path("/sys"),
     resctrl: Resctrl | None = None,
-    given: Given | None = None,
+    given: Callable[[HostTopology], Given] = lambda _seen: Given(),
     gpu_products: Iterable[str] = (),
     gpu_matrix: Path | None = None,
 ) -> HostTopology:
@@ -28,11 +28,12 @@ def discover(
 
     :param sys: root of sysfs
     :param resctrl: the resctrl tree; default the kernel's
-    :param given: what only the operator knows: chassis of sockets, bandwidth of nodes
+    :param given: returns what only the operator knows of a machine: chassis of sockets, bandwidth of nodes
     :param gpu_products: ``vendor:product`` of devices to take as GPUs beside PCI display controllers
     :param gpu_matrix: recorded ``nvidia-smi topo -m``; without one NVML is asked where there are NVIDIA GPUs
     :raises InvalidValueError: a file says something that the kernel never says, named by its path
     """
+    seen = read_topology(sys)
     gpus, edges = read_gpus(sys, gpu_products)
     links: Links = {}
     if gpu_matrix is not None:
@@ -41,7 +42,7 @@ def discover(
     elif any((gpu.product or "").startswith(_NVIDIA) for gpu in gpus):
         links = read_nvml()
     return dataclasses.replace(
-        read_topology(sys, given),
+        with_given(seen, given(seen)),
         gpus=gpus,
         gpu_links=with_links(gpus, edges, links),
         rdt=read_rdt(resctrl or Resctrl()),

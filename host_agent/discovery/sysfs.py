@@ -7,7 +7,7 @@ Sources (Linux Documentation/ABI): ``devices/system/cpu`` (stable/sysfs-devices-
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from host_agent import cpus
@@ -52,31 +52,39 @@ class _Cache:
     size_kb: int
 
 
-def read_topology(sys: Path = Path("/sys"), given: Given | None = None) -> HostTopology:
+def read_topology(sys: Path = Path("/sys")) -> HostTopology:
     """Read the processors and memory of this host; GPUs and RDT are added by others.
 
     :param sys: root of sysfs; tests relocate it
-    :param given: the operator's part
     :raises InvalidValueError: a file says something that the kernel never says, named by its path
     """
-    given = given or Given()
     online = _numbers(sys / "devices/system/cpu/online")
     node_of_cpu, offline = _cpus_by_node(sys, online)
     machine = [_read_cpu(sys, cpu, node_of_cpu.get(cpu, 0)) for cpu in sorted(online)]
     l3_ids = _l3_ids(machine)
     node_ids = sorted({*offline, *node_of_cpu.values()}) or [0]
     return HostTopology(
-        sockets=tuple(
-            Socket(socket, given.chassis.get(socket, 0))
-            for socket in sorted({cpu.socket for cpu in machine})
-        ),
+        sockets=tuple(Socket(socket) for socket in sorted({cpu.socket for cpu in machine})),
         nodes=tuple(
-            _read_node(sys, node, machine, offline.get(node, frozenset()), given)
-            for node in node_ids
+            _read_node(sys, node, machine, offline.get(node, frozenset())) for node in node_ids
         ),
         l3_domains=_l3_domains(machine, l3_ids),
         cores=_cores(machine, l3_ids),
         distances=_distances(sys, node_ids),
+    )
+
+
+def with_given(topology: HostTopology, given: Given) -> HostTopology:
+    """Return the topology with what the operator knows of it."""
+    return replace(
+        topology,
+        sockets=tuple(
+            replace(socket, chassis=given.chassis.get(socket.id, 0)) for socket in topology.sockets
+        ),
+        nodes=tuple(
+            replace(node, bandwidth_mbps=given.bandwidth_mbps.get(node.id))
+            for node in topology.nodes
+        ),
     )
 
 
@@ -162,9 +170,7 @@ def _cores(machine: list[_Cpu], l3_ids: Mapping[frozenset[int], int]) -> tuple[C
     )
 
 
-def _read_node(
-    sys: Path, node: int, machine: list[_Cpu], offline: frozenset[int], given: Given
-) -> NumaNode:
+def _read_node(sys: Path, node: int, machine: list[_Cpu], offline: frozenset[int]) -> NumaNode:
     folder = sys / f"devices/system/node/node{node}"
     sockets = {cpu.socket for cpu in machine if cpu.node == node}
     return NumaNode(
@@ -172,8 +178,7 @@ def _read_node(
         sockets.pop() if len(sockets) == 1 else None,
         _memory_mb(folder / "meminfo"),
         _huge_pages(folder / "hugepages"),
-        given.bandwidth_mbps.get(node),
-        tuple(sorted(offline)),
+        offline_cpus=tuple(sorted(offline)),
     )
 
 

@@ -8,7 +8,7 @@ others from being seen.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,7 @@ class Observer:
         self._seen: dict[str, ListedDomain] = {}
         self._memory: dict[str, _Memory] = {}
         self._warned: dict[str, str] = {}
+        self._last: Observation | None = None
 
     def observe(self, *, full: bool, relist: bool) -> Observation:
         """Look at the host.
@@ -94,14 +95,30 @@ class Observer:
             self._list()
         if full or self._topology is None:
             self._topology = self._discover()
-        guests = tuple(self._guest(workload, full=full) for workload in self._workloads.values())
-        free = {node: self._free_mb(node) for node in self._topology.node_ids}
-        return Observation(self._topology, guests, free)
+        guests = (self._guest(workload, full=full) for workload in self._workloads.values())
+        return self._seen_now(self._topology, tuple(guests))
+
+    def again(self, changed: Collection[str]) -> Observation:
+        """Look again, cheaply, at some servers only; the others are as they were seen last.
+
+        :param changed: their UUIDs
+        """
+        last = self._last or self.observe(full=False, relist=False)
+        guests = (
+            self._guest(guest.workload, full=False) if guest.uuid in changed else guest
+            for guest in last.guests
+        )
+        return self._seen_now(last.topology, tuple(guests))
+
+    def _seen_now(self, topology: HostTopology, guests: tuple[Guest, ...]) -> Observation:
+        free = {node: self._free_mb(node) for node in topology.node_ids}
+        self._last = Observation(topology, guests, free)
+        return self._last
 
     @property
     def has_looked(self) -> bool:
         """The host was seen at least once."""
-        return self._topology is not None
+        return self._last is not None
 
     def forget_memory(self, uuid: str) -> None:
         """Walk the page tables of a server again at the next look: its pages were moved."""

@@ -15,7 +15,7 @@ from host_agent.assignment import Decision, Observation
 from host_agent.conf import MemorySettings, Settings
 from host_agent.loop import Agent, Round
 from host_agent.metrics import Metrics
-from host_agent.privileged.shapes import MoveLimits, MoveReport, Target
+from host_agent.privileged.shapes import MoveLimits, MoveReport, Process, Target
 from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
 from tests.support.fake_host import FakeHost
@@ -162,6 +162,46 @@ def test_between_rounds_a_turn_acts_on_the_kept_coarse_decision_without_asking_l
     assert all(_levels(decision) == [100] for decision in throttler.saw), "never its own output"
     assert bench.level() == 40 + 12
     assert len(bench.rounds) == 3 + 12, "listeners hear of every application"
+
+
+def test_between_rounds_only_servers_that_were_touched_are_looked_at_again(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred looks take longer than a turn may; where nothing was done, nothing has changed by our doing."""
+    throttler = Throttler()
+    bench = make_bench(throttler)
+    moving = bench.host.boot(
+        Server("moving", {**BE_SPECS, "numa_ext:memory_policy": "local"}, shared="0,2,4,6"),
+        {0: 16, 3: 48},
+    )
+    bench.host.move_kb = 1024
+    bench.agent.round(full=True, relist=True)
+    bench.agent.again()  # both had been pinned
+    read = bench.host.process
+    looked: list[str] = []
+
+    def process(uuid: str) -> Process:
+        looked.append(uuid)
+        return read(uuid)
+
+    monkeypatch.setattr(bench.host, "process", process)
+    for _turn in range(2):
+        looked.clear()
+        throttler.level += 1
+        bench.agent.again()
+        assert set(looked) == {moving.uuid}
+        assert bench.level() == throttler.level, "the others are acted on all the same"
+    before, after = (done.observation.get(moving.uuid) for done in bench.rounds[-2:])
+    assert before is not None
+    assert after is not None
+    assert after.memory_shares[0] < before.memory_shares[0], "it was seen how far its pages were"
+    bench.host.move_kb = 1 << 40
+    bench.agent.again()
+    bench.agent.again()
+    looked.clear()
+    bench.agent.again()
+    assert looked == [], "all pages have arrived, and that was seen"
+    assert bench.host.memory_mb(moving) == {3: 64}
 
 
 def test_without_refiners_the_loop_waits_in_one_piece(make_bench: Callable[..., Bench]) -> None:

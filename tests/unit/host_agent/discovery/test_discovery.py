@@ -12,7 +12,7 @@ from host_agent.discovery.capture import capture, restore
 from host_agent.discovery.host import discover
 from host_agent.discovery.pci import read_gpus
 from host_agent.discovery.rdt import rdt_capability
-from host_agent.discovery.sysfs import Given, read_topology
+from host_agent.discovery.sysfs import Given, read_topology, with_given
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import BandwidthControl, BandwidthUnit, CacheControl, Capabilities
@@ -107,7 +107,7 @@ def test_the_lab_host_is_read_as_it_was_built(lab_host):
 
 def test_the_operator_adds_chassis_and_bandwidth(lab_host):
     """F-001-01: the one level of the layout that sysfs does not show."""
-    host = read_topology(lab_host, Given({1: 1}, {0: 9000, 2: 4000}))
+    host = with_given(read_topology(lab_host), Given({1: 1}, {0: 9000, 2: 4000}))
     assert host.chassis_ids == (0, 1)
     assert host.chassis_of_node(3) == 1
     assert [node.bandwidth_mbps for node in host.nodes] == [9000, None, 4000, None]
