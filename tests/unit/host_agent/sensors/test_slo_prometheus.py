@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
@@ -122,14 +123,17 @@ def test_answers_that_stop_are_told_once_and_grow_old(
     found.close()
 
 
-def test_options_are_read_and_a_bad_query_is_named() -> None:
-    conf = agent_conf.load([], default_config_files=[])
-    conf.set_override("prometheus_url", "http://p:9090/", "slo")
-    conf.set_override("prometheus_query", ["lc.web=up", "any=rate(x[5s]) == 1"], "slo")
-    prometheus = read(conf.slo).prometheus
+def test_options_are_read_and_a_bad_query_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+
+    def choices(*queries: str) -> Any:
+        lines = "".join(f"prometheus_query = {query}\n" for query in queries)
+        file.write_text(f"[slo]\nprometheus_url = http://p:9090/\n{lines}")
+        return agent_conf.load([], default_config_files=[str(file)]).slo
+
+    prometheus = read(choices("lc.web=up", "any=rate(x[5s]) == 1")).prometheus
     assert prometheus is not None
     assert prometheus.url == "http://p:9090"
     assert prometheus.query("lc.other", "U", "n") == "rate(x[5s]) == 1"
-    conf.set_override("prometheus_query", ["nonsense"], "slo")
     with pytest.raises(InvalidValueError, match=r"prometheus_query.*nonsense.*FLAVOR=PROMQL"):
-        read(conf.slo)
+        read(choices("nonsense"))
