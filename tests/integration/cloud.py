@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
 
+from numa_lab.cloud_api import CloudApi  # noqa: E402
 from numa_lab.emulated import EmulatedHost  # noqa: E402
 from numa_lab.lab import Lab  # noqa: E402
 from numa_lab.settings import Settings  # noqa: E402
@@ -239,6 +240,28 @@ class Cloud:
         server = self.settled(self.create(flavor, *options, image=image))
         assert server.status == "ACTIVE", f"{flavor}: {server.fault}"
         return server
+
+    def restart_compute(self, host: Host) -> None:
+        """Restart a host's nova-compute and wait until it works again.
+
+        While it starts it sets servers that are being built there to ERROR.
+        """
+        since = time.time()
+        host.emulated.service("nova-compute").restart()
+        api = CloudApi(self.settings)
+        eventually(
+            f"nova-compute on {host.name} has reported",
+            lambda: api.has_reported("nova-compute", host.name, since + 1),
+            300,
+            2,
+        )
+
+    def empty(self) -> None:
+        """Delete all servers, those of the show, too, and wait until the hosts are without domains."""
+        listed = json.loads(self.openstack("server", "list", "--all-projects", "-f", "json").stdout)
+        self.delete([row["ID"] for row in listed])
+        for host in self.hosts.values():
+            eventually(f"{host.name} is empty", lambda h=host: not h.read_back()["domains"])
 
     def delete(self, servers: Sequence[str]) -> None:
         """Delete servers and wait until nova has forgotten them."""

@@ -10,8 +10,10 @@ from tests.integration.cloud import Cloud, Host
 
 @pytest.fixture(scope="session")
 def running_cloud() -> Cloud:
-    """The lab of this checkout."""
-    return Cloud.connect()
+    """The lab of this checkout, without servers: these stories are about free GPUs, cores and L3 domains."""
+    found = Cloud.connect()
+    found.empty()
+    return found
 
 
 @pytest.fixture

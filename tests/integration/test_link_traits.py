@@ -40,20 +40,19 @@ def of_us(found: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def told(h1: Host) -> Iterator[Callable[[list[str]], None]]:
+def told(running_cloud: Cloud, h1: Host) -> Iterator[Callable[[list[str]], None]]:
     """Replaces the ``device_spec`` lines of h1 and restarts its nova-compute; the old ones come back at the end."""
     file = h1.emulated.nova_conf
     before = file.read_text()
-    nova = h1.emulated.service("nova-compute")
 
     def tell(lines: list[str]) -> None:
         others = re.sub(r"^device_spec = .*\n", "", before, flags=re.MULTILINE)
         file.write_text(others.replace("[pci]\n", "[pci]\n" + "\n".join(lines) + "\n", 1))
-        nova.restart()
+        running_cloud.restart_compute(h1)
 
     yield tell
     file.write_text(before)
-    nova.restart()
+    running_cloud.restart_compute(h1)
 
 
 def test_they_survive_restarts_and_periodic_updates_of_nova_compute(
@@ -73,7 +72,7 @@ def test_they_survive_restarts_and_periodic_updates_of_nova_compute(
 
     told(lines)
     eventually("nova's providers carry our traits", there, 300, 5)
-    h1.emulated.service("nova-compute").restart()
+    cloud.restart_compute(h1)
     updates = (
         "grep -c 'Placement PCI resource view' " + str(h1.emulated.config.log) + "/nova-compute.log"
     )
