@@ -6,6 +6,7 @@ their own and never keep the controller waiting. An answer covers the whole rang
 action that is younger than the range: then the latency is unknown, as it is when answers stop.
 """
 
+import http.client
 import json
 import logging
 import math
@@ -25,6 +26,9 @@ LOG = logging.getLogger(__name__)
 
 _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "'": r"\'", "\n": r"\n"})
+"""Within the quotes of PromQL: a server's name is its tenant's to choose, and shall ask for nobody else's latency."""
+
 EVERY_FLAVOR: Final = "any"
 
 
@@ -33,7 +37,7 @@ class PrometheusSettings:
     """Where and what to ask.
 
     :param url: of the server, without ``/api/v1/query``
-    :param queries: flavor name, or ``any`` -> PromQL with ``$uuid`` and ``$name``
+    :param queries: flavor name, or ``any`` -> PromQL with ``$uuid`` and, within quotes, ``$name``
     :param window_s: time range that the queries look back
     :param interval_s: between two queries of one server
     :param timeout_s: for one query
@@ -48,7 +52,9 @@ class PrometheusSettings:
     def query(self, flavor: str, uuid: str, name: str) -> str | None:
         """Return the PromQL for a server, None when its flavor has none."""
         text = self.queries.get(flavor) or self.queries.get(EVERY_FLAVOR)
-        return None if text is None else string.Template(text).safe_substitute(uuid=uuid, name=name)
+        if text is None:
+            return None
+        return string.Template(text).safe_substitute(uuid=uuid, name=name.translate(_ESCAPES))
 
 
 def ask(settings: PrometheusSettings, query: str) -> float | None:
@@ -66,7 +72,7 @@ def ask(settings: PrometheusSettings, query: str) -> float | None:
         if len(result) > 1:
             raise OSError(f"the query {query!r} returns {len(result)} series instead of one")
         return float(result[0]["value"][1]) if result else None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, http.client.HTTPException) as error:
         raise OSError(f"{settings.url} does not answer as Prometheus does: {error!r}") from error
 
 
@@ -151,4 +157,7 @@ class PrometheusFeeds:
 
     def _run(self) -> None:
         while not self._stop.wait(self._settings.interval_s):
-            self.ask_all()
+            try:
+                self.ask_all()
+            except Exception:  # the outermost guard: logged, and the next round comes
+                LOG.exception("asking Prometheus failed")

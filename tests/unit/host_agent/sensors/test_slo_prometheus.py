@@ -2,6 +2,7 @@
 """Latencies from a Prometheus server: a real HTTP server answers as Prometheus does, or does not."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -121,6 +122,57 @@ def test_answers_that_stop_are_told_once_and_grow_old(
     assert caplog.text.count("unknown") == 1
     assert ask(PrometheusSettings(prometheus.url), "x") == pytest.approx(0.0007)
     found.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"rubbish\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", b""]
+)
+def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
+    """Its errors are of http.client's own kind; they once ended the thread for good."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked = threading.Semaphore(0)
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _address = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+                asked.release()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(OSError):
+            ask(PrometheusSettings(url), "x")
+        found = PrometheusFeeds(PrometheusSettings(url, {"any": "x"}, interval_s=0.01), LEAST)
+        found.serve([("U1", "whatever", "x")])
+        assert asked.acquire(timeout=30)
+        assert asked.acquire(timeout=30)
+        found.close()
+
+
+def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> None:
+    asked = threading.Semaphore(0)
+
+    def fetch(_settings: PrometheusSettings, _query: str) -> float:
+        asked.release()
+        raise RuntimeError("of an unknown kind")
+
+    settings = PrometheusSettings("http://p", {"any": "x"}, interval_s=0.01)
+    found = PrometheusFeeds(settings, LEAST, fetch)
+    found.serve([("U1", "whatever", "x")])
+    for _ in range(2):
+        assert asked.acquire(timeout=30)
+    found.close()
+
+
+def test_a_name_stays_within_its_quotes() -> None:
+    """A tenant who calls a server so must not have another's latency read for it."""
+    settings = PrometheusSettings("http://p", {"any": 'p99{vm="$name"}'})
+    assert (
+        settings.query("f", "U", 'a"} or vector(0) #\\\n')
+        == r"""p99{vm="a\"} or vector(0) #\\\n"}"""
+    )
 
 
 def test_options_are_read_and_a_bad_query_is_named(tmp_path: Path) -> None:
