@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
@@ -22,6 +22,8 @@ from host_agent.hostmodel.resctrl_threads import ProcThreads, cpu_time_demand
 # mfusepy prefers libfuse 2 where both are installed; its struct layouts are checked against 3 here.
 os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
 import mfusepy
+
+FAULT: Final = "user.fault"  # extended attribute of a group's folder: what its counters read instead of numbers
 
 
 class ResctrlTree(mfusepy.Operations):  # type: ignore[misc]
@@ -82,6 +84,18 @@ class ResctrlTree(mfusepy.Operations):  # type: ignore[misc]
     def release(self, path: str, fi: Any) -> int:
         """Forget what was read."""
         self._texts.pop(fi.fh, None)
+        return 0
+
+    def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
+        """Make the counters of a group unreadable: attribute :data:`FAULT` of its folder, "" heals them."""
+        if name != FAULT:
+            raise mfusepy.FuseOSError(errno.EOPNOTSUPP)
+        before, monitors, last = path.strip("/").rpartition("mon_groups/")
+        group, monitor = (before.rstrip("/"), last) if monitors else (last, "")
+        try:
+            self._model.set_fault(group, monitor, value.decode())
+        except KeyError as error:
+            raise mfusepy.FuseOSError(errno.ENOENT) from error
         return 0
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:

@@ -132,13 +132,17 @@ def _move(
 
 
 def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+    """Write bandwidth levels of groups on this host; see :func:`set_levels`."""
+    return set_levels(tree(paths), levels)
+
+
+def set_levels(resctrl: Resctrl, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
     """Write bandwidth levels of groups and nothing else: the short way of a control loop.
 
     Only what differs is written, and read back. No group is made and no thread moved: that is :func:`partition`'s.
 
     :returns: one sentence per entry about what went wrong, "" where nothing did
     """
-    resctrl = tree(paths)
     try:
         with resctrl.lock():
             control = resctrl.bandwidth()

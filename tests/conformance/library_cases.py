@@ -12,6 +12,8 @@ from host_agent.controllers.rdt_partition import (
     plan,
     vm_monitor,
 )
+from host_agent.privileged.partitions import set_levels
+from host_agent.privileged.shapes import GroupLevel
 from host_agent.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
 from host_agent.rdt.executor import DryRun, Executor
 from host_agent.rdt.files import ResctrlFiles
@@ -432,6 +434,31 @@ def bandwidth_is_released_and_nothing_else(bench: Bench) -> None:
     expect(bench.executor.release_bandwidth(), (), "the second time")
 
 
+def a_level_takes_the_short_way(bench: Bench) -> None:
+    """The short way writes the level of one domain of our group, and nothing else; each group answers for itself."""
+    bandwidth = bench.capabilities.bandwidth
+    group, domain = GROUP_PREFIX + "a", bench.domains[0]
+    bench.resctrl.create_group(group)
+    if bandwidth is None:
+        (sentence,) = set_levels(bench.resctrl, [GroupLevel(group, ((domain, 50),))])
+        expect("not allocated" in sentence, True, sentence)
+        return
+    step, before = bandwidth.bandwidth_gran, bench.dump()
+    level = bandwidth.min_bandwidth + 2 * step
+    between = GroupLevel(group, ((domain, level - step + 1),))
+    expect(set_levels(bench.resctrl, [between]), ("",), "problems of a level between two")
+    values = bench.values(group, "MB")
+    expect(values[domain], level, "the higher of the two")
+    others = {values[other] for other in bench.domains[1:]}
+    expect(others <= {bandwidth.max_bandwidth}, True, f"other domains have {others}")
+    changed = {file for file, text in bench.dump().items() if before[file] != text}
+    expect(changed, {file for file in before if file == f"{group}/schemata"}, "files")
+    gone = GroupLevel(GROUP_PREFIX + "gone", ((domain, level),))
+    lost, kept = set_levels(bench.resctrl, [gone, between])
+    expect("gone" in lost, True, lost)
+    expect(kept, "", "our group")
+
+
 def an_illegal_plan_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
     found = _plan(bench, _lc(bench, _LC_1, 4))
@@ -529,5 +556,6 @@ CASES: tuple[Case, ...] = (
     a_stranger_that_takes_all_classes_hurts_nobody_who_has_one,
     threads_that_die_while_being_moved_are_no_trouble,
     bandwidth_is_released_and_nothing_else,
+    a_level_takes_the_short_way,
     an_illegal_plan_writes_nothing,
 )
