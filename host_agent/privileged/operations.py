@@ -12,7 +12,14 @@ from typing import Final
 
 from host_agent import cpus
 from host_agent.paths import HostPaths
-from host_agent.privileged import guest_ram, page_mover, partitions, processes, vcpu_quota
+from host_agent.privileged import (
+    guest_ram,
+    open_files,
+    page_mover,
+    partitions,
+    processes,
+    vcpu_quota,
+)
 from host_agent.privileged.guard import Guard
 from host_agent.privileged.perf import Counters
 from host_agent.privileged.shapes import (
@@ -35,6 +42,7 @@ from host_agent.privileged.syscalls import PAGE, Syscalls
 LOG = logging.getLogger(__name__)
 
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
+_COUNTERS_PART: Final = 2  # this part of all open files is for counters, the rest for all others
 _SERVERS_MAX: Final = 1024  # whose samples are remembered; 4 KiB each
 
 
@@ -50,7 +58,7 @@ class HostOperations:
         self._kernel = kernel or Syscalls()
         self._pid_files: dict[str, Path] = {}
         self._sweeps: dict[str, page_mover.Sweep] = {}
-        self._counters = Counters(paths.proc)
+        self._counters = Counters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._guard: Guard | None = None
 
     def process(self, uuid: str) -> Process:

@@ -5,6 +5,9 @@ A group holds cycles, instructions, last-level-cache misses and stalled cycles, 
 the kernel tells how long the group was on and how long it really counted (multiplexing). A descriptor follows its
 thread from CPU to CPU and is safe to read for ever: a thread id that is used again belongs to another descriptor.
 
+Descriptors are scarce, and without any left nothing works in the process. So counters have a budget, which servers get
+as a whole or not at all; where files run out all the same, some are closed and the budget stays at what is left.
+
 KVM vCPUs count the guest only (``exclude_host``). A TCG vCPU *is* user code of the host, translated: there the host's
 user space is counted, and IPC and stalls are those of the translation.
 
@@ -32,7 +35,10 @@ _EXCLUDE_HV: Final = 1 << 6
 _EXCLUDE_HOST: Final = 1 << 19
 _FLAG_FD_CLOEXEC: Final = 8
 _WORD: Final = 8
-_ABSENT: Final = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)
+_ABSENT: Final = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
+_GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.privileged.pmu.events
+_KEPT: Final = 0.75  # part of the groups that stays open when files run out
 
 
 class Kernel(Protocol):
@@ -52,15 +58,18 @@ class PerfEvents:
     """The kernel; tests put a model of it in its place."""
 
     def __init__(self) -> None:
-        self._number = _NUMBERS[platform.machine()]
+        self._number = _NUMBERS.get(platform.machine())
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
         """Open a counter.
 
         :param group: descriptor of the group's leader, -1 to open a leader
-        :raises OSError: ENOENT where the CPU has no such counter, EACCES without CAP_PERFMON, ESRCH
+        :raises OSError: ENOENT where the CPU has no such counter, EACCES without CAP_PERFMON, ESRCH, ENOSYS on a
+            machine whose number of the system call is not known, EMFILE
         """
+        if self._number is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         flags = _EXCLUDE_HOST if guest_only else _EXCLUDE_KERNEL | _EXCLUDE_HV
         attributes = ctypes.create_string_buffer(_ATTR_SIZE)
         struct.pack_into(
@@ -118,10 +127,12 @@ class Counters:
     """All open groups.
 
     :param proc: the proc file system, for the CPU's model
+    :param descriptors_max: descriptors that all groups together may hold
     :param kernel: perf_event_open and read
     """
 
     proc: Path
+    descriptors_max: int
     kernel: Kernel = field(default_factory=PerfEvents)
     _groups: dict[tuple[str, int], _Group] = field(default_factory=dict)
     _events: Mapping[str, Event] | None = None
@@ -148,15 +159,44 @@ class Counters:
         self, keys: Collection[tuple[str, int]], threads: VcpuThreads, problems: list[str]
     ) -> None:
         for uuid in sorted({uuid for uuid, _ in keys}):
+            tids = sorted(tid for server, tid in keys if server == uuid)
+            if self._held() + len(tids) * _GROUP_DESCRIPTORS > self.descriptors_max:
+                problems.append(self._scarce())
+                continue
             ours = threads(uuid)
-            for tid in sorted(tid for server, tid in keys if server == uuid and tid in ours):
+            for tid in tids:
+                if tid not in ours:
+                    continue
                 try:
                     self._groups[uuid, tid] = self._open(tid, guest_only=ours[tid])
                 except OSError as error:
+                    if error.errno in _NO_FILES:
+                        self._make_room()
+                        problems.append(self._scarce())
+                        return
                     problems.append(_sentence(error))
                     if error.errno in _ABSENT:
                         self._absent = problems[-1]
                         return
+
+    def _held(self) -> int:
+        return len(self._groups) * _GROUP_DESCRIPTORS
+
+    def _scarce(self) -> str:
+        most = self.descriptors_max // _GROUP_DESCRIPTORS
+        return (
+            f"open files suffice for counters of {most} vCPUs only (see LimitNOFILE of the service)"
+        )
+
+    def _make_room(self) -> None:
+        """Close the groups of some servers, for the rest of the process, and open no more than stay."""
+        keys = sorted(self._groups)
+        if keys:
+            first = keys[int(len(keys) * _KEPT)][0]
+            for key in keys:
+                if key[0] >= first:
+                    self._close(key)
+        self.descriptors_max = self._held()
 
     def _open(self, tid: int, *, guest_only: bool) -> _Group:
         if self._events is None:
@@ -202,6 +242,8 @@ class Counters:
 
 
 def _sentence(error: OSError) -> str:
+    if error.errno == errno.ENOSYS:
+        return f"hardware performance counters are not known on {platform.machine()}"
     if error.errno in _ABSENT:
         return "this machine has no hardware performance counters (perf_event_open: no such event)"
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -12,6 +12,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+from placement_traits.errors import CapabilityMissingError
+
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 MPOL_MF_MOVE: Final = 2
 MPOL_MF_MOVE_ALL: Final = 4
@@ -23,7 +25,7 @@ class Syscalls:
     """The kernel; tests put a model of it in its place."""
 
     def __init__(self) -> None:
-        self._number = _NUMBERS[platform.machine()]
+        self._number = _NUMBERS.get(platform.machine())
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
@@ -31,6 +33,7 @@ class Syscalls:
 
         :param addresses: ``array('Q')`` of page addresses
         :raises OSError: ESRCH, EPERM
+        :raises CapabilityMissingError: the system call's number is not known on this machine
         """
         status = array("i", bytes(4 * len(addresses)))
         self._call(pid, addresses, None, status, 0)
@@ -40,6 +43,7 @@ class Syscalls:
         """Move each page to its node; return how many were not moved.
 
         :raises OSError: EACCES when a node is outside the process's cpuset, ESRCH, EPERM, ENODEV
+        :raises CapabilityMissingError: the system call's number is not known on this machine
         """
         wanted = array("i", nodes)
         status = array("i", bytes(4 * len(addresses)))
@@ -53,6 +57,8 @@ class Syscalls:
         status: "array[int]",
         flags: int,
     ) -> int:
+        if self._number is None:
+            raise CapabilityMissingError(f"move_pages is not known on {platform.machine()}")
         result = self._libc.syscall(
             self._number,
             ctypes.c_int(pid),

@@ -3,14 +3,20 @@
 
 import errno
 import os
+import platform
+import resource
 import threading
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from host_agent.privileged.open_files import raise_limit
 from host_agent.privileged.perf import Counters, PerfEvents
 from host_agent.privileged.pmu import Event, events
+from host_agent.privileged.syscalls import Syscalls
+from placement_traits.errors import CapabilityMissingError
 
 SKYLAKE = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
 ZEN3 = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n"
@@ -28,6 +34,7 @@ class FakeKernel:
     open_groups: dict[int, list[int]] = field(default_factory=dict)
     opened: list[tuple[int, int, bool]] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
+    files_max: int = 4000
     _next: int = 10
 
     def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
@@ -35,6 +42,8 @@ class FakeKernel:
             raise OSError(self.refuses, os.strerror(self.refuses))
         if event.config in self.lacks:
             raise OSError(errno.ENOENT, "no such event")
+        if sum(map(len, self.open_groups.values())) >= self.files_max:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._next += 1
         self.opened.append((tid, event.config, guest_only))
         self.open_groups.setdefault(group if group >= 0 else self._next, []).append(self._next)
@@ -59,7 +68,7 @@ def kernel() -> FakeKernel:
 @pytest.fixture
 def counters(tmp_path: Path, kernel: FakeKernel) -> Counters:
     (tmp_path / "cpuinfo").write_text(SKYLAKE)
-    return Counters(tmp_path, kernel)
+    return Counters(tmp_path, 4000, kernel)
 
 
 def test_each_thread_has_one_group_that_counts_over_the_same_time(
@@ -122,6 +131,56 @@ def test_a_broken_counter_is_opened_again(counters: Counters, kernel: FakeKernel
     assert "cannot be read" in counters.count({"a": [7]}, lambda _uuid: {7: True}).problem
     kernel.broken = set()
     assert len(counters.count({"a": [7]}, lambda _uuid: {7: True}).counts) == 1
+
+
+def test_counters_keep_within_their_budget_by_whole_servers(
+    tmp_path: Path, kernel: FakeKernel
+) -> None:
+    (tmp_path / "cpuinfo").write_text(SKYLAKE)
+    counters = Counters(tmp_path, 12, kernel)
+    for _look in range(2):
+        report = counters.count(
+            {"a": [1, 2], "b": [3, 4], "c": [5]}, lambda _uuid: dict.fromkeys(range(1, 6), True)
+        )
+        assert [(one.uuid, one.tid) for one in report.counts] == [("a", 1), ("a", 2), ("c", 5)]
+        assert report.problem.startswith("open files suffice for counters of 3 vCPUs only")
+
+
+def test_where_files_run_out_counters_give_some_back(
+    counters: Counters, kernel: FakeKernel
+) -> None:
+    """Without, nothing else in the process could open a file any more."""
+    wanted = {uuid: [number] for number, uuid in enumerate("abcdefgh")}
+    kernel.files_max = 17  # four groups, and one file more
+    problems = set()
+    for _look in range(3):
+        report = counters.count(wanted, lambda _uuid: dict.fromkeys(range(8), True))
+        problems.add(report.problem)
+        assert [count.uuid for count in report.counts] == ["a", "b", "c"]
+        assert sum(map(len, kernel.open_groups.values())) == 12
+    assert len(problems) == 1, "said once"
+
+
+def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+    try:
+        assert raise_limit() == before[1]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_machine_whose_system_calls_are_not_known_lacks_them_and_all_else_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(OTHER)
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
+    counters = Counters(tmp_path, 4000, PerfEvents())
+    problem = counters.count({"a": [1]}, lambda _uuid: {1: True}).problem
+    assert problem == "hardware performance counters are not known on s390x"
+    with pytest.raises(CapabilityMissingError, match="move_pages is not known on s390x"):
+        Syscalls().locate(os.getpid(), array("Q", [4096]))
 
 
 @pytest.mark.parametrize(
