@@ -4,7 +4,6 @@
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from host_agent.calibration_file import CalibrationFile
 from host_agent.controllers.throttle import mba_levels, quota_levels
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given
+from host_agent.errands import Errands
 from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import FileJournal, Journal, PrintedJournal
@@ -149,7 +149,6 @@ def build_qos(
     paths, settings = agent_conf.paths(conf), agent_conf.settings(conf)
     slo = settings.slo
     resctrl = tree(paths)
-    workers = ThreadPoolExecutor(1, "slo-errands")
 
     def levels(topology: HostTopology) -> tuple[int, ...]:
         if topology.rdt and topology.rdt.mba:
@@ -174,10 +173,12 @@ def build_qos(
         QosHost(privileged.throttle, BandwidthReader(resctrl).servers, levels, source.wake, count),
         QosStore(paths.slo, metrics.lost),
         journal,
-        ports=SloPorts(source.attach, journal, workers, source.wake) if slo.channel else None,
+        ports=SloPorts(source.attach, journal, Errands("slo-ports"), source.wake)
+        if slo.channel
+        else None,
         count=metrics.count,
         escalate=Escalation(
-            workers,
+            Errands("slo-escalation"),
             journal,
             host,
             notify=bus(conf, slo.notify_url, host) if slo.notify_url else None,

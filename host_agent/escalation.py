@@ -9,12 +9,12 @@ the operator has turned it on, as a live migration of the server that the propos
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from typing import Any, Final
 
 from oslo_config import cfg
 
 from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.errands import Errands
 from host_agent.journal import Entry, Journal, Result
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError
@@ -25,6 +25,7 @@ EVENT: Final = "numa_ext.slo.cannot_fix"
 PAUSE_S: Final = 600.0
 _MICROVERSION: Final = "compute 2.30"
 _ACCEPTED: Final = 202
+_RETRIES: Final = 2
 
 Notify = Callable[[Mapping[str, Any]], None]
 Migrate = Callable[[str], None]
@@ -33,7 +34,7 @@ Migrate = Callable[[str], None]
 class Escalation:
     """Sends proposals, off the caller's thread.
 
-    :param workers: runs what may take long
+    :param errands: runs what may take long; of its own, for a message bus may be down for hours
     :param journal: told about each live migration that was asked for
     :param host: name of this host
     :param notify: sends one notification; None sends none
@@ -42,7 +43,7 @@ class Escalation:
 
     def __init__(
         self,
-        workers: Executor,
+        errands: Errands,
         journal: Journal,
         host: str,
         *,
@@ -50,7 +51,7 @@ class Escalation:
         migrate: Migrate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workers, self._journal, self._host = workers, journal, host
+        self._errands, self._journal, self._host = errands, journal, host
         self._notify, self._migrate, self._clock = notify, migrate, clock
         self._next_s = 0.0
 
@@ -67,11 +68,11 @@ class Escalation:
             "reasons": [str(reason) for reason in event.reasons],
         }
         if self._notify is not None:
-            self._workers.submit(self._send, self._notify, payload)
+            self._errands.submit(self._send, self._notify, payload)
         if self._migrate is not None and event.leave and self._clock() >= self._next_s:
             self._next_s = self._clock() + PAUSE_S
             uuid = event.leave[0]
-            self._workers.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
+            self._errands.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
 
     def _send(self, notify: Notify, payload: Mapping[str, Any]) -> None:
         try:
@@ -111,6 +112,7 @@ def bus(conf: cfg.ConfigOpts, url: str, host: str) -> Notify:
         publisher_id=f"numa-host-agent.{host}",
         driver="messagingv2",
         topics=["notifications"],
+        retry=_RETRIES,  # by default it tries for ever, and what it would say grows old
     )
 
     def send(payload: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ OPTIONS: Final[list[cfg.Opt]] = [
         "prometheus_query",
         default=[],
         help="FLAVOR=PROMQL, or any=PROMQL for all others; may be given several times. The query returns one number, "
-        "the 99th percentile in seconds. $uuid and $name stand for the server; tenants choose names, so keep $name within "
+        "the 99th percentile in seconds. $uuid and $name stand for the server. Tenants choose names: keep $name within "
         "double quotes (it is escaped for them) and behind = rather than =~.",
     ),
     cfg.FloatOpt(

@@ -9,9 +9,9 @@ plugged: it has to be there from the start (image property ``hw_qemu_guest_agent
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 from typing import Final
 
+from host_agent.errands import Errands
 from host_agent.journal import Entry, Journal, Result
 from host_agent.qos_view import PORT, Lc
 from placement_traits.errors import NumaExtError
@@ -33,7 +33,7 @@ class SloPorts:
 
     :param attach: plugs a device into a running domain: (UUID, XML)
     :param journal: told about each port, and once about each server that can have none
-    :param workers: runs what may take long
+    :param errands: runs what may take long
     :param plugged: called after a port was plugged in: the domain has to be read again
     """
 
@@ -41,13 +41,13 @@ class SloPorts:
         self,
         attach: Callable[[str, str], None],
         journal: Journal,
-        workers: Executor,
+        errands: Errands,
         plugged: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._attach = attach
         self._journal = journal
-        self._workers = workers
+        self._errands = errands
         self._plugged = plugged
         self._clock = clock
         self._tried: dict[str, float] = {}
@@ -65,7 +65,7 @@ class SloPorts:
                 self._tell(lc, _NO_CONTROLLER)
             elif self._clock() >= self._tried.get(uuid, 0.0):
                 self._tried[uuid] = self._clock() + _RETRY_S
-                self._workers.submit(self._plug, lc)
+                self._errands.submit(self._plug, lc)
 
     def _plug(self, lc: Lc) -> None:
         try:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """F-004-38: a violation that nothing on the host fixes goes to a higher layer, and to nova where that is allowed."""
 
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from oslo_config import cfg
 
 from host_agent.controllers.balm_shapes import CannotFixSloViolation
-from host_agent.escalation import PAUSE_S, Escalation, nova
+from host_agent.errands import Errands
+from host_agent.escalation import PAUSE_S, Escalation, bus, nova
 from host_agent.journal import Entry
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import CapabilityMissingError
@@ -110,3 +115,48 @@ def test_by_default_nothing_leaves_the_host() -> None:
 def test_a_refusal_names_the_status() -> None:
     with pytest.raises(CapabilityMissingError, match="403"):
         nova(Compute(403))("B")
+
+
+def test_a_bus_that_is_down_is_given_up() -> None:
+    """By default oslo.messaging tries for ever, and the thread never sent anything again."""
+    pytest.importorskip("oslo_messaging")
+    send = bus(cfg.ConfigOpts(), "rabbit://nobody:x@127.0.0.1:1/", "compute1")
+    thread = threading.Thread(target=send, args=({"host": "compute1"},), daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive()
+
+
+def test_an_errand_that_never_ends_does_not_hold_up_the_end_of_the_process() -> None:
+    code = (
+        "import threading; from host_agent.errands import Errands; begun = threading.Event(); "
+        "Errands('e').submit(lambda: (begun.set(), threading.Event().wait())); begun.wait()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_an_errand_that_fails_is_logged_and_the_next_one_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done = threading.Event()
+
+    def fail() -> None:
+        raise AttributeError("None has no isAlive")
+
+    errands = Errands("test")
+    errands.submit(fail)
+    errands.submit(done.set)
+    assert done.wait(30)
+    assert "None has no isAlive" in caplog.text
+
+
+def test_errands_that_cannot_wait_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    begun, end, done = threading.Event(), threading.Event(), threading.Event()
+    errands = Errands("test", most=1)
+    errands.submit(lambda: (begun.set(), end.wait()))
+    assert begun.wait(30)
+    errands.submit(done.set)
+    errands.submit(pytest.fail)
+    assert "left out" in caplog.text
+    end.set()
+    assert done.wait(30)
