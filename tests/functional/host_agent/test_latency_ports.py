@@ -2,6 +2,7 @@
 """Latency ports on a real libvirt with real QEMU: plugged in, read, plugged in again, and what that leads to."""
 
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from host_agent.hostmodel.resctrl_fuse import FAULT
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
@@ -120,9 +122,19 @@ class Reporter:
         self._listener.close()
 
 
+def break_counters(host: ComputeHost, group: str, fault: str) -> set[str]:
+    """Let no counter of a group be read any more; return what they say instead."""
+    folder = host.resctrl / group
+    for place in (folder, *(folder / "mon_groups").iterdir()):
+        os.setxattr(place, FAULT, fault.encode())
+    return {file.read_text().strip() for file in folder.glob("**/mbm_*_bytes")}
+
+
+@pytest.mark.parametrize("fault", ["", "Unavailable", "Error"])
 def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
-    empty_host: ComputeHost, tmp_path: Path
+    empty_host: ComputeHost, tmp_path: Path, fault: str
 ) -> None:
+    """Whether the counters of the best-effort server can be read or not: unknown traffic is no reason to spare it."""
     host = empty_host
     path = tmp_path / "port"
     device = (
@@ -142,6 +154,8 @@ def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
 
     try:
         wait_for(lambda: level() == "50", "the fixed level")
+        if fault:
+            assert break_counters(host, group, fault) == {fault}
         for _ in range(20):
             reporter.report(900)
         wait_for(lambda: _reporting(reporter, 2000, level() == "10"), "the throttle")
@@ -149,6 +163,10 @@ def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
         assert {entry["server"] for entry in journal(host, "violated")} == {lc.uuid}
         acted_on = {entry["server"] for entry in journal(host, "balm") if "server" in entry}
         assert acted_on == {be.uuid}
+        said = [line for entry in journal(host, "balm") for line in entry["reasons"]]
+        unknown = f"traffic_mbps_{be.uuid}=unknown"
+        assert any(unknown in line for line in said) or not fault
+        assert process.poll() is None
         host_row = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
         assert host_row[lc.uuid]["slo"]["colour"] in {"green", "grey"}
     finally:
