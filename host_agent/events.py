@@ -8,6 +8,7 @@ next resync and nothing else. libvirt is imported on first use: it takes long to
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -55,7 +56,7 @@ class DomainSource(Protocol):
 
 
 class LibvirtSource:
-    """A connection to libvirtd that is opened again whenever it was lost.
+    """A connection to libvirtd that is opened again whenever it was lost; any thread may use it.
 
     :param uri: connection URI
     """
@@ -63,6 +64,7 @@ class LibvirtSource:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._connection: Any = None
+        self._opening = threading.Lock()
         self._changed = threading.Event()
         self._loop: threading.Thread | None = None
 
@@ -71,21 +73,22 @@ class LibvirtSource:
 
         :raises ServiceUnavailableError: libvirt does not answer
         """
-        with _translated(self):
-            return str(self._connected().getHostname())
+        with self._using() as connection:
+            return str(connection.getHostname())
 
     def domains(self) -> tuple[ListedDomain, ...]:
         """List all active domains with their live XML.
 
         :raises ServiceUnavailableError: libvirt does not answer
         """
-        with _translated(self):
-            return tuple(self._listed())
+        with self._using() as connection:
+            return tuple(self._listed(connection))
 
-    def _listed(self) -> Iterator[ListedDomain]:
+    @staticmethod
+    def _listed(connection: Any) -> Iterator[ListedDomain]:
         import libvirt
 
-        for domain in self._connected().listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+        for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
             try:
                 state = domain.state()[0]
                 yield ListedDomain(domain.UUIDString(), domain.XMLDesc(), _activity(state))
@@ -100,9 +103,9 @@ class LibvirtSource:
         """
         import libvirt
 
-        with _translated(self):
+        with self._using() as connection:
             try:
-                job = self._connected().lookupByUUIDString(uuid).jobInfo()
+                job = connection.lookupByUUIDString(uuid).jobInfo()
             except libvirt.libvirtError as error:
                 if error.get_error_code() in (
                     libvirt.VIR_ERR_NO_DOMAIN,
@@ -117,16 +120,16 @@ class LibvirtSource:
 
         :param device: XML
         :raises ServiceUnavailableError: libvirt does not answer
-        :raises CapabilityMissingError: libvirt refuses
+        :raises CapabilityMissingError: libvirt refuses, or the domain has gone
         """
         import libvirt
 
-        with _translated(self):
-            domain = self._connected().lookupByUUIDString(uuid)
+        with self._using() as connection:
             try:
+                domain = connection.lookupByUUIDString(uuid)
                 domain.attachDeviceFlags(device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
             except libvirt.libvirtError as error:
-                if not self._connection.isAlive():
+                if not connection.isAlive():
                     raise
                 raise CapabilityMissingError(f"libvirt plugs nothing in: {error}") from error
 
@@ -137,8 +140,8 @@ class LibvirtSource:
         """
         import libvirt
 
-        with _translated(self):
-            found = self._connected().getAllDomainStats(
+        with self._using() as connection:
+            found = connection.getAllDomainStats(
                 libvirt.VIR_DOMAIN_STATS_PERF, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
             )
             return {
@@ -162,20 +165,39 @@ class LibvirtSource:
 
     def close(self) -> None:
         """Close the connection."""
+        with self._opening:
+            self._close()
+
+    def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             _quietly(connection.close)
 
-    def lost(self) -> None:
-        """Forget a broken connection; the next call opens a new one."""
-        self.close()
+    @contextmanager
+    def _using(self) -> Iterator[Any]:
+        """Lend the connection; turn libvirt's errors into ours, and let the next call open a new one.
+
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        import libvirt
+
+        connection = None
+        try:
+            with self._opening:
+                connection = self._connected()
+            yield connection
+        except libvirt.libvirtError as error:
+            with self._opening:
+                if connection is self._connection:  # another thread may have opened a new one since
+                    self._close()
+            raise ServiceUnavailableError(f"libvirt does not answer: {error}") from error
 
     def _connected(self) -> Any:
         import libvirt
 
         if self._connection is not None and self._connection.isAlive():
             return self._connection
-        self.close()
+        self._close()
         self._start_loop()
         connection = libvirt.open(self._uri)
         try:
@@ -226,27 +248,6 @@ def _quietly(action: Callable[[], object]) -> None:
         action()
     except libvirt.libvirtError as error:
         LOG.debug("closing the libvirt connection: %s", error)
-
-
-class _translated:  # noqa: N801 - used like a function
-    """Turn libvirt's errors into ours, and forget the connection so that the next call opens a new one."""
-
-    def __init__(self, source: LibvirtSource) -> None:
-        self._source = source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        if error is None:
-            return
-        import libvirt
-
-        if isinstance(error, libvirt.libvirtError):
-            self._source.lost()
-            raise ServiceUnavailableError(f"libvirt does not answer: {error}") from error
 
 
 def _activity(state: int) -> Activity:
