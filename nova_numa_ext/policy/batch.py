@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from nova_numa_ext.policy import admission
+from nova_numa_ext.policy.batch_devices import Devices
 from nova_numa_ext.policy.candidates import OTHER_TIER, worst_penalty
 from nova_numa_ext.policy.cells import (
     KIB_PER_MIB,
@@ -59,6 +60,7 @@ class Question:
     :param isolated_emulator: emulator threads get a dedicated CPU of their own
     :param fresh: the view of Placement may be trusted
     :param pack: packing strategy where a host does not publish its own
+    :param device_order: 1 where nova tries cells with few free PCI devices first, -1 with many, 0 for neither
     """
 
     request: WorkloadRequest
@@ -66,6 +68,7 @@ class Question:
     isolated_emulator: bool = False
     fresh: bool = True
     pack: bool = False
+    device_order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Offered:
     :param ways: N x G, ways it takes there
     :param bandwidth: N x G, bandwidth it takes there, MB/s
     :param taken: N x G, an earlier server of the request has taken something there
+    :param devices: what they hold of devices; None when the server asks for none
     """
 
     host: Integers
@@ -88,6 +92,7 @@ class Offered:
     ways: Integers
     bandwidth: Integers
     taken: Mask
+    devices: Devices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,15 @@ class Batch:
     tied: Integers
 
 
-def decidable(guest: Sequence[GuestCell], isolated_emulator: bool) -> bool:
-    """Tell whether guests of this shape can be decided here."""
+def decidable(guest: Sequence[GuestCell], isolated_emulator: bool, *, devices: bool) -> bool:
+    """Tell whether guests of this shape can be decided here.
+
+    :param devices: the server asks for devices; which cells they allow together is not known cell by cell
+    """
     if len(guest) <= 1:
         return True
+    if devices:
+        return False
     alike = all(cell == guest[0] for cell in guest)
     stateless = (guest[0].page_size_kb or 0) >= 0
     return alike and stateless and not isolated_emulator
@@ -122,8 +132,8 @@ def decidable(guest: Sequence[GuestCell], isolated_emulator: bool) -> bool:
 def decide(question: Question, hosts: HostArrays, offered: Offered) -> Batch:
     """Judge all hosts and order their candidates."""
     height = len(hosts.kind)
-    chosen = picked_cells(question, hosts)
-    nodes = union(np.where(chosen, hosts.cells["node"], np.uint64(0)))
+    picked = picked_cells(question, hosts, offered)
+    nodes = _nodes(picked, hosts, offered)
     animals = _lookup(_conflicts(question.request.interference_class), offered, hosts)
     against = _first_nonzero(animals)
     order, same = _ordered(question.request, hosts, offered, nodes, against)
@@ -135,12 +145,28 @@ def decide(question: Question, hosts: HostArrays, offered: Offered) -> Batch:
         codes = against[first[row] : first[row] + removed[row]].tolist()
         reasons.setdefault(row, _conflict_reasons(question.request, codes))
     if question.guest:
-        unplaced = (nodes == 0) & (kept > 0) & hosts.cells["present"].any(axis=1)
+        placed = np.bincount(offered.host[(against == 0) & (nodes != 0)], minlength=height)
+        unplaced = (placed == 0) & (kept > 0) & hosts.cells["present"].any(axis=1)
         lacking = (Reason(Term.NUMA_CELLS, 0, len(question.guest)),)
         for row in np.flatnonzero(unplaced).tolist():
             reasons.setdefault(row, lacking)
-    chosen &= (kept > 0)[:, None]
+    having = np.flatnonzero(kept > 0)
+    best = order[first[having]]
+    if offered.devices is not None:
+        for row, number in zip(having.tolist(), offered.devices.number[best].tolist(), strict=True):
+            poor = offered.devices.judged.refusal(number, fresh=question.fresh)
+            if poor:
+                reasons.setdefault(row, poor)
+    chosen = np.zeros(hosts.cells.shape, bool)
+    chosen[having] = picked[having if offered.devices is None else best]
     return Batch(reasons, order, first, kept, chosen, np.unique(offered.host[same]))
+
+
+def _nodes(picked: Mask, hosts: HostArrays, offered: Offered) -> Bits:
+    """NUMA nodes (bits) that nova-compute will pick with each candidate, N."""
+    if offered.devices is None:
+        return union(np.where(picked, hosts.cells["node"], np.uint64(0)))[offered.host]
+    return union(np.where(picked, hosts.cells["node"][offered.host], np.uint64(0)))
 
 
 # Requirements of hosts ------------------------------------------------------------------------------------------------
@@ -225,19 +251,26 @@ def _first_nonzero(values: Integers) -> Integers:
 # Nova's choice of cells -----------------------------------------------------------------------------------------------
 
 
-def picked_cells(question: Question, hosts: HostArrays) -> Mask:
-    """:func:`.cells.predict` for guests without PCI devices, H x C; no cell where the guest fits nowhere."""
-    cells, wanted = hosts.cells, len(question.guest)
+def picked_cells(question: Question, hosts: HostArrays, offered: Offered) -> Mask:
+    """:func:`.cells.predict`; no cell where the guest fits nowhere.
+
+    :returns: H x C; with devices N x C, because each candidate has its own
+    """
+    cells, wanted, devices = hosts.cells, len(question.guest), offered.devices
     if not wanted:
-        return np.zeros(cells.shape, bool)
+        height = len(cells) if devices is None else len(offered.host)
+        return np.zeros((height, cells.shape[1]), bool)
     order = _novas_order(question, hosts)
     fits = cells["present"] & _fits(
         cells, question.guest[0], hosts, int(question.isolated_emulator)
     )
+    if devices is not None:
+        near = (cells["node"][offered.host] & devices.near[:, None]) != 0
+        order, fits = order[offered.host], fits[offered.host] & near
     sorted_fits = np.take_along_axis(fits, order, axis=1)
     rank = np.cumsum(sorted_fits, axis=1)
     picked = sorted_fits & (rank <= wanted) & (rank.max(axis=1, initial=0) >= wanted)[:, None]
-    chosen = np.zeros(cells.shape, bool)
+    chosen = np.zeros(fits.shape, bool)
     np.put_along_axis(chosen, order, picked, axis=1)
     return chosen
 
@@ -252,7 +285,7 @@ def _novas_order(question: Question, hosts: HostArrays) -> Integers:
     keys = (
         chooses * most_used_first * cells["free_memory_mb"],
         chooses * most_used_first * cpus,
-        chooses * cells["pci_free"],
+        chooses * question.device_order * cells["pci_free"],
         ~cells["present"],
     )
     return np.lexsort(keys, axis=-1)
@@ -337,22 +370,29 @@ def _ordered(
     ids = np.sort(np.where(used, domains["l3_id"], _NO_ID), axis=1)
     shared = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & used
     penalty = penalties(request.interference_class)[domains["neighbours"]] * used
+    away = _off_node(domains["nodes"], used, nodes)
+    gpus = None if offered.devices is None else offered.devices.columns()
+    if gpus is not None:
+        away += np.where(nodes != 0, count_bits(gpus.nodes & ~nodes), 0)
     # Small numbers of a fixed range first, joined to one; Rank's order.
     small = offered.host
     for value in (
         against != 0,
         offered.fallback,
         short.sum(axis=1),
-        _off_node(domains["nodes"], used, nodes[offered.host]),
+        *([gpus.below] if gpus is not None else ()),
+        away,
         penalty.max(axis=1, initial=0),
         shared.sum(axis=1),
     ):
         small = small * (int(value.max(initial=0)) + 1) + value
     keys = [
         small,
+        *(gpus.preference.T if gpus is not None else ()),
         -(domains["ways_free"] * used).sum(axis=1),
         -(domains["bandwidth_free"] * used).sum(axis=1),
         *np.where(ids == _NO_ID, -1, ids).T,
+        *([gpus.addresses] if gpus is not None else ()),
     ]
     order = np.lexsort(keys[::-1])
     same = np.zeros(len(order), bool)

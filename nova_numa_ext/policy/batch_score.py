@@ -36,6 +36,7 @@ class Offers:
     :param used: domains of the best candidate, H x D
     :param ways: what it takes there, H x D
     :param bandwidth: what it takes there, MB/s, H x D
+    :param gpu: utility of its GPU set, H
     """
 
     cells: Records
@@ -45,6 +46,7 @@ class Offers:
     used: Mask
     ways: Integers
     bandwidth: Integers
+    gpu: Floats
 
 
 def offers(hosts: HostArrays, offered: Offered, batch: Batch, rows: Integers) -> Offers:
@@ -61,7 +63,10 @@ def offers(hosts: HostArrays, offered: Offered, batch: Batch, rows: Integers) ->
         ways[where] = offered.ways[best[uses], group]
         bandwidth[where] = offered.bandwidth[best[uses], group]
     nodes = union(np.where(picked, cells["node"], np.uint64(0)))
-    return Offers(cells, domains, picked, nodes, used, ways, bandwidth)
+    gpu = np.full(len(rows), np.nan)
+    if offered.devices is not None:
+        gpu[having] = offered.devices.utility(best)
+    return Offers(cells, domains, picked, nodes, used, ways, bandwidth, gpu)
 
 
 def spare_mbps(domains: Records) -> Floats:
@@ -85,7 +90,7 @@ def terms(question: Question, offer: Offers, most_spare_mbps: float) -> dict[Ter
         Term.WAYS: _left(offer, "ways", offer.ways),
         Term.BANDWIDTH: np.where(offer.used.any(axis=1), left, share),
         Term.FRAGMENTATION: _usable(question, offer),
-        Term.GPU: np.full(len(spare), np.nan),
+        Term.GPU: offer.gpu,
     }
 
 

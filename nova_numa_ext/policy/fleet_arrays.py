@@ -99,6 +99,7 @@ class HostArrays:
 def representable(cells: Sequence[HostCell], view: HostView | None) -> bool:
     """Tell whether a host has a row: its nodes and sockets have bits, its page pools columns."""
     domains = view.l3 if view is not None else ()
+    gpus = view.gpus if view is not None else ()
     return (
         all(
             0 <= cell.id < MOST_BITS
@@ -108,6 +109,7 @@ def representable(cells: Sequence[HostCell], view: HostView | None) -> bool:
         )
         and all(0 <= node < MOST_BITS for domain in domains for node in domain.nodes)
         and all(domain.l3_id >= 0 for domain in domains)
+        and all(0 <= (gpu.node or 0) < MOST_BITS for gpu in gpus)
     )
 
 

@@ -8,9 +8,9 @@ GPUs of which nothing is known belong to a neighbour that neither suffers nor di
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members, shared
 from nova_numa_ext.policy.gpu_job import (
@@ -73,6 +73,14 @@ class GpuWish:
         profile = flavor if flavor in rules.store.profiles else comm_profile(request.gpu_comm)
         return cls(request.gpu_policy, request.gpu_comm, request.min_utility, profile)
 
+    @property
+    def unknown(self) -> tuple[Reason, ...]:
+        """Why a host is refused whose GPUs cannot be judged; nothing when the server asks for no minimum."""
+        if self.min_utility <= 0:
+            return ()
+        why = "Placement does not count its GPUs, or no host agent tells where they are"
+        return (Reason(Term.GPU_UNKNOWN, why, self.min_utility),)
+
     def job(self, gpus: int) -> GpuJob:
         """Return the job of so many GPUs."""
         return wish(gpus, self.comm, self.min_utility, profile=self.profile)
@@ -133,23 +141,55 @@ def occupied(gpus: GpuMap, host: HostView, free: int, recent: Iterable[Pick] = (
     :param free: mask of the free GPUs
     :param recent: this scheduler's recent picks on the host; one whose GPUs are free again is not there
     """
+    return situation(gpus, published(gpus, host), free, recent).host()
+
+
+class Situation(NamedTuple):
+    """All that the utility of a host's GPU sets depends on, equal where hosts look alike and are occupied alike.
+
+    :param graph: all its GPUs
+    :param nodes: NUMA node of each
+    :param free: mask of the free ones
+    :param published: communication weights that the agent has published, for each socket of the graph
+    :param known: communication weight and mask of the jobs of which more is known
+    """
+
+    graph: GpuGraph
+    nodes: tuple[int | None, ...]
+    free: int
+    published: tuple[frozenset[int], ...]
+    known: tuple[tuple[int, int], ...] = ()
+
+    def host(self) -> HostGpus:
+        """Return the GPUs with the jobs that run on the busy ones."""
+        graph, free = self.graph, self.free
+        neighbours = [Neighbour(comm_profile(comm), mask) for comm, mask in self.known]
+        rest = graph.all & ~free & ~_union(mask for _, mask in self.known)
+        for members_of, weights in zip(graph.socket_masks, self.published, strict=True):
+            if not rest & members_of:
+                continue
+            mine = {comm for comm, mask in self.known if mask & members_of}
+            for comm in sorted(weights - mine or weights) or (0,):
+                neighbours.append(Neighbour(comm_profile(comm), rest & members_of))
+        return HostGpus(graph, free, tuple(neighbours))
+
+
+def situation(
+    gpus: GpuMap, weights: tuple[frozenset[int], ...], free: int, recent: Iterable[Pick] = ()
+) -> Situation:
+    """Return the situation of one host's GPUs.
+
+    :param weights: what :func:`published` says of it
+    :param free: mask of the free GPUs
+    :param recent: this scheduler's recent picks on the host; one whose GPUs are free again is not there
+    """
     masks = [(pick.gpu_comm, gpus.mask(pick.gpus)) for pick in recent]
-    known = [(comm, mask) for comm, mask in masks if mask and not mask & free]
-    neighbours = [Neighbour(comm_profile(comm), mask) for comm, mask in known]
-    rest = gpus.graph.all & ~free & ~_union(mask for _, mask in known)
-    published = _published(gpus, host)
-    for socket, members_of in enumerate(gpus.graph.socket_masks):
-        if not rest & members_of:
-            continue
-        mine = {comm for comm, mask in known if mask & members_of}
-        weights = published.get(socket, frozenset())
-        for comm in sorted(weights - mine or weights) or (0,):
-            neighbours.append(Neighbour(comm_profile(comm), rest & members_of))
-    return HostGpus(gpus.graph, free, tuple(neighbours))
+    known = tuple([(comm, mask) for comm, mask in masks if mask and not mask & free])
+    return Situation(gpus.graph, gpus.nodes, free, weights, known)
 
 
-def _published(gpus: GpuMap, host: HostView) -> dict[int, frozenset[int]]:
-    """Communication weights that the agent has published, by socket of the graph."""
+def published(gpus: GpuMap, host: HostView) -> tuple[frozenset[int], ...]:
+    """Communication weights that the agent has published, for each socket of the graph."""
     found: dict[int, frozenset[int]] = {}
     for domain in host.l3:
         weights = frozenset(
@@ -158,7 +198,7 @@ def _published(gpus: GpuMap, host: HostView) -> dict[int, frozenset[int]]:
         near = mask_of(number for number, node in enumerate(gpus.nodes) if node in domain.nodes)
         for socket in members(gpus.graph.touched(near)) if weights else ():
             found[socket] = found.get(socket, frozenset()) | weights
-    return found
+    return tuple(found.get(socket, frozenset()) for socket in range(len(gpus.graph.socket_masks)))
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -173,7 +213,8 @@ class GpuSet:
     """The GPUs of one candidate, judged.
 
     :param addresses: their PCI addresses, ascending
-    :param providers: providers that the server would allocate them from, ascending
+    :param providers: providers that the server would allocate them from, ascending; empty where the set stands for
+        equal ones of many hosts
     :param nodes: their NUMA nodes, ascending, unknown ones left out
     :param terms: what they cost
     :param preference: place in the policy's order, smaller is better
@@ -220,22 +261,15 @@ class GpuOffer:
         self._gpus = gpus
         self._host = host
         masks = frozenset(gpus.mask(providers) for providers in sets) - {0}
-        self._judged = _judge(wanted, rules, host, masks)
+        self._judged = judge(wanted, rules, host, gpus.nodes, masks)
 
     def of(self, providers: Sequence[str]) -> GpuSet | None:
         """Return the GPUs among a candidate's providers, None when there are none."""
         judged = self._judged.get(self._gpus.mask(providers))
         if judged is None:
             return None
-        numbers, terms, place = judged
-        nodes = {self._gpus.nodes[number] for number in numbers}
-        return GpuSet(
-            tuple(self._gpus.graph.gpus[number] for number in numbers),
-            tuple(uuid for uuid in providers if uuid in self._gpus.number_of),
-            tuple(sorted(node for node in nodes if node is not None)),
-            terms,
-            place,
-            terms.utility >= self._wanted.min_utility,
+        return replace(
+            judged, providers=tuple(uuid for uuid in providers if uuid in self._gpus.number_of)
         )
 
     def refusal(self, best: GpuSet) -> tuple[Reason, ...]:
@@ -246,21 +280,30 @@ class GpuOffer:
 
 
 @lru_cache(maxsize=_MEMORY)
-def _judge(
-    wanted: GpuWish, rules: GpuRules, host: HostGpus, masks: frozenset[int]
-) -> Mapping[int, tuple[tuple[int, ...], Terms, tuple[float, ...]]]:
-    """Judge sets of GPUs, once for all hosts that look alike and are occupied alike.
+def judge(
+    wanted: GpuWish,
+    rules: GpuRules,
+    host: HostGpus,
+    nodes: tuple[int | None, ...],
+    masks: frozenset[int],
+) -> Mapping[int, GpuSet]:
+    """Judge sets of GPUs, once for all hosts that look alike and are occupied alike; returns them by mask.
 
-    :returns: GPUs, costs and place in the policy's order by mask
+    :param nodes: NUMA node of each GPU
     """
     by_size: dict[int, list[tuple[int, ...]]] = {}
     for mask in sorted(masks):
         by_size.setdefault(mask.bit_count(), []).append(tuple(members(mask)))
     return {
-        placement.mask: (
-            placement.gpus,
+        placement.mask: GpuSet(
+            tuple(host.graph.gpus[number] for number in placement.gpus),
+            (),
+            tuple(
+                sorted({node for number in placement.gpus if (node := nodes[number]) is not None})
+            ),
             placement.terms,
             preference(placement, host.graph, wanted.policy),
+            placement.utility >= wanted.min_utility,
         )
         for size, numbers in by_size.items()
         for placement in rank(

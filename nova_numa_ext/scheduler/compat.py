@@ -28,3 +28,13 @@ def devices_in_claim(
     :param wanted: the guest asks for a device
     """
     return free if wanted or release >= _CLAIM_AVOIDS_DEVICES else None
+
+
+def device_order(*, wanted: bool, release: int = RELEASE) -> int:
+    """Return 1 where nova-compute tries NUMA cells with few free PCI devices first, -1 with many, 0 for neither.
+
+    :param wanted: the guest asks for a device
+    """
+    if wanted:
+        return -1
+    return int(devices_in_claim({}, wanted=False, release=release) is not None)

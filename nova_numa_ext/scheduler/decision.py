@@ -3,8 +3,8 @@
 
 :func:`decide` is pure but for the HostStates it reads; the engine around it supplies the view, the picks and the
 clock, and hands the result to nova and to the journal. Most hosts of most requests are decided together, over arrays
-(:mod:`nova_numa_ext.policy.batch`); a request for devices or physical networks, and the rare host that does not fit
-into arrays, is judged host by host (:mod:`.judge`), with the same result.
+(:mod:`nova_numa_ext.policy.batch`); a request for physical networks, or for devices near several guest cells, and the
+rare host that does not fit into arrays, is judged host by host (:mod:`.judge`), with the same result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -252,7 +252,11 @@ def _together(
     views = judge.views(host_states)
     hosts, columns, told = table.read(host_states, views)
     offered = host_table.offered(
-        host_states, columns, dedicated=request.dedicated, taken=judge.taken
+        host_states,
+        columns,
+        dedicated=request.dedicated,
+        taken=judge.taken,
+        devices=judge.devices_of(host_states, views),
     )
     decided = batch.decide(judge.question, hosts, offered)
     left = np.union1d(np.flatnonzero(~told), decided.tied).tolist()
@@ -278,4 +282,5 @@ def _with_arrays(base: Pick, arrays: Arrays, at: int) -> Pick:
     nodes = [
         int(bits).bit_length() - 1 for bits in arrays.hosts.cells["node"][at][decided.chosen[at]]
     ]
-    return replace(base, l3=tuple(l3), nodes=tuple(nodes) or None)
+    gpus = offered.devices.providers[best] if offered.devices is not None else ()
+    return replace(base, l3=tuple(l3), nodes=tuple(nodes) or None, gpus=tuple(sorted(gpus)))

@@ -4,7 +4,7 @@
 import copy
 import functools
 import operator
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +20,13 @@ from nova_numa_ext.policy.cells import (
     PagePool,
     ThreadPolicy,
 )
+from nova_numa_ext.policy.fleet_arrays import MOST_BITS
 from nova_numa_ext.request import L3Amount
 from placement_traits import names
 
 _MOST_HOSTS_REMEMBERED: Final = 50_000
+_ALL_NODES: Final = (1 << MOST_BITS) - 1
+_NOT_OF_THE_SHAPE: Final = frozenset({"rp_uuid", "devices"})
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 
@@ -85,10 +88,10 @@ def pci_free(host_state: Any) -> dict[int | None, int] | None:
     return free
 
 
-def free_pci_providers(host_state: Any) -> list[str]:
+def free_pci_providers(host_state: Any) -> tuple[str, ...]:
     """Placement's providers of the free PCI devices of a HostState, as far as it reports them."""
     pools = host_state.pci_stats.pools if host_state.pci_stats else ()
-    return [pool["rp_uuid"] for pool in pools if pool["count"] and "rp_uuid" in pool]
+    return tuple([pool["rp_uuid"] for pool in pools if pool["count"] and "rp_uuid" in pool])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +101,29 @@ class HostFacts:
     :param cells: its NUMA cells, empty when nova knows no NUMA topology of the host
     :param limits: overcommit
     :param pci_free: free PCI devices by NUMA node (None: node unknown), None when it reports no PCI
-    :param devices_near: nova's answers about its devices so far, see :class:`LastWord`
+    :param free_devices: Placement's providers of free PCI devices
+    :param devices: its devices as nova's answers about them depend on them, by what was asked, see :class:`LastWord`
     """
 
     cells: tuple[HostCell, ...]
     limits: Limits
     pci_free: Mapping[int | None, int] | None
-    devices_near: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    free_devices: tuple[str, ...] = ()
+    devices: "dict[Hashable, Devices]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What is known of nova's answers about the devices of one host.
+
+    :param number_of: numbers of Placement's providers on this host
+    :param answers: answers by numbers of providers and by host cells; hosts whose devices are alike share them
+    :param nodes: by providers, the host cells (bits) that nova accepts for a guest of one cell
+    """
+
+    number_of: Mapping[str, int]
+    answers: dict[Hashable, bool]
+    nodes: dict[Hashable, int] = field(default_factory=dict)
 
 
 _stamp = operator.attrgetter(
@@ -126,6 +145,7 @@ class KnownHosts:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[object, ...], HostFacts]] = {}
+        self._answers: dict[Hashable, dict[Hashable, bool]] = {}
 
     def of(self, host_state: Any) -> HostFacts:
         """Return the facts of a host: the same object as long as the host has not changed."""
@@ -138,11 +158,43 @@ class KnownHosts:
             tuple(_host_cell(cell) for cell in topology.cells) if topology else (),
             limits(host_state),
             pci_free(host_state),
+            free_pci_providers(host_state),
         )
         if len(self._known) >= _MOST_HOSTS_REMEMBERED:
             self._known.clear()
         self._known[host_state.uuid] = (stamp, facts)
         return facts
+
+    def devices(
+        self, host_state: Any, facts: HostFacts, asked: Hashable, *, alike: bool
+    ) -> Devices:
+        """Return the devices of a host.
+
+        :param asked: the requests for devices
+        :param alike: the answers are those of all hosts with such devices
+        """
+        found = facts.devices.get(asked)
+        if found is None:
+            number_of, shape = _shape(host_state, facts)
+            if len(self._answers) >= _MOST_HOSTS_REMEMBERED:
+                self._answers.clear()
+            answers = self._answers.setdefault((asked, shape), {}) if alike else {}
+            found = facts.devices[asked] = Devices(number_of, answers)
+        return found
+
+
+def _shape(host_state: Any, facts: HostFacts) -> tuple[dict[str, int], Hashable]:
+    """All that nova's answers about a host's devices depend on: numbers of providers, and pools with those numbers."""
+    pools = host_state.pci_stats.pools if host_state.pci_stats else ()
+    number_of: dict[str, int] = {}
+    shape = []
+    for pool in pools:
+        uuid = pool.get("rp_uuid")
+        number = None if uuid is None else number_of.setdefault(uuid, len(number_of))
+        items = [(key, repr(pool[key])) for key in sorted(pool) if key not in _NOT_OF_THE_SHAPE]
+        shape.append((number, *items))
+    sockets = tuple([(cell.id, cell.socket) for cell in facts.cells])
+    return number_of, (sockets, tuple(shape))
 
 
 def _host_cell(cell: Any) -> HostCell:
@@ -202,13 +254,21 @@ def networks(spec: Any) -> Any:
 class LastWord:
     """Nova's own last word on host cells that fit: are the devices and physical networks asked for near them?
 
+    Asking nova costs more than all else in a decision. Its answer depends on the requests, the pools of devices, the
+    sockets of the cells, and which pools the candidate uses; on uuids of providers only as far as they are the same. So
+    hosts with the same devices in use share the answers.
+
     :param spec: a RequestSpec
+    :param known: facts of the hosts; they remember the answers
     """
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: Any, known: KnownHosts) -> None:
         self._networks = networks(spec)
         self._requests = pci_requests(spec)
+        self._known = known
         self._ids = [str(request.request_id) for request in self._requests]
+        # A spec with providers in it was made for one host.
+        self._alike = not any("rp_uuids" in each for one in self._requests for each in one.spec)
         self._asked = tuple(
             (
                 request.count,
@@ -223,8 +283,10 @@ class LastWord:
         """Return the PCI providers that an allocation candidate uses for each request for devices."""
         groups = raw["mappings"].items() if self._ids else ()
         return tuple(
-            tuple(uuids[0] for group, uuids in groups if group.startswith(request_id))
-            for request_id in self._ids
+            [
+                tuple([uuids[0] for group, uuids in groups if group.startswith(request_id)])
+                for request_id in self._ids
+            ]
         )
 
     def on(
@@ -232,24 +294,61 @@ class LastWord:
     ) -> Callable[[tuple[int, ...]], bool] | None:
         """Return the question about host cells of one host, None when there is none to ask.
 
-        :param known: facts of the host; they remember nova's answers about its devices
+        :param known: facts of the host
         :param raw: the allocation candidate, whose mappings say which PCI providers it uses
         """
         if not self._requests and not self._networks:
             return None
-        mappings, providers = raw["mappings"], self.providers(raw)
 
         def accepts(ids: tuple[int, ...]) -> bool:
-            key = (self._asked, providers, ids)
-            near = known.devices_near.get(key)
-            if near is None:
-                near = not self._requests or _devices_near(
-                    host_state.pci_stats, self._requests, mappings, ids
-                )
-                known.devices_near[key] = near
-            return near and self._networks_near(host_state, ids)
+            return self._devices_near(host_state, known, raw, ids) and self._networks_near(
+                host_state, ids
+            )
 
         return accepts
+
+    def nodes_near(self, host_state: Any, known: HostFacts) -> list[int]:
+        """Return for each candidate of a host the cells (bits) that nova accepts for a guest of one cell.
+
+        Cells with numbers that are no bits are left out. Networks are not looked at.
+        """
+        candidates = host_state.allocation_candidates
+        if not self._requests:
+            return [_ALL_NODES] * len(candidates)
+        nodes = self._devices(host_state, known).nodes
+        found = []
+        for raw in candidates:
+            providers = self.providers(raw)
+            near = nodes.get(providers)
+            if near is None:
+                near = nodes[providers] = sum(
+                    1 << cell.id
+                    for cell in known.cells
+                    if 0 <= cell.id < MOST_BITS
+                    and self._devices_near(host_state, known, raw, (cell.id,))
+                )
+            found.append(near)
+        return found
+
+    def _devices(self, host_state: Any, known: HostFacts) -> Devices:
+        return self._known.devices(host_state, known, self._asked, alike=self._alike)
+
+    def _devices_near(
+        self, host_state: Any, known: HostFacts, raw: Mapping[str, Any], ids: tuple[int, ...]
+    ) -> bool:
+        if not self._requests:
+            return True
+        devices = self._devices(host_state, known)
+        number_of = devices.number_of
+        used = tuple(
+            [tuple([number_of.get(uuid) for uuid in each]) for each in self.providers(raw)]
+        )
+        near = devices.answers.get((used, ids))
+        if near is None:
+            near = devices.answers[used, ids] = _devices_near(
+                host_state.pci_stats, self._requests, raw["mappings"], ids
+            )
+        return near
 
     def _networks_near(self, host_state: Any, ids: tuple[int, ...]) -> bool:
         if not self._networks:
@@ -265,7 +364,12 @@ class LastWord:
 def _devices_near(
     stats: Any, requests: list[Any], mappings: Mapping[str, Any], ids: tuple[int, ...]
 ) -> bool:
-    """``PciDeviceStats.support_requests`` without its deep copy of pools and topology: only counts of pools change."""
+    """``PciDeviceStats.support_requests`` without its deep copy of pools and topology: only counts of pools change.
+
+    Like nova, a host that reports no devices at all is not asked.
+    """
+    if not stats:
+        return True
     trial = copy.copy(stats)
     trial.pools = [dict(pool) for pool in stats.pools]
     try:

@@ -2,12 +2,14 @@
 """GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu_sets`: which request asks for devices, which are free."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 from oslo_config import cfg
 
 from nova_numa_ext.gpu_options import rules
+from nova_numa_ext.policy.batch_devices import NO_SET, Devices, JudgedSets
 from nova_numa_ext.policy.candidates import Candidate
 from nova_numa_ext.policy.gpu_sets import (
     DEFAULT_RULES,
@@ -15,14 +17,16 @@ from nova_numa_ext.policy.gpu_sets import (
     GpuOffer,
     GpuRules,
     GpuWish,
+    Situation,
     gpu_map,
-    occupied,
+    published,
+    situation,
 )
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import facts
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
-from placement_traits.fleet import GpuView, HostView
+from placement_traits.fleet import HostView
 
 LOG = logging.getLogger(__name__)
 
@@ -49,47 +53,120 @@ class GpuPlanner:
 
     def __init__(self, rules: GpuRules = DEFAULT_RULES) -> None:
         self._rules = rules
-        self._maps: dict[str, tuple[tuple[GpuView, ...], GpuMap]] = {}
+        self._maps: dict[str, _Known] = {}
 
     def offer(
         self,
         wanted: GpuWish,
         view: HostView,
-        host_state: Any,
+        free_devices: Iterable[str],
         candidates: Sequence[Candidate],
         recent: Sequence[Pick],
     ) -> GpuOffer:
         """Judge the GPUs of one host.
 
         :param view: the host; it has GPUs
+        :param free_devices: Placement's providers of its free devices, as nova-compute reports them
         :param recent: this scheduler's recent picks on it
         """
-        gpus = self._map(view)
-        picked = gpus.mask(uuid for pick in recent for uuid in pick.gpus)
+        known = self._known(view)
+        gpus = known.gpus
         offered = gpus.mask(uuid for candidate in candidates for uuid in candidate.providers)
-        # Placement may show fewer candidates than there are, or only those with a trait that the flavor requires.
-        free = offered | gpus.mask(facts.free_pci_providers(host_state)) & ~picked
         return GpuOffer(
             wanted,
             self._rules,
             gpus,
-            occupied(gpus, view, free, recent),
+            known.situation(offered, gpus.mask(free_devices), recent).host(),
             [candidate.providers for candidate in candidates],
         )
+
+    def offers(
+        self,
+        wanted: GpuWish,
+        host_states: Sequence[Any],
+        views: Sequence[HostView | None],
+        known_hosts: facts.KnownHosts,
+        *,
+        near: Sequence[int],
+        recent: Mapping[str, Sequence[Pick]],
+    ) -> Devices:
+        """Judge the GPUs of all candidates of many hosts, as :meth:`offer` does for one.
+
+        :param near: for each candidate, the host cells (bits) that nova accepts with its devices
+        """
+        judged = JudgedSets(wanted, self._rules)
+        numbers: list[int] = []
+        providers: list[Sequence[str]] = []
+        for state, view in zip(host_states, views, strict=True):
+            candidates = state.allocation_candidates
+            if view is None or not view.gpus:
+                numbers += [NO_SET] * len(candidates)
+                providers += [()] * len(candidates)
+                continue
+            known = self._known(view)
+            number_of = known.gpus.number_of
+            masks, offered = [], 0
+            for raw in candidates:
+                mine = [uuid for uuid in raw["allocations"] if uuid in number_of]
+                mask = 0
+                for uuid in mine:
+                    mask |= 1 << number_of[uuid]
+                providers.append(mine)
+                masks.append(mask)
+                offered |= mask
+            free = known.free(known_hosts.of(state))
+            there = known.situation(offered, free, recent.get(state.uuid, ()))
+            numbers += judged.numbers(there, masks)
+        return Devices(np.array(near, np.uint64), np.array(numbers, np.int64), providers, judged)
 
     def wish(self, request: Any, spec: Any) -> GpuWish:
         """Read what a RequestSpec asks of its GPUs."""
         return GpuWish.of(request, spec.flavor.name, self._rules)
 
-    def _map(self, view: HostView) -> GpuMap:
+    def _known(self, view: HostView) -> "_Known":
         known = self._maps.get(view.root_uuid)
-        if known is not None and known[0] is view.gpus:
-            return known[1]
+        if known is not None and known.view_gpus is view.gpus and known.view_l3 is view.l3:
+            return known
         if len(self._maps) >= _MOST_HOSTS_REMEMBERED:
             self._maps.clear()
-        found = gpu_map(view)
-        self._maps[view.root_uuid] = (view.gpus, found)
+        gpus = known.gpus if known is not None and known.view_gpus is view.gpus else gpu_map(view)
+        self._maps[view.root_uuid] = found = _Known(view, gpus)
         return found
+
+
+class _Known:
+    """What is remembered of one host.
+
+    :param view: what its tree in Placement says
+    :param gpus: its GPUs
+    """
+
+    def __init__(self, view: HostView, gpus: GpuMap) -> None:
+        self.view_gpus = view.gpus
+        self.view_l3 = view.l3
+        self.gpus = gpus
+        self._published = published(gpus, view)
+        self._free: tuple[facts.HostFacts | None, int] = (None, 0)
+
+    def free(self, known: facts.HostFacts) -> int:
+        """Return the mask of the GPUs that nova-compute reports as free."""
+        last, mask = self._free
+        if last is not known:
+            mask = self.gpus.mask(known.free_devices)
+            self._free = (known, mask)
+        return mask
+
+    def situation(self, offered: int, reported: int, recent: Sequence[Pick]) -> Situation:
+        """Return the host's GPUs as they are now.
+
+        Placement may show fewer candidates than there are, or only those with a trait that the flavor requires.
+
+        :param offered: mask of the GPUs of all candidates
+        :param reported: mask of those that nova-compute reports as free
+        :param recent: this scheduler's recent picks on the host
+        """
+        picked = self.gpus.mask([uuid for pick in recent for uuid in pick.gpus]) if recent else 0
+        return situation(self.gpus, self._published, offered | reported & ~picked, recent)
 
 
 def planner(conf: cfg.ConfigOpts) -> GpuPlanner:

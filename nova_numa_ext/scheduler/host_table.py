@@ -9,8 +9,8 @@ import numpy as np
 
 from nova_numa_ext.policy import fleet_arrays
 from nova_numa_ext.policy.batch import Offered
+from nova_numa_ext.policy.batch_devices import Devices
 from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
-from nova_numa_ext.scheduler import compat
 from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
@@ -120,9 +120,7 @@ class HostTable:
             self._cells,
             rows,
             [
-                fleet_arrays.cell_records(
-                    facts.cells, compat.devices_in_claim(facts.pci_free, wanted=False)
-                )
+                fleet_arrays.cell_records(facts.cells, facts.pci_free)
                 if fleet_arrays.representable(facts.cells, None)
                 else []
                 for _, facts in changed
@@ -169,12 +167,14 @@ def offered(
     *,
     dedicated: bool,
     taken: Collection[str] = (),
+    devices: Devices | None = None,
 ) -> Offered:
     """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
 
     :param columns: for each host the columns of its L3 domains by provider
     :param dedicated: the guest asks for dedicated CPUs only
     :param taken: L3 providers from which earlier servers of this request have taken something
+    :param devices: what the candidates hold of devices
     """
     host: list[int] = []
     index: list[int] = []
@@ -197,11 +197,16 @@ def offered(
                 and "PCPU" not in allocations.get(state.uuid, _NOTHING)["resources"]
                 and not any("PCPU" in each["resources"] for each in allocations.values())
             )
-    return _offered(host, index, fallback, np.array(entries, np.int64).reshape(-1, 6))
+    uses = np.array(entries, np.int64).reshape(-1, 6)
+    return _offered(host, index, fallback, uses, devices)
 
 
 def _offered(
-    host: Sequence[int], index: Sequence[int], fallback: Sequence[bool], uses: Integers
+    host: Sequence[int],
+    index: Sequence[int],
+    fallback: Sequence[bool],
+    uses: Integers,
+    devices: Devices | None,
 ) -> Offered:
     """Put the candidates' use of L3 domains side by side.
 
@@ -221,4 +226,5 @@ def _offered(
         ways=values[0],
         bandwidth=values[1],
         taken=values[2].astype(bool),
+        devices=devices,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from nova_numa_ext.policy import admission, candidates, cells
 from nova_numa_ext.policy.batch import Question, decidable
+from nova_numa_ext.policy.batch_devices import Devices
 from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.cells import GuestCell
 from nova_numa_ext.policy.gpu_sets import GpuOffer
@@ -84,6 +85,7 @@ class Judge:
             facts.isolated_emulator(spec),
             around.snapshot.state is ViewState.FRESH,
             around.pack,
+            compat.device_order(wanted=bool(facts.pci_requests(spec))),
         )
         self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
@@ -92,7 +94,7 @@ class Judge:
         self._known = known
         self._wants_pci = bool(facts.pci_requests(spec))
         self._wants_networks = bool(facts.networks(spec))
-        self._last_word = facts.LastWord(spec)
+        self._last_word = facts.LastWord(spec, known)
         self._server = spec.instance_uuid
         self._hosts = around.snapshot.hosts
         self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
@@ -103,8 +105,26 @@ class Judge:
     @property
     def many_at_once(self) -> bool:
         """True when hosts may be decided over arrays: nova's own objects have no last word on the guest's cells."""
-        alone = self._gpus is not None or self._wants_networks
-        return not alone and decidable(self._guest, self.question.isolated_emulator)
+        return not self._wants_networks and decidable(
+            self._guest, self.question.isolated_emulator, devices=self._gpus is not None
+        )
+
+    def devices_of(
+        self, host_states: Sequence[Any], views: Sequence[HostView | None]
+    ) -> Devices | None:
+        """Return the devices of the candidates of many hosts; None when the request asks for none.
+
+        :param views: our view of each
+        """
+        if self._gpus is None:
+            return None
+        near: list[int] = []
+        for state in host_states:
+            near += self._last_word.nodes_near(state, self._known.of(state))
+        recent = self._around.recent
+        return self._around.planner.offers(
+            self._gpus, host_states, views, self._known, near=near, recent=recent
+        )
 
     def verdict(self, host_state: Any) -> Verdict:
         """Judge one host and order its candidates."""
@@ -123,7 +143,7 @@ class Judge:
             facts.candidate(index, raw, domains, self._request.dedicated)
             for index, raw in enumerate(host_state.allocation_candidates)
         ]
-        devices = self._devices(view, host_state, offered)
+        devices = self._devices(view, known, offered)
         ordering = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
@@ -149,13 +169,13 @@ class Judge:
         return Verdict(host_state, (), ordering, offer)
 
     def _devices(
-        self, view: HostView | None, host_state: Any, offered: Sequence[Candidate]
+        self, view: HostView | None, known: facts.HostFacts, offered: Sequence[Candidate]
     ) -> GpuOffer | None:
         """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none."""
         if self._gpus is None or view is None or not view.gpus:
             return None
-        recent = self._around.recent.get(host_state.uuid, ())
-        return self._around.planner.offer(self._gpus, view, host_state, offered, recent)
+        recent = self._around.recent.get(view.root_uuid, ())
+        return self._around.planner.offer(self._gpus, view, known.free_devices, offered, recent)
 
     def _poor_gpus(self, devices: GpuOffer | None, best: Ranked | None) -> tuple[Reason, ...]:
         """Return why the best candidate's GPUs are not good enough, or cannot be judged though they must be."""
@@ -163,10 +183,7 @@ class Judge:
             return ()
         if devices is not None and best.gpus is not None:
             return devices.refusal(best.gpus)
-        if self._gpus.min_utility > 0 and self.question.fresh:
-            unknown = "Placement does not count its GPUs, or no host agent tells where they are"
-            return (Reason(Term.GPU_UNKNOWN, unknown, self._gpus.min_utility),)
-        return ()
+        return self._gpus.unknown if self.question.fresh else ()
 
     def views(self, host_states: Sequence[Any]) -> list[HostView | None]:
         """Return our view of hosts, with what this scheduler has just placed in it."""

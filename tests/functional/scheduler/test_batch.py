@@ -68,9 +68,13 @@ def views(draw, number):
 
 @st.composite
 def candidates(draw, view, root):
-    """Up to five candidates, some alike, some from dedicated CPUs, with amounts of up to two domains."""
+    """One for each domain as Placement offers them, or up to five, some alike, with amounts of up to two domains."""
     domains = [domain.uuid for domain in view.l3] if view is not None else []
     found = []
+    if draw(st.booleans()):
+        taken = {"resources": {"CUSTOM_LLC_WAY": 1}}
+        allocations = [{root: {"resources": {"PCPU": 2}}, uuid: taken} for uuid in domains]
+        return [{"allocations": each, "mappings": {}} for each in allocations]
     for _ in range(draw(st.integers(0, 5))):
         used = draw(st.sets(st.sampled_from(domains), max_size=2)) if domains else set()
         cpus = draw(st.sampled_from(["PCPU", "VCPU"]))
@@ -88,6 +92,48 @@ def candidates(draw, view, root):
 
 
 @st.composite
+def roomy_cell(draw, number, threads):
+    """A cell of 4 cores, some of them taken, that holds any :func:`small_guest` when none is."""
+    cpus = set(range(number * 16, number * 16 + threads * 4))
+    memory = 4096
+    return objects.NUMACell(
+        id=number,
+        socket=number // 2,
+        cpuset=cpus,
+        pcpuset=cpus,
+        memory=memory,
+        memory_usage=draw(st.sampled_from([0, 512, 1024])),
+        cpu_usage=draw(st.integers(0, 2)),
+        pinned_cpus=draw(st.sets(st.sampled_from(sorted(cpus)), max_size=3)),
+        siblings=[set(range(core, core + threads)) for core in sorted(cpus)[::threads]],
+        mempages=[objects.NUMAPagesTopology(size_kb=4, total=memory * 256, used=0, reserved=0)],
+        network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False),
+    )
+
+
+@st.composite
+def small_guest(draw, most_cells=2):
+    """A guest of equal cells."""
+    policy, cpus = draw(st.sampled_from(["shared", "dedicated"])), draw(st.integers(1, 3))
+    threads = draw(st.sampled_from([None, "isolate", "require"])) if policy == "dedicated" else None
+    guest = [
+        objects.InstanceNUMACell(
+            id=number,
+            cpuset=set(range(number * cpus, (number + 1) * cpus)) if policy == "shared" else set(),
+            pcpuset=set(range(number * cpus, (number + 1) * cpus))
+            if policy == "dedicated"
+            else set(),
+            memory=256,
+            cpu_policy=policy,
+            cpu_thread_policy=threads,
+            pagesize=None,
+        )
+        for number in range(draw(st.integers(1, most_cells)))
+    ]
+    return objects.InstanceNUMATopology(cells=guest, emulator_threads_policy=None)
+
+
+@st.composite
 def host(draw, number):
     """A HostState with our view of it (or none)."""
     view = draw(st.none() | views(number))
@@ -95,7 +141,9 @@ def host(draw, number):
     state.uuid = f"root{number}"
     threads = draw(st.sampled_from([1, 2]))
     count = draw(st.integers(0, 4))
-    cells = [draw(host_cell(each, threads)) for each in range(count)]
+    roomy = draw(st.booleans())
+    cell = roomy_cell if roomy else host_cell
+    cells = [draw(cell(each, threads)) for each in range(count)]
     state.numa_topology = objects.NUMATopology(cells=cells) if cells else None
     state.cpu_allocation_ratio = draw(st.sampled_from([1.0, 4.0]))
     state.ram_allocation_ratio = draw(st.sampled_from([1.0, 1.5]))
@@ -135,7 +183,7 @@ def questions(draw):
     """Hosts, a request and what the scheduler knows besides."""
     hosts = [draw(host(number)) for number in range(draw(st.integers(1, 4)))]
     flavor = draw(st.sampled_from(FLAVORS))
-    guest = draw(st.none() | guest_topology())
+    guest = draw(st.none() | guest_topology() | small_guest())
     spec = request_spec(flavor, numa_topology=guest, instance_uuid="server")
     placed = tuple(draw(st.lists(picks(hosts), max_size=2)))
     around = Surroundings(
@@ -178,6 +226,11 @@ def test_no_host_is_no_fault(nova_configuration, flavor):
 @given(questions(), questions())
 def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, before, question):
     """Whatever the table of hosts has seen before: the hosts in other states, in another order."""
+    check(before, question)
+
+
+def check(before, question):
+    """Decide both with one table of hosts, and compare the second decision with that about each host."""
     table = HostTable(facts.KnownHosts())
     states, spec, around = before
     decision.decide(decision.wish(spec), spec, states[::-1], around, table)
@@ -199,6 +252,8 @@ def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, before
             uuid: (each.ways, each.bandwidth_mbps) for uuid, each in (best.l3 if best else ())
         }
         assert set(pick.nodes or ()) == set(verdict.offer.nodes or ())
+        gpus = verdict.ordering.kept[0].gpus if kept else None
+        assert pick.gpus == (gpus.providers if gpus else ())
     if judged.passed:
         weights = np.ones((len(judged.passed), len(SCORED)))
         expected = scores_alone(wanted.request, [verdicts[at] for at in judged.passed])

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for devices: many hosts decided at once against each host judged alone, over random fleets."""
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nova import objects
+from nova.conf import CONF
+from nova.pci.stats import PciDeviceStats
+
+from nova_numa_ext.scheduler import gpus
+from nova_numa_ext.scheduler.judge import Surroundings
+from placement_traits.fleet import Amount, DeviceView, FleetSnapshot, GpuView, ViewState
+from placement_traits.names import GPU_COMM_TRAITS, GpuLink
+from tests.functional.scheduler.conftest import BE, LC, request_spec
+from tests.functional.scheduler.test_batch import check, host, picks, small_guest
+
+REQUEST = "11111111-1111-1111-1111-111111111111"
+POLICIES = ("legacy", "required", "preferred", "socket")
+
+
+@st.composite
+def gpu_host(draw, number):
+    """A HostState with up to four GPUs, of which some are free and one may be unknown to nova or to us."""
+    state, view = draw(host(number))
+    count = draw(st.integers(0, 4))
+    addresses = [f"0000:{each:02x}:00.0" for each in range(count)]
+    nodes = [draw(st.sampled_from([None, 0, 1, 2])) for _ in addresses]
+    uuids = [f"{state.uuid}-{address}" for address in addresses]
+    state.pci_stats = PciDeviceStats(state.numa_topology)
+    state.pci_stats.pools = [
+        {
+            "vendor_id": "10de",
+            "product_id": "20b0",
+            "dev_type": "type-PCI",
+            "numa_node": node,
+            "address": address,
+            "rp_uuid": uuid,
+            "count": draw(st.sampled_from([1, 1, 0])),
+        }
+        for uuid, address, node in zip(uuids, addresses, nodes, strict=True)
+    ]
+    if view is not None:
+        pair = {addresses[0]: {addresses[1]: GpuLink.NV2}} if count > 1 else {}
+        marks = st.frozensets(st.sampled_from([*GPU_COMM_TRAITS.values()]), max_size=1)
+        view = replace(
+            view,
+            l3=tuple(
+                replace(domain, neighbours=domain.neighbours | draw(marks)) for domain in view.l3
+            ),
+            gpus=tuple(
+                GpuView(f"our-{uuid}", address, node, None, pair.get(address, {}))
+                for uuid, address, node in zip(uuids, addresses, nodes, strict=True)
+            ),
+            devices=tuple(
+                DeviceView(uuid, address, Amount(1, 0))
+                for uuid, address in zip(uuids, addresses, strict=True)
+            )[: draw(st.sampled_from([count, count, 1]))],
+        )
+    state.allocation_candidates = draw(gpu_candidates(state, view))
+    return state, view
+
+
+@st.composite
+def gpu_candidates(draw, state, view):
+    """One or two free GPUs each, with ways of one domain or none."""
+    free = [pool["rp_uuid"] for pool in state.pci_stats.pools if pool["count"]]
+    domains = [domain.uuid for domain in view.l3] if view is not None else []
+    found = []
+    for _ in range(draw(st.integers(1, 5)) if free else 0):
+        taken = draw(st.lists(st.sampled_from(free), min_size=1, max_size=2, unique=True))
+        allocations = {state.uuid: {"resources": {"PCPU": 1}}}
+        allocations |= {uuid: {"resources": {"CUSTOM_GPU": 1}} for uuid in taken}
+        if domains and draw(st.booleans()):
+            allocations[draw(st.sampled_from(domains))] = {"resources": {"CUSTOM_LLC_WAY": 1}}
+        groups = {f"{REQUEST}-{each}": [uuid] for each, uuid in enumerate(taken)}
+        found.append({"allocations": allocations, "mappings": {"": [state.uuid], **groups}})
+    return found
+
+
+@st.composite
+def gpu_picks(draw, hosts):
+    """Servers with GPUs placed lately."""
+    pick = draw(picks(hosts))
+    [state] = [state for state, _ in hosts if state.uuid == pick.host]
+    uuids = [pool["rp_uuid"] for pool in state.pci_stats.pools]
+    taken = draw(st.lists(st.sampled_from(uuids), max_size=2, unique=True)) if uuids else []
+    return replace(pick, gpus=tuple(sorted(taken)), gpu_comm=draw(st.integers(0, 4)))
+
+
+@st.composite
+def gpu_questions(draw):
+    """Hosts, a request for devices and what the scheduler knows besides."""
+    hosts = [draw(gpu_host(number)) for number in range(draw(st.integers(1, 4)))]
+    flavor = {
+        **draw(st.sampled_from([BE, LC])),
+        "numa_ext:gpu_policy": draw(st.sampled_from(["topo", "pack", "spread", "topo_p"])),
+        "numa_ext:gpu_comm": str(draw(st.integers(0, 4))),
+        "numa_ext:min_utility": draw(st.sampled_from(["0", "0.4", "0.8"])),
+    }
+    asked = objects.InstancePCIRequest(
+        request_id=REQUEST,
+        count=draw(st.integers(1, 2)),
+        spec=[{"vendor_id": "10de"}],
+        numa_policy=draw(st.sampled_from(POLICIES)),
+    )
+    spec = request_spec(
+        flavor,
+        numa_topology=draw(st.none() | small_guest(1) | small_guest(1) | small_guest(2)),
+        instance_uuid="server",
+        pci_requests=objects.InstancePCIRequests(requests=[asked]),
+    )
+    placed = tuple(draw(st.lists(gpu_picks(hosts), max_size=2)))
+    around = Surroundings(
+        FleetSnapshot(
+            {view.root_uuid: view for _, view in hosts if view is not None},
+            1.0,
+            draw(st.sampled_from([ViewState.FRESH, ViewState.FRESH, ViewState.STALE])),
+        ),
+        {pick.host: [pick] for pick in placed},
+        placed if draw(st.booleans()) else (),
+        pack=draw(st.booleans()),
+        planner=gpus.planner(CONF),
+    )
+    return [state for state, _ in hosts], spec, around
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(gpu_questions(), gpu_questions())
+def test_gpus_of_many_hosts_are_decided_as_of_each_alone(nova_configuration, before, question):
+    """Order of candidates, refusals, picks and scores, whatever GPUs the table of hosts has seen before."""
+    check(before, question)
