@@ -224,6 +224,8 @@ def build(
         migrating=source.migrating,
         moved=observer.forget_memory,
         placed=qos.placed if qos else ignore_places,
+        overtaken=qos.overtaken if qos else frozenset,
+        doubted=qos.doubted if qos else bool,
         count=metrics.count,
         progress=progress,
         dry_run=dry_run,

@@ -139,7 +139,7 @@ class BandwidthQos:
         self._refined_s = -math.inf
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
-        self._problem, self._retry_s = "", 0.0
+        self._problem, self._retry_s, self._doubts = "", 0.0, False
         self._counted_s = -math.inf
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
@@ -152,8 +152,8 @@ class BandwidthQos:
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """Return the decision with the levels and shares that are wanted now; remember the host for the thread."""
         if observation.topology is not self._topology:
-            self._topology = observation.topology
             self._legal = self._host.levels(observation.topology)
+            self._topology = observation.topology
         view = look(decision, observation, self._margin_mb)
         self._view = view
         if self._ports is not None:
@@ -187,10 +187,24 @@ class BandwidthQos:
         """Take note of which group is whose; write levels again that changed since the executor was told."""
         with self._writing:
             self._places = places
-            self._in_force = {
-                level.group: level.mba_percent for level in of_groups(self._refined, places)
-            }
+            self._in_force = self._told_executor()
         self._enforce(self._view)
+
+    def overtaken(self) -> frozenset[str]:
+        """Tell the groups whose levels in force are not those that the executor was told."""
+        with self._writing:
+            told = self._told_executor()
+            return frozenset(
+                group for group, level in self._in_force.items() if told.get(group) != level
+            )
+
+    def doubted(self) -> bool:
+        """Tell, once, that a level could not be written: its group may have to be made anew."""
+        doubts, self._doubts = self._doubts, False
+        return doubts
+
+    def _told_executor(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        return {level.group: level.mba_percent for level in of_groups(self._refined, self._places)}
 
     def heard(self, done: Round) -> None:
         """Take note of a round: nothing is done while an operator has paused the agent."""
@@ -288,6 +302,8 @@ class BandwidthQos:
             ]
             if todo and self._allocates:
                 self._write(todo)
+            elif self._problem:
+                self._well("no level is left that could not be written")
         if self._overdue(view):
             self._host.wake()
 
@@ -319,11 +335,16 @@ class BandwidthQos:
         if problem and problem != self._problem:
             LOG.warning("bandwidth levels cannot be written: %s", problem)
             self._journal.write(Entry("throttle", Result.FAILED, problem=problem))
-            self._host.wake()  # groups may have to be made anew
-        if self._problem and not problem:
-            LOG.info("bandwidth levels are written again")
+            self._host.wake()
         self._count("throttle", Result.FAILED if problem else Result.DONE)
-        self._problem = problem
+        if problem:
+            self._problem, self._doubts = problem, True
+        elif self._problem:
+            self._well("bandwidth levels are written again")
+
+    def _well(self, news: str) -> None:
+        LOG.info("%s", news)
+        self._problem, self._retry_s = "", 0.0
 
     def _look_around(self, now: float) -> None:
         """What has time after the reaction: traffic, failed writes, guests that misbehave."""

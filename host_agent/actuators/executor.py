@@ -15,8 +15,8 @@ from typing import Any
 from host_agent import cpus
 from host_agent.actuators.partition_news import (
     Classes,
+    beyond_levels,
     class_changes,
-    only_bandwidth,
     shared_classes,
 )
 from host_agent.assignment import (
@@ -71,6 +71,8 @@ class Executor:
     :param migrating: tells whether a live migration of a server is running; asked only before its pages are moved
     :param moved: told when the pages of a server were walked to the end and where they are must be read again
     :param placed: told where each server is in resource control, right after the groups were made or checked
+    :param overtaken: tells the groups whose levels the bandwidth controller has written itself since ``placed``
+    :param doubted: tells, once, that groups may have changed and must be looked at now
     :param count: counts actions for the metrics
     :param progress: called before each server
     :param dry_run: actions are told as ``would``, and nothing is verified
@@ -85,6 +87,8 @@ class Executor:
         migrating: Callable[[str], bool],
         moved: Callable[[str], None],
         placed: Callable[[Mapping[str, PartitionPlace]], None] = ignore_places,
+        overtaken: Callable[[], frozenset[str]] = frozenset,
+        doubted: Callable[[], bool] = bool,
         count: Count = _ignore_count,
         progress: Callable[[], None] = lambda: None,
         dry_run: bool = False,
@@ -96,6 +100,8 @@ class Executor:
         self._migrating = migrating
         self._moved = moved
         self._placed = placed
+        self._overtaken = overtaken
+        self._doubted = doubted
         self._count = count
         self._progress = progress
         self._dry_run = dry_run
@@ -226,8 +232,10 @@ class Executor:
         key = (wishes, _threads(wishes, observation))
         last = self._partitioned
         now = self._clock()
-        if last and last.key == key and now - last.at < rdt.verify_s:
+        doubted = self._doubted()
+        if last and last.key == key and now - last.at < rdt.verify_s and not doubted:
             return last.places
+        overtaken = self._overtaken()
         try:
             report = self._privileged.partition(
                 wishes, rdt.shrink_root, rdt.shared_ways_min, not self._dry_run
@@ -237,8 +245,13 @@ class Executor:
             return {}
         if report.problem:
             self._fail(None, "partition", report.problem)
-        elif last and last.good and last.key == key and self._tampered(report.writes):
-            LOG.warning("others have changed RDT groups; put right: %s", "; ".join(report.writes))
+        elif (
+            last
+            and last.good
+            and last.key == key
+            and (foreign := self._foreign(report.writes, overtaken | self._overtaken()))
+        ):
+            LOG.warning("others have changed RDT groups; put right: %s", "; ".join(foreign))
             self._done(None, "repair", what={"writes": report.writes})
         elif report.writes:
             self._done(None, "partition", what={"writes": report.writes})
@@ -254,10 +267,9 @@ class Executor:
         self._placed(places)
         return places
 
-    def _tampered(self, writes: tuple[str, ...]) -> bool:
-        """Tell whether what had to be written undoes others' work; the bandwidth controller writes levels itself."""
-        ours = self._dry_run or (self._settings.slo.enabled and only_bandwidth(writes))
-        return bool(writes) and not ours
+    def _foreign(self, writes: tuple[str, ...], overtaken: frozenset[str]) -> tuple[str, ...]:
+        """Return what undoes others' work, not only levels that the bandwidth controller has written itself."""
+        return () if self._dry_run else beyond_levels(writes, overtaken)
 
     def _tell_place(self, guest: Guest | None, place: PartitionPlace, told: str) -> None:
         what = {
@@ -279,17 +291,19 @@ class Executor:
             LOG.warning("server %s is not exclusive: %s", place.uuid, "; ".join(place.reasons))
 
     def _limit_cpu_time(self, decision: Decision, observation: Observation) -> None:
-        """Throttle best-effort servers by CPU time where their memory traffic cannot be."""
+        """Throttle best-effort servers by CPU time where their memory traffic cannot be.
+
+        Where that is not wanted what an earlier agent has left is released, once.
+        """
         rdt, capability = self._settings.rdt, observation.topology.rdt
-        if not (rdt.enabled and rdt.cpu_time_fallback) or (capability and capability.mba):
-            return
+        used = rdt.enabled and rdt.cpu_time_fallback and not (capability and capability.mba)
         levels = tuple(
             (wish.uuid, min(percent for _, percent in wish.mba_percent))
             for wanted in decision.assignments
-            if (wish := wanted.partition) and wish.running and wish.mba_percent
+            if used and (wish := wanted.partition) and wish.running and wish.mba_percent
         )
-        now = self._clock()
-        if self._limited and self._limited[0] == levels and now - self._limited[1] < rdt.verify_s:
+        now, last = self._clock(), self._limited
+        if last and last[0] == levels and (not used or now - last[1] < rdt.verify_s):
             return
         try:
             report = self._privileged.limit_cpu_time(levels, not self._dry_run)

@@ -2,14 +2,14 @@
 """Which best-effort servers have begun or ended to share a class of service: news for journal and metrics."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from host_agent.privileged.shapes import PartitionPlace, PartitionWish
 from placement_traits.names import Tier
 
-_BANDWIDTH = re.compile(r"schemata \S+ MB:[0-9=;]+")
+_BANDWIDTH = re.compile(r"schemata (\S+) MB:[0-9=;]+")
 
 Classes = Mapping[str, frozenset[str]]
 """Class of service -> best-effort servers that share it; those with one server are left out."""
@@ -57,6 +57,10 @@ def class_changes(before: Classes, after: Classes) -> list[ClassChange]:
     return merged + split
 
 
-def only_bandwidth(writes: Iterable[str]) -> bool:
-    """Tell whether commands change bandwidth levels of groups and nothing else."""
-    return all(_BANDWIDTH.fullmatch(write) for write in writes)
+def beyond_levels(writes: Iterable[str], groups: Container[str]) -> tuple[str, ...]:
+    """Return the commands that do more than change the bandwidth levels of some groups."""
+    return tuple(
+        write
+        for write in writes
+        if not ((level := _BANDWIDTH.fullmatch(write)) and level[1] in groups)
+    )

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from host_agent.journal import Entry, Result
 from host_agent.loop import Agent, Round
 from host_agent.metrics import METRICS, Metrics
 from host_agent.privileged.seam import ReadOnly
+from host_agent.privileged.shapes import PartitionReport
 from host_agent.sensors.observer import Observer
 from host_agent.workloads import Activity
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -43,6 +45,8 @@ class Bench:
         self.metrics = Metrics()
         self.settings = settings or Settings(rdt=RdtSettings(verify_s=1e9))
         self.dry_run = dry_run
+        self.overtaken = frozenset[str]()
+        self.doubted = False
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -68,6 +72,8 @@ class Bench:
             self.settings,
             migrating=self.host.migrating,
             moved=observer.forget_memory,
+            overtaken=lambda: self.overtaken,
+            doubted=lambda: self.doubted,
             count=self.metrics.count,
             dry_run=self.dry_run,
         )
@@ -635,3 +641,51 @@ def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_say
         bench.round()
         assert bench.host.cpu_levels == ({server.uuid: 50} if wanted else {})
         assert len(bench.told("throttle")) == (1 if wanted else 0)
+
+
+def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_wanted_any_more(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """The operator has turned cpu_time_fallback off and started the agent anew; others' quotas are asked for once."""
+    bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=0.0)))
+    server = bench.host.boot(be())
+    bench.host.cpu_levels = {server.uuid: 10}
+    bench.round()
+    assert bench.host.cpu_levels == {}
+    bench.host.cpu_levels = {server.uuid: 20}  # by nobody of ours
+    bench.round()
+    assert bench.host.cpu_levels == {server.uuid: 20}
+
+
+def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=1e9)))
+    bench.host.boot(lc())
+    bench.round()
+    calls = bench.host.partition_calls
+    bench.doubted = True
+    bench.round()
+    bench.doubted = False
+    bench.round()
+    assert bench.host.partition_calls == calls + 1
+
+
+def test_a_level_that_a_stranger_has_written_is_told_and_one_of_the_controller_is_not(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=0.0)))
+    bench.host.boot(lc())
+    bench.round()
+    really = bench.host.partition
+
+    def changed(*arguments: Any) -> PartitionReport:
+        return really(*arguments)._replace(writes=("schemata numa_ext-be-0 MB:0=50;1=100",))
+
+    monkeypatch.setattr(bench.host, "partition", changed)
+    bench.overtaken = frozenset({"numa_ext-be-0"})
+    bench.round()
+    assert bench.told("repair") == []
+    bench.overtaken = frozenset()
+    bench.round()
+    assert len(bench.told("repair")) == 1

@@ -127,6 +127,8 @@ class Bench:
             migrating=self.host.migrating,
             moved=observer.forget_memory,
             placed=self.qos.placed,
+            overtaken=self.qos.overtaken,
+            doubted=self.qos.doubted,
         )
         self.agent = Agent(
             self.host,
@@ -364,6 +366,72 @@ def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench
     bench.refused = ""
     bench.report(1500, 1.5)
     assert bench.qos._in_force["numa_ext-BE"] == bench.levels[-1][0].mba_percent
+
+
+def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
+    """Not only when it is time to: the round that the failure wakes is to make the group anew."""
+    bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    assert not bench.qos.doubted()
+    bench.refused = "resctrl: the group is gone"
+    bench.report(1500, 0.6)
+    assert bench.qos.doubted()
+    assert not bench.qos.doubted(), "once is enough"
+
+
+def test_a_level_that_could_not_be_written_is_forgotten_with_its_group(bench: Bench) -> None:
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.refused = "resctrl: the group is gone"
+    bench.report(1500, 0.6)
+    bench.refused = ""
+    bench.host.delete(be)
+    bench.round()
+    bench.poll(2.0)
+    assert bench.qos._problem == ""
+    written = len(bench.levels)
+    bench.report(1500, 0.5)
+    assert len(bench.levels) == written
+
+
+def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) -> None:
+    """Else nobody could be throttled until the topology is read anew."""
+    bench.lc()
+    bench.be()
+    asked: list[object] = []
+
+    def levels(topology: object) -> tuple[int, ...]:
+        asked.append(topology)
+        if len(asked) == 1:
+            raise OSError("resctrl is busy")
+        return LEVELS
+
+    bench.qos._host = replace(bench.qos._host, levels=levels)
+    bench.round()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    bench.report(1500, 1.0)
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
+
+
+def test_the_levels_that_the_short_way_has_written_are_known_as_ours(bench: Bench) -> None:
+    bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    assert bench.qos.overtaken() == frozenset()
+    bench.report(1500, 0.6)
+    assert bench.qos.overtaken() == {"numa_ext-BE"}
+    bench.round()
+    assert bench.qos.overtaken() == frozenset()
 
 
 def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:

@@ -5,8 +5,8 @@ from host_agent.actuators.partition_news import (
     Change,
     ClassChange,
     Classes,
+    beyond_levels,
     class_changes,
-    only_bandwidth,
     shared_classes,
 )
 from host_agent.controllers.rdt_changes import Write, WriteKind
@@ -48,6 +48,8 @@ def test_a_third_server_is_news_and_the_two_that_stay_are_not() -> None:
 def test_levels_are_told_from_all_else_by_the_executors_own_words() -> None:
     level = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50, 1: 100}})
     both = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50}, "L3": {0: 0xF}})
-    assert only_bandwidth([str(level)])
-    assert not only_bandwidth([str(level), str(both)])
-    assert not only_bandwidth([str(Write(WriteKind.REMOVE_GROUP, "numa_ext-be-0"))])
+    removal = Write(WriteKind.REMOVE_GROUP, "numa_ext-be-0")
+    ours = {"numa_ext-be-0"}
+    assert beyond_levels([str(level)], ours) == ()
+    assert beyond_levels([str(level)], {"numa_ext-be-1"}) == (str(level),)
+    assert beyond_levels([str(level), str(both), str(removal)], ours) == (str(both), str(removal))
