@@ -9,7 +9,7 @@ from nova import objects
 from nova.conf import CONF
 from nova.pci.stats import PciDeviceStats
 
-from nova_numa_ext.scheduler import gpus
+from nova_numa_ext.scheduler import facts, gpus
 from nova_numa_ext.scheduler.judge import Surroundings
 from placement_traits.fleet import Amount, DeviceView, FleetSnapshot, GpuView, ViewState
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
@@ -133,3 +133,23 @@ def gpu_questions(draw):
 def test_gpus_of_many_hosts_are_decided_as_of_each_alone(nova_configuration, before, question):
     """Order of candidates, refusals, picks and scores, whatever GPUs the table of hosts has seen before."""
     check(before, question)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(gpu_questions())
+def test_an_answer_that_hosts_share_is_novas_own_about_each(nova_configuration, question):
+    """Hosts with devices that look alike are asked about once; nova is asked about each here."""
+    states, spec, _ = question
+    known = facts.KnownHosts()
+    last_word = facts.LastWord(spec, known)
+    requests = spec.pci_requests.requests
+    for state in states:
+        cells = known.of(state).cells
+        for raw in state.allocation_candidates:
+            accepts = last_word.on(state, known.of(state), raw)
+            for cell in cells:
+                guest = [objects.InstanceNUMACell(id=cell.id)]
+                novas = state.pci_stats.support_requests(requests, raw["mappings"], guest)
+                assert accepts((cell.id,)) == novas
