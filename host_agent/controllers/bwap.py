@@ -4,7 +4,7 @@
 ::
 
     WAITING ──MAPI high and steady──► PLACING ──pages are where they should be──► MEASURING
-       ▲                                 ▲                                            │ n samples, c lowest and
+       ▲                                 ▲  (none come for stuck_s: FOUND)            │ n samples, c lowest and
        │                                 └──────── stall rate fell: one step ─────────┤ c highest dropped
        └──── MAPI or stall rate changed: new phase ──── FOUND ◄── it rose: undo ──────┘
 
@@ -29,10 +29,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from host_agent.controllers.weights import Shares, dwp_step, dwp_weights
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import InvalidValueError
+
+_PROGRESS: Final = 0.005  # part of the pages; fewer may come and go without having been moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Settings:
     :param stable_variation: largest coefficient of variation of MAPI in a stable phase
     :param phase_change: relative change of MAPI or stall rate that starts a new search
     :param blind_samples: missing samples in a row after which a search is given up, or never begun
+    :param stuck_s: a search whose pages have come no nearer to where they should be for so long is given up
     """
 
     samples: int = 20
@@ -68,6 +72,7 @@ class Settings:
     stable_variation: float = 0.25
     phase_change: float = 0.30
     blind_samples: int = 50
+    stuck_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not 0 <= 2 * self.drop < self.samples:
@@ -106,6 +111,7 @@ class Observation:
     :param stall_rate: the guest's stalled cycles per second since the last sample; None when not measured
     :param mapi: the guest's memory accesses per instruction; None when not measured
     :param neighbour_stall_rate: worst stall rate of the high-priority neighbours; None when not measured or none there
+    :param left: part of the pages that is not yet where it should be
     """
 
     now_s: float
@@ -113,6 +119,7 @@ class Observation:
     stall_rate: float | None
     mapi: float | None
     neighbour_stall_rate: float | None = None
+    left: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,8 @@ class State:
     :param phase_mapi: MAPI of the phase for which the search runs
     :param sampled_s: time of the last accepted sample
     :param blind: missing samples in a row
+    :param left: least part of the pages that was left to be moved in this step
+    :param waited: samples since then
     """
 
     canonical: Shares
@@ -158,6 +167,8 @@ class State:
     phase_mapi: float | None = None
     sampled_s: float = -math.inf
     blind: int = 0
+    left: float = math.inf
+    waited: int = 0
 
     @property
     def wanted(self) -> dict[int, float] | None:
@@ -178,9 +189,7 @@ def decide(
     if changed is not None:
         return _restart(state), (changed,)
     if state.phase is Phase.PLACING:
-        if not observation.placed:
-            return state, ()
-        return replace(state, phase=Phase.MEASURING, samples=(), blind=0), ()
+        return _place(observation, state, settings)
     return _measure(observation, state, settings)
 
 
@@ -260,6 +269,24 @@ def _wait(
     return started, (Reason("search_started", mapi, settings.memory_intensive_mapi),)
 
 
+def _place(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    """Wait for the pages: they may never come (no room, other movers), and waiting asks for a look at every sample."""
+    if observation.placed:
+        return replace(
+            state, phase=Phase.MEASURING, samples=(), blind=0, left=math.inf, waited=0
+        ), ()
+    if observation.left < state.left - _PROGRESS:
+        return replace(state, left=observation.left, waited=0), ()
+    state = replace(state, waited=state.waited + 1)
+    waited_s = state.waited * settings.sample_interval_s
+    if waited_s < settings.stuck_s:
+        return state, ()
+    reason = Reason("search_given_up_stuck", waited_s, settings.stuck_s)
+    return _found(state, settings), (reason,)
+
+
 def _phase_change(state: State, settings: Settings) -> Reason | None:
     """A new phase shows in MAPI at any time, and in the stall rate once the search has ended."""
     if state.phase_mapi and len(state.mapi) == settings.stable_samples:
@@ -276,7 +303,16 @@ def _phase_change(state: State, settings: Settings) -> Reason | None:
 
 def _restart(state: State) -> State:
     """Wait for the new phase to become stable; the pages stay where they are until it is."""
-    return replace(state, phase=Phase.WAITING, mapi=(), samples=(), phase_mapi=None, best=None)
+    return replace(
+        state,
+        phase=Phase.WAITING,
+        mapi=(),
+        samples=(),
+        phase_mapi=None,
+        best=None,
+        left=math.inf,
+        waited=0,
+    )
 
 
 def _measure(
@@ -345,4 +381,6 @@ def _found(state: State, settings: Settings) -> State:
     dwp = state.dwp
     if settings.undo:
         dwp = state.best.dwp if state.best is not None else state.lower_bound
-    return replace(state, phase=Phase.FOUND, guide=Guide.OWN, dwp=dwp, samples=())
+    return replace(
+        state, phase=Phase.FOUND, guide=Guide.OWN, dwp=dwp, samples=(), left=math.inf, waited=0
+    )

@@ -6,6 +6,7 @@ one decision never promises the same megabyte twice. Free memory changes all the
 than the dead band stay what they were, or every round would be a new decision.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -45,6 +46,7 @@ class Memory:
     :param search: BWAP's search
     :param story: why the search stands where it does
     :param clipped: why the shares are not the wish
+    :param held: its pages must stay where they are; the search pauses
     """
 
     wish: Shares | None = None
@@ -52,6 +54,7 @@ class Memory:
     search: bwap.State | None = None
     story: tuple[Reason, ...] = ()
     clipped: tuple[Reason, ...] = ()
+    held: bool = False
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -60,13 +63,15 @@ class Memory:
 
     @property
     def moving(self) -> bool:
-        """The search waits for pages to arrive."""
-        return self.search is not None and self.search.phase is bwap.Phase.PLACING
+        """The search waits for pages to arrive, and they were sent."""
+        sent = self.shares is not None
+        return sent and self.search is not None and self.search.phase is bwap.Phase.PLACING
 
     @property
     def searching(self) -> bool:
         """The search has not ended: it needs samples at its own rate."""
-        return self.search is not None and self.search.phase is not bwap.Phase.FOUND
+        ended = self.search is None or self.search.phase is bwap.Phase.FOUND
+        return not ended and not self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,11 @@ def memory(
     assert request is not None, "only managed servers are steered"
     policy, nodes = request.memory_policy, inputs.observation.topology.node_ids
     if guest.pages_stay:
-        return Memory(search=known.search, story=(Reason("memory_stays", guest.pages_stay),))
+        why = (Reason("memory_stays", guest.pages_stay),)
+        return Memory(search=known.search, story=why, held=True)
     if inputs.spreading_refused and policy in SPREADING_POLICIES:
         why = (Reason("memory_stays", inputs.spreading_refused),)
-        return Memory(search=known.search, story=why)
+        return Memory(search=known.search, story=why, held=True)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
         return _searched(guest, cores, inputs, before, settings)
     wish: Shares | None = cores.local
@@ -111,12 +117,14 @@ def _searched(
     if inputs.counters is not None:
         own = inputs.counters.get(guest.uuid, Counters())
         now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
+        left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.Observation(
             inputs.now_s,
-            now is not None and _arrived(guest, now, settings),
+            left <= _tolerance(guest, settings),
             own.stall_rate,
             own.mpi,
             _neighbours(inputs),
+            left,
         )
         search, news = bwap.decide(seen, search, settings.search)
         story = (story[0], *news) if news else story
@@ -170,11 +178,10 @@ def _neighbours(inputs: Inputs) -> float | None:
     return max((rate for rate in rates if rate is not None), default=None)
 
 
-def _arrived(guest: Guest, shares: Shares, settings: Settings) -> bool:
-    """Tell whether the pages are where they shall be, up to two of the units that move as a whole."""
+def _tolerance(guest: Guest, settings: Settings) -> float:
+    """Return what may be left when the pages are where they shall be: two of the units that move as a whole."""
     total = sum(guest.resident_mb.values())
-    grain = 2 * _UNIT_MB / total if total else 0.0
-    return share_error(guest.memory_shares, shares) <= max(settings.dead_band, grain)
+    return max(settings.dead_band, 2 * _UNIT_MB / total if total else 0.0)
 
 
 def _fitted(

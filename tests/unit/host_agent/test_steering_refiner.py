@@ -78,6 +78,42 @@ def test_a_search_polls_fast_and_rests_when_it_has_ended(make: Callable[..., Ste
     assert max(bench.host.waits[-20:]) > 0.9
 
 
+def taken_back(bench: Steered, server: Server) -> None:
+    """Another mover brings all pages to node 3; 500 MiB, whose fifths are whole KiB."""
+    bench.host.running[server.uuid].memory_kb = {3: 500 * 1024}
+
+
+def test_pages_that_never_come_are_waited_for_a_while_only(make: Callable[..., Steered]) -> None:
+    """While a search waits the host is looked at five times a second; that must end."""
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP), {3: 512})
+    bench.each_wait = lambda: taken_back(bench, server)
+    bench.run(100)
+    assert "search_given_up_stuck" in str(bench.told("decide", server)[-1].reasons)
+    looks = len(bench.rounds)
+    bench.run(60)
+    assert len(bench.rounds) - looks < 40
+
+
+def test_a_search_rests_while_another_mover_forbids_to_spread(
+    make: Callable[..., Steered],
+) -> None:
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS)
+    server = bench.host.boot(floating("a", BWAP), {3: 512})
+    bench.each_wait = lambda: taken_back(bench, server)
+    bench.run(8)
+    assert bench.refiner._state.memory[server.uuid].moving
+    bench.refused = "kernel.numa_balancing is on"
+    bench.run(6)
+    looks = len(bench.rounds)
+    bench.run(30)
+    assert len(bench.rounds) - looks < 20
+    assert max(bench.host.waits[-20:]) > 0.9
+    bench.refused, bench.each_wait = "", lambda: None
+    bench.run(90)
+    assert max(bench.shares(server).values()) > 0.95, "then it goes on"
+
+
 def test_every_decision_is_told_once(make: Callable[..., Steered]) -> None:
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     bench.host.boot(floating("a", BWAP))

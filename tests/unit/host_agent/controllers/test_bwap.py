@@ -204,3 +204,23 @@ def test_without_counters_the_canonical_weights_are_used_and_a_search_may_come_l
     assert reasons[0].term == "no_counters"
     assert state.wanted == pytest.approx(A_0)
     assert Guest(state, FAST, lambda dwp: 2 - dwp, now_s=now).run().dwp == 1.0
+
+
+def test_a_search_whose_pages_never_arrive_is_given_up_and_one_whose_pages_come_slowly_is_not() -> (
+    None
+):
+    """No room, BALM's hold or another mover: to wait for ever asks for a look at the host at every sample."""
+    settings = replace(FAST, stuck_s=2.0)
+    run = guest(lambda dwp: 1.0, settings)
+    run.run(until=Phase.PLACING)
+    now_s = run.now_s
+    story: list[str] = []
+    for sample, left in enumerate((0.5, *(0.4 - 0.01 * n for n in range(30)), *([0.1] * 30))):
+        now_s += settings.sample_interval_s
+        seen = Observation(now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
+        run.state, reasons = bwap.decide(seen, run.state, settings)
+        story += [reason.term for reason in reasons]
+        if sample < 31:
+            assert run.state.phase is Phase.PLACING
+    assert run.state.phase is Phase.FOUND
+    assert story == ["search_given_up_stuck"]
