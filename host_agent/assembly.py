@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +155,9 @@ def build_qos(
             return mba_levels(resctrl.bandwidth())
         return quota_levels() if settings.rdt.cpu_time_fallback else ()
 
+    def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
+        return [problem for _, problem in privileged.limit_cpu_time(by_server, True).problems]
+
     samples = slo.feed.least_samples
     prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
     host = conf.host.name or os.uname().nodename
@@ -170,7 +173,14 @@ def build_qos(
     qos = BandwidthQos(
         slo,
         SloSources(slo.feed, SloChannels(), prometheus, proxy),
-        QosHost(privileged.throttle, BandwidthReader(resctrl).servers, levels, source.wake, count),
+        QosHost(
+            privileged.throttle,
+            limit,
+            BandwidthReader(resctrl).servers,
+            levels,
+            source.wake,
+            count,
+        ),
         QosStore(paths.slo, metrics.lost),
         journal,
         ports=SloPorts(source.attach, journal, Errands("slo-ports"), source.wake)
@@ -185,6 +195,7 @@ def build_qos(
             migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
         ),
         margin_mb=settings.memory.margin_mb,
+        paused=paths.paused.exists,
     )
     metrics.include(qos.samples)
     return qos

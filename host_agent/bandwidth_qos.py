@@ -36,12 +36,13 @@ from host_agent.controllers.balm_shapes import (
     Released,
     State,
 )
+from host_agent.controllers.balm_unwatched import unwatched
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import Colour, colour_of
 from host_agent.journal import Entry, Journal, Result
 from host_agent.loop import Round
 from host_agent.privileged.shapes import GroupLevel, PartitionPlace
-from host_agent.qos_store import Kept, QosStore
+from host_agent.qos_store import PAUSED, Kept, QosStore
 from host_agent.qos_view import View, levels, look, observe, of_groups, refined
 from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.latency_window import LatencyReading
@@ -68,6 +69,8 @@ class Host:
     """What the controller needs of the host.
 
     :param throttle: writes levels of groups; one sentence each about what went wrong, "" for nothing
+    :param limit: takes CPU time instead, where levels are that: by server, per cent; one sentence each about what went
+        wrong
     :param traffic: reads the memory traffic of servers
     :param levels: tells the legal levels on a host, per cent, ascending
     :param wake: starts a round of the agent now
@@ -75,6 +78,7 @@ class Host:
     """
 
     throttle: Callable[[Sequence[GroupLevel]], Sequence[str]]
+    limit: Callable[[Sequence[tuple[str, int]]], Sequence[str]]
     traffic: Callable[[Iterable[PartitionPlace]], Mapping[str, Bandwidth]]
     levels: Callable[[HostTopology], tuple[int, ...]]
     wake: Callable[[], None]
@@ -101,6 +105,7 @@ class BandwidthQos:
     :param count: counts actions for the metrics
     :param escalate: told when nothing on this host helps, with the names of the servers; must not block
     :param margin_mb: MiB that stay free on every node
+    :param paused: tells whether an operator has paused the agent
     """
 
     name = "balm"
@@ -117,11 +122,12 @@ class BandwidthQos:
         count: Callable[[str, Result], None] = lambda _action, _result: None,
         escalate: Callable[[CannotFixSloViolation, Mapping[str, str]], None] = lambda _e, _n: None,
         margin_mb: float = 0.0,
+        paused: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._sources, self._host, self._store = settings, sources, host, store
         self._journal, self._ports, self._count, self._escalate = journal, ports, count, escalate
-        self._margin_mb, self._clock = margin_mb, clock
+        self._margin_mb, self._pausing, self._clock = margin_mb, paused, clock
         kept = store.load()
         self._state = State(wanted=kept.wanted)
         sources.restore(kept.fed, clock())
@@ -143,7 +149,7 @@ class BandwidthQos:
         self._counted_s = -math.inf
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
-        self._paused = False
+        self._paused = self._heard_pause = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -207,8 +213,8 @@ class BandwidthQos:
         return {level.group: level.mba_percent for level in of_groups(self._refined, self._places)}
 
     def heard(self, done: Round) -> None:
-        """Take note of a round: nothing is done while an operator has paused the agent."""
-        self._paused = done.paused
+        """Take note of a round."""
+        self._heard_pause = done.paused
         self._save()
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -219,16 +225,32 @@ class BandwidthQos:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; levels go to the last ones at which all objectives were met, so that no search is left half done."""
+        """Stop; no search is left half done."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2.0 * _NOBODY_S)
-        search = self._state.search
-        if search is not None and search.valid:
-            self._state = replace(self._state, wanted={**self._state.wanted, **search.valid})
-            self._enforce(self._view)
-        self._save()
+        self._leave()
         self._sources.close()
+
+    def _leave(self) -> None:
+        """Put into force what may stand while nobody watches."""
+        coarse = {be.uuid: be.seen.level for be in self._view.bes}
+        self._state = unwatched(self._state, coarse)
+        self._enforce(self._view)
+        if not self._allocates and self._legal:
+            self._limit(self._view)
+        self._save()
+
+    def _limit(self, view: View) -> None:
+        """Write CPU time, which in a round is the executor's: none comes any more."""
+        wanted = levels(view, self._state.wanted, self._fed, acts=self._acts)
+        todo = [(uuid, min(found.values())) for uuid, found in sorted(wanted.items()) if found]
+        try:
+            problems = self._host.limit(todo)
+        except (NumaExtError, OSError) as error:
+            problems = [str(error)]
+        for problem in problems:
+            LOG.warning("CPU time cannot be limited: %s", problem)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -255,15 +277,26 @@ class BandwidthQos:
         if view is not self._served:
             self._sources.serve(view.lcs)
             self._served = view
-        self._sources.receive(patience_s, self._clock())
+        self._sources.receive(patience_s, self._clock)
         early = self._decided_s + self._settings.feed.poll_s - self._clock()
         if early > 0.0 and not self._stop.wait(early):
-            self._sources.receive(0.0, self._clock())
+            self._sources.receive(0.0, self._clock)
         self._decided_s = now = self._clock()
-        if self._paused:
+        if self._rests():
             return
         self._decide(view, now)
         self._look_around(now)
+
+    def _rests(self) -> bool:
+        """Tell whether an operator has paused the agent: rounds may be long, so the mark is looked at here."""
+        paused = self._pausing()
+        before, self._paused = self._paused, paused
+        if paused and not before:
+            self._leave()
+        elif before and not paused:
+            self._heard_pause = False
+            self._save()
+        return paused
 
     def _decide(self, view: View, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
@@ -493,6 +526,8 @@ class BandwidthQos:
             for be in self._view.bes
         }
         phase = state.phase.value if self._acts else "rest"
+        if self._paused and self._heard_pause:  # both threads have come to rest
+            phase = PAUSED
         status = {
             "time": _now(),
             "phase": phase,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``numa-host-agent-ctl`` shows and does: rows of plain values, and a table made of them."""
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -18,9 +20,11 @@ from host_agent.privileged.shapes import Pin, Role
 from host_agent.rdt.errors import ResctrlError
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import ROOT_GROUP, Actual, is_bandwidth
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology
+
+LOG = logging.getLogger(__name__)
 
 # -- status ------------------------------------------------------------------------------------------------------------
 
@@ -220,6 +224,8 @@ def line(entry: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
+_LOOK_S: Final = 0.1
+_PATIENCE_ROUNDS: Final = 3
 _NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
 
 # -- reset -------------------------------------------------------------------------------------------------------------
@@ -234,8 +240,11 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
     paths = agent_conf.paths(conf)
-    if dry_run or paths.paused.exists():
-        return _reset(conf, paths, dry_run=dry_run)
+    if dry_run:
+        return _reset(conf, paths, dry_run=True)
+    if paths.paused.exists():
+        _come_to_rest(conf, paths)
+        return _reset(conf, paths, dry_run=False)
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
     with only_one(paths.lock, _NOT_BESIDE):
         return _reset(conf, paths, dry_run=dry_run)
@@ -248,11 +257,34 @@ def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
     paths = agent_conf.paths(conf)
-    if dry_run or paths.paused.exists():
-        return _release(conf, paths, dry_run=dry_run)
+    if dry_run:
+        return _release(conf, paths, dry_run=True)
+    if paths.paused.exists():
+        _come_to_rest(conf, paths)
+        return _release(conf, paths, dry_run=False)
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
     with only_one(paths.lock, _NOT_BESIDE):
         return _release(conf, paths, dry_run=dry_run)
+
+
+def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:
+    """Wait until an agent that was just paused writes nothing any more: it would undo what is done here."""
+    if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
+        return
+    end = time.monotonic() + _PATIENCE_ROUNDS * conf.agent.interval_s
+    while qos_store.load(paths.slo).told.get("phase") != qos_store.PAUSED:
+        if time.monotonic() >= end:
+            LOG.warning("the agent has not noticed the pause yet and may undo this")
+            return
+        time.sleep(_LOOK_S)
+
+
+def _runs(paths: HostPaths) -> bool:
+    try:
+        with only_one(paths.lock, _NOT_BESIDE):
+            return False
+    except ConflictError:
+        return True
 
 
 def _release(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from host_agent.controllers.balm_shapes import Wanted
 from host_agent.keeping import Keeper, ignore_loss
 
 _VERSION: Final = 1
+PAUSED: Final = "paused"
+"""Phase of an agent that has noticed that it is paused: it writes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)

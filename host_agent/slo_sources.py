@@ -6,7 +6,7 @@ few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import Final
 
@@ -72,9 +72,13 @@ class SloSources:
             self._prometheus.serve((lc.uuid, lc.flavor, lc.title) for lc in asked)
         self._known = {uuid: at for uuid, at in self._known.items() if uuid in self._lcs}
 
-    def receive(self, timeout_s: float, now_s: float) -> bool:
-        """Wait for reports at most so long; tell whether some came."""
+    def receive(self, timeout_s: float, clock: Callable[[], float]) -> bool:
+        """Wait for reports at most so long; tell whether some came.
+
+        :param clock: tells when they came: the wait may have been long
+        """
         got = self._channels.receive(timeout_s)
+        now_s = clock()
         for uuid, data in got:
             self._feeds.received(uuid, data, now_s)
         return bool(got)

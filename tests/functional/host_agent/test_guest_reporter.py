@@ -120,7 +120,7 @@ def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
     end = time.monotonic() + PATIENCE_S
     reading = None
     while time.monotonic() < end:
-        sources.receive(0.2, time.monotonic())
+        sources.receive(0.2, time.monotonic)
         reading = sources.read(time.monotonic(), float("-inf")).get("U")
         if reading is not None and reading.p99_us is not None:
             break

@@ -24,7 +24,7 @@ from host_agent.journal import Entry
 from host_agent.loop import Agent
 from host_agent.metrics import METRICS
 from host_agent.privileged.shapes import GroupLevel, PartitionPlace
-from host_agent.qos_store import QosStore, load, of_server
+from host_agent.qos_store import PAUSED, QosStore, load, of_server
 from host_agent.refining import Refiners
 from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.ipc_proxy import IpcProxy
@@ -111,11 +111,19 @@ class Bench:
         self.qos = BandwidthQos(
             self.settings,
             SloSources(self.settings.feed, SloChannels(self.clock), proxy=self.proxy),
-            Host(self._throttle, self._traffic, lambda _topology: LEVELS, self._wake, self._count),
+            Host(
+                self._throttle,
+                self._limit,
+                self._traffic,
+                lambda _topology: LEVELS,
+                self._wake,
+                self._count,
+            ),
             QosStore(self.folder / "slo.json"),
             self,
             ports=SloPorts(self.host.attach, self, Inline(), self._wake, self.clock),  # type: ignore[arg-type]
             escalate=lambda event, _titles: self.proposals.append(event.leave),
+            paused=(self.folder / "paused").exists,
             clock=self.clock,
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
@@ -150,6 +158,10 @@ class Bench:
     def _throttle(self, levels: Sequence[GroupLevel]) -> Sequence[str]:
         self.levels.append(tuple(levels))
         return (self.refused,) * len(levels)
+
+    def _limit(self, levels: Sequence[tuple[str, int]]) -> Sequence[str]:
+        self.host.limit_cpu_time(levels, True)
+        return ()
 
     def _traffic(self, places: object) -> dict[str, Bandwidth]:
         bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
@@ -332,6 +344,69 @@ def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench
     bench.qos.close()
     assert bench.kept(be) == good
     assert bench.levels[-1][0].mba_percent[0][1] == good.level
+
+
+def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_search(
+    bench: Bench,
+) -> None:
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    before = bench.qos._state.wanted[be.uuid].level
+    bench.report(1500, 0.6)
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
+    bench.qos.close()
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {before}
+    assert bench.kept(be) == Wanted(before)
+
+
+def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> None:
+    """No round comes any more, and the guard is told to keep what stands."""
+    bench = Bench(tmp_path)
+    bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    before = bench.qos._state.wanted[be.uuid].level
+    bench.report(1500, 1.0)
+    assert bench.qos.turn(bench.now)
+    bench.agent.again()
+    bench.host.cpu_levels = {be.uuid: 10}
+    for guest in bench.guests.values():
+        guest.close()
+    bench.qos.close()
+    assert bench.host.cpu_levels == {uuid: before for uuid in (be.uuid,) if before < 100}
+
+
+def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_at_the_minimum(
+    bench: Bench,
+) -> None:
+    """Not only by the next round: meanwhile ``release-bandwidth`` would be undone, for the whole pause."""
+    bench.lc()
+    be = bench.be()
+    bench.round()
+    bench.qos.poll()
+    bench.report(700, 1.0)
+    before = bench.qos._state.wanted[be.uuid].level
+    bench.report(1500, 0.6)
+    (bench.folder / "paused").touch()
+    bench.poll()
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {before}
+    written = len(bench.levels)
+    told = json.loads((bench.folder / "slo.json").read_text())["told"]
+    assert told["phase"] != PAUSED, "a round may still be under way"
+    bench.round()
+    told = json.loads((bench.folder / "slo.json").read_text())["told"]
+    assert told["phase"] == PAUSED
+    bench.report(1500, 1.0)
+    assert len(bench.levels) == written
+    (bench.folder / "paused").unlink()
+    bench.report(1500, 1.0)
+    assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}, "it does not go on"
 
 
 def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:

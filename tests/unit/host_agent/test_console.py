@@ -12,7 +12,7 @@ from host_agent import assembly, console
 from host_agent.cmd import ctl
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.only_one import only_one
-from host_agent.qos_store import Kept, QosStore
+from host_agent.qos_store import PAUSED, Kept, QosStore, load
 from host_agent.rdt.shapes import Actual, GroupState
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -125,6 +125,37 @@ def test_reset_beside_a_running_agent_is_refused_unless_it_is_paused(
         assert run("reset")[0] == 0
     run("resume")
     assert run("reset")[0] == 0
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_its_pause(
+    host: Host,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rests: bool,
+) -> None:
+    """``pause; release-bandwidth`` in one breath: the agent is waited for, but not for ever."""
+    with (tmp_path / "agent.conf").open("a") as config:
+        config.write("[agent]\ninterval_s = 0.2\n")
+    store = QosStore(tmp_path / "state/slo.json")
+    store.save(Kept(told={"phase": "climb"}))
+    phases: list[str] = []
+
+    def release(_write: bool) -> tuple[str, ...]:
+        phases.append(load(tmp_path / "state/slo.json").told["phase"])
+        return ()
+
+    def looked(_seconds: float) -> None:
+        if rests:
+            store.save(Kept(told={"phase": PAUSED}))
+
+    monkeypatch.setattr(host, "release_throttles", release)
+    monkeypatch.setattr(console.time, "sleep", looked)
+    run("pause")
+    with only_one(tmp_path / "state/agent.lock", "test"):
+        assert run("release-bandwidth")[0] == 0
+    assert phases == [PAUSED if rests else "climb"]
 
 
 def test_reset_keeps_the_journals_configured_size(host: Host, run: Run, tmp_path: Path) -> None:
