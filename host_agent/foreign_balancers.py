@@ -7,11 +7,14 @@ nodes, page by page, for ever: two writers for one thing. The kernel has no way 
 the reason says so. Guests bound by nova have such a policy and are not concerned.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+LOG = logging.getLogger(__name__)
 
 _SYSCTL: Final = "sys/kernel/numa_balancing"
 _NORMAL: Final = 1  # NUMA_BALANCING_NORMAL; 2, memory tiering, only promotes pages of slow memory
@@ -27,13 +30,22 @@ def numa_balancing(proc: Path) -> bool:
 
 def numad(proc: Path) -> int | None:
     """Return the process id of numad, None when it does not run."""
-    for entry in proc.iterdir():
+    for entry in _entries(proc):
         try:
             if entry.name.isdecimal() and (entry / "comm").read_text() == "numad\n":
                 return int(entry.name)
         except OSError:
             continue  # ended between listing and reading
     return None
+
+
+def _entries(proc: Path) -> list[Path]:
+    """List the processes; none where they cannot be listed, which is told and no reason to stop steering."""
+    try:
+        return list(proc.iterdir())
+    except OSError as error:
+        LOG.warning("numad is not looked for: %s", error)
+        return []
 
 
 @dataclass(slots=True)

@@ -323,6 +323,13 @@ def test_f_004_18_the_guard_reads_the_kernel_and_finds_numad(tmp_path: Path) -> 
     assert guard() == "numad (process 77) would move spread pages back: stop it"
 
 
+def test_a_proc_that_cannot_be_listed_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Guard(tmp_path / "absent", 60.0)() == ""
+    assert caplog.text.count("numad is not looked for") == 1
+
+
 @dataclass
 class Scripted:
     """Counters as told; servers are named by title."""
