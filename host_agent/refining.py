@@ -20,6 +20,7 @@ refiner that wants to know what was done implements :class:`host_agent.loop.List
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -34,8 +35,9 @@ class Refiner(Protocol):
     """A run-time controller as the loop sees it. All calls come from the loop's thread, one at a time.
 
     While an operator has paused the agent none of them is called. A call that raises is counted, logged once per
-    change of the error, and leaves this refiner out until the next round: the coarse decision holds where it had a
-    say. A refiner keeps its state valid over its own exceptions.
+    change of the error, and leaves this refiner out until the next round. Its last word holds for this one, for each
+    server of which the decision before it is the same, lest pages go home and back; then the coarse decision holds
+    where it had a say. A refiner keeps its state valid over its own exceptions.
     """
 
     @property
@@ -65,8 +67,17 @@ class Refiner(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a refiner made of a decision, and in which round."""
+
+    round: int
+    heard: Decision
+    said: Decision
+
+
 class Refiners:
-    """All refiners, in order; one that fails is left out until the next round.
+    """All refiners, in order; one that fails is left out until the next round, and its last word holds for one.
 
     :param refiners: the first sees the simple rule's decision, the last has the last word
     :param on_failure: called with the name of a refiner for each call that failed
@@ -80,18 +91,41 @@ class Refiners:
         self._refiners = tuple(refiners)
         self._on_failure = on_failure
         self._left_out: set[str] = set()
+        self._round = 0
+        self._words: dict[str, _Word] = {}
         self._problems: dict[tuple[str, str], str] = {}
 
     def new_round(self) -> None:
         """Give refiners that have failed another chance."""
         self._left_out.clear()
+        self._round += 1
 
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """Return the decision after all refiners."""
         for refiner in self._refiners:
-            refined = partial(refiner.refine, decision, observation)
-            decision = self._guarded(refiner, "refine", refined, decision)
+            refine = partial(refiner.refine, decision, observation)
+            refined = self._guarded(refiner, "refine", refine, None)
+            if refined is None:
+                decision = self._held(refiner.name, decision)
+            else:
+                self._words[refiner.name] = _Word(self._round, decision, refined)
+                decision = refined
         return decision
+
+    def _held(self, name: str, decision: Decision) -> Decision:
+        """Return the decision with the last word of a refiner that fails now, as far as it still applies."""
+        last = self._words.get(name)
+        if last is None or self._round - last.round > 1:
+            return decision
+        return replace(
+            decision,
+            assignments=tuple(
+                last.said.get(wanted.uuid) or wanted
+                if last.heard.get(wanted.uuid) == wanted
+                else wanted
+                for wanted in decision.assignments
+            ),
+        )
 
     def turn(self, now_s: float) -> bool:
         """Give every refiner its turn; tell whether any part has changed."""
@@ -122,7 +156,9 @@ class Refiners:
             self._on_failure(refiner.name)
             problem = repr(error)
             if self._problems.get(key) != problem:
-                LOG.exception("%s fails (%s); the coarse decision holds", refiner.name, what)
+                LOG.exception(
+                    "%s fails (%s); without it the coarse decision holds", refiner.name, what
+                )
             self._problems[key] = problem
             return instead
         if self._problems.pop(key, None) is not None:

@@ -228,8 +228,28 @@ def test_a_refiner_that_fails_leaves_the_coarse_decision_and_the_others_alone(
     assert bench.level() == 1
     assert [r.getMessage() for r in caplog.records][1:] == [
         "broken works again (refine)",
-        "sound fails (refine); the coarse decision holds",
+        "sound fails (refine); without it the coarse decision holds",
     ]
+
+
+def test_the_last_word_of_a_refiner_that_fails_holds_for_one_round(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """One failure must not send pages home and back; a lasting one leaves the safe, coarse decision."""
+    throttler = Throttler(level=30)
+    bench = make_bench(throttler)
+    bench.agent.round(full=True, relist=True)
+    throttler.error = RuntimeError("no figures")
+    late = bench.host.boot(Server("late", BE_SPECS, shared="0,2,4,6"))
+    bench.agent.round(full=True, relist=True)
+    bench.agent.again()
+    levels = {wish.uuid: wish.mba_percent[0][1] for wish in bench.host.wishes}
+    assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has said nothing of the other"
+    bench.agent.round(full=True, relist=True)
+    assert bench.level() == 100
+    throttler.error = None
+    bench.agent.round(full=True, relist=True)
+    assert bench.level() == 30
 
 
 def test_a_refiner_that_fails_in_its_turn_rests_until_the_next_round(
