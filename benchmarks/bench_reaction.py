@@ -97,6 +97,10 @@ class Listed:
         self._changed.clear()
         return happened
 
+    def news(self) -> bool:
+        """Every round lists."""
+        return True
+
     def wake(self) -> None:
         """End a wait."""
         self._changed.set()

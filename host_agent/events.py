@@ -49,10 +49,13 @@ class DomainSource(Protocol):
         """Counters of running domains, as far as libvirt counts them: UUID -> event -> total."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an event; tell whether there was one."""
+        """Wait for an event or :meth:`wake`; tell whether there was one."""
+
+    def news(self) -> bool:
+        """Whether domains have changed since this was asked last: they have to be listed again."""
 
     def wake(self) -> None:
-        """End a wait."""
+        """End a wait; that alone is no news."""
 
 
 class LibvirtSource:
@@ -65,6 +68,7 @@ class LibvirtSource:
         self._uri = uri
         self._connection: Any = None
         self._opening = threading.Lock()
+        self._woken = threading.Event()
         self._changed = threading.Event()
         self._loop: threading.Thread | None = None
 
@@ -128,6 +132,7 @@ class LibvirtSource:
             try:
                 domain = connection.lookupByUUIDString(uuid)
                 domain.attachDeviceFlags(device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+                self._changed.set()
             except libvirt.libvirtError as error:
                 if not connection.isAlive():
                     raise
@@ -155,13 +160,19 @@ class LibvirtSource:
 
     def wait(self, seconds: float) -> bool:
         """Wait for a lifecycle event or :meth:`wake`; tell whether there was one."""
-        happened = self._changed.wait(seconds)
-        self._changed.clear()
+        happened = self._woken.wait(seconds)
+        self._woken.clear()
         return happened
 
+    def news(self) -> bool:
+        """Tell whether there was a lifecycle event, a new connection or a device plugged in since the last call."""
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
+
     def wake(self) -> None:
-        """End a wait."""
-        self._changed.set()
+        """End a wait; that alone is no news."""
+        self._woken.set()
 
     def close(self) -> None:
         """Close the connection."""
@@ -212,12 +223,13 @@ class LibvirtSource:
         # A libvirtd that ends wakes the loop, which then looks for it every round.
         connection.registerCloseCallback(self._on_event, None)
         self._connection = connection
-        self._changed.set()
+        self._on_event()
         LOG.info("connected to libvirt at %s", self._uri)
         return connection
 
     def _on_event(self, *_arguments: object) -> None:
         self._changed.set()
+        self._woken.set()
 
     def _start_loop(self) -> None:
         import libvirt

@@ -35,6 +35,7 @@ class Round:
     :param outcomes: what was done, by server
     :param seconds: time taken
     :param paused: an operator has paused the agent: nothing was decided or done
+    :param listed: the servers are those that libvirt runs; False: those known before it was lost
     """
 
     observation: Observation
@@ -42,6 +43,7 @@ class Round:
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     seconds: float = 0.0
     paused: bool = False
+    listed: bool = True
 
     @property
     def unfinished(self) -> bool:
@@ -157,7 +159,10 @@ class Agent:
         decision = self._refiners.refine(coarse, observation)
         outcomes = self._executor.apply(decision, observation, self._slice_s())
         self._touched = frozenset(uuid for uuid, done in outcomes.items() if done.touched)
-        return self._tell(Round(observation, decision, outcomes, self._clock() - started))
+        seconds = self._clock() - started
+        return self._tell(
+            Round(observation, decision, outcomes, seconds, listed=not self._libvirt_lost)
+        )
 
     def _slice_s(self) -> float:
         """Time for page moves: short while a refiner polls, or its turns would come late."""
@@ -195,14 +200,14 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Turn until ``stop`` is set; whatever fails, the next round comes."""
         full_due = self._clock()
-        woken = True
         while not stop.is_set():
             full = self._clock() >= full_due
             if full:
                 full_due = self._clock() + self._settings.resync_s
             pause = self._settings.interval_s
             try:
-                done = self.round(full=full, relist=full or woken or self._libvirt_lost)
+                news = self._source.news()
+                done = self.round(full=full, relist=full or news or self._libvirt_lost)
                 if done.unfinished:
                     pause = 0.0
             except ServiceUnavailableError as error:
@@ -212,23 +217,20 @@ class Agent:
                 LOG.exception("a round failed")
                 self._on_failure()
                 full_due = self._clock()
-            woken = self._wait(pause, stop)
+            self._wait(pause, stop)
 
-    def _wait(self, pause_s: float, stop: threading.Event) -> bool:
-        """Give the refiners their turns until the next round is due; tell whether libvirt has news."""
+    def _wait(self, pause_s: float, stop: threading.Event) -> None:
+        """Give the refiners their turns until the next round is due or somebody wakes the loop."""
         due = self._clock() + pause_s
         while not stop.is_set():
             until_turn = self._turn()
             rest = max(0.0, due - self._clock())
-            if self._source.wait(min(rest, until_turn)):
-                return True
-            if rest <= until_turn:
-                return False
-        return True
+            if self._source.wait(min(rest, until_turn)) or rest <= until_turn:
+                return
 
     def _turn(self) -> float:
         """Give the refiners a turn; return the longest time until the next one, seconds."""
-        if self._coarse is None:  # paused, or nothing is known
+        if self._coarse is None or self._paused_mark.exists():  # or nothing is known
             return math.inf
         try:
             if self._refiners.turn(self._clock()):
@@ -236,4 +238,5 @@ class Agent:
         except Exception:  # as in a round: counted and logged, and the loop goes on
             LOG.exception("a turn between two rounds failed")
             self._on_failure()
+            return math.inf  # a refiner that still wants something would ask at once, for ever
         return self._refiners.pause_s(self._clock())

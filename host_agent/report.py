@@ -218,8 +218,10 @@ class Publisher:
         self._problems: tuple[str, ...] = ()
 
     def heard(self, done: Round) -> None:
-        """Take note of a round."""
+        """Take note of a round; without present knowledge of who runs where no allocation is moved."""
         if done.paused:
+            with self._changed:
+                self._claims = self._settled.of(()) if self._settled else ()
             return
         placed = claims(done.observation)
         settings = self._settings()
@@ -229,7 +231,8 @@ class Publisher:
             reserved = self._pressure.reserved_mbps(done.observation.topology, declared)
         tree = wanted(done, settings, self._foreign_groups(), reserved)
         with self._changed:
-            self._claims = self._settled.of(placed) if self._settled else ()
+            present = placed if done.listed else ()
+            self._claims = self._settled.of(present) if self._settled else ()
             if tree != self._wanted:
                 self._wanted = tree
                 self._metrics.placement_synced = tree == self._written

@@ -147,6 +147,9 @@ class FakeHost:
         self.waited(seconds)
         return False
 
+    def news(self) -> bool:
+        return False
+
     def wake(self) -> None:
         pass
 

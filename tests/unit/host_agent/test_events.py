@@ -91,3 +91,15 @@ def test_what_failed_on_an_old_connection_does_not_close_the_new_one(
             source.hostname()
     assert source.domains()
     assert len(opened) == 2
+
+
+def test_a_wake_ends_the_wait_and_is_no_news_of_domains(source: LibvirtSource) -> None:
+    assert source.domains()
+    assert source.news(), "a new connection"
+    source.wait(0.0)
+    source.wake()
+    assert source.wait(60.0)
+    assert not source.news()
+    source._on_event()
+    assert source.wait(60.0)
+    assert [source.news(), source.news()] == [True, False]

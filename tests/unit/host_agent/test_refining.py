@@ -283,6 +283,38 @@ def test_a_pause_that_comes_between_two_rounds_holds_at_once(
     assert bench.agent.again() is None
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_refiner_that_wants_something_at_once_does_not_keep_the_loop_busy_where_nothing_can_be_done(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    """Paused since the round, or the look at the host fails: the next round is soon enough."""
+
+    class Eager(Throttler):
+        def turn(self, now_s: float) -> bool:
+            if paused:
+                (bench.folder / "paused").touch()
+            return super().turn(now_s)
+
+    def fails(_touched: object) -> None:
+        raise OSError("too many open files")
+
+    bench = make_bench(Eager(period_s=0.01))
+    monkeypatch.setattr(bench.agent._observer, "again", fails)
+    bench.run()
+    assert len(bench.host.waits) <= 4
+
+
+@pytest.mark.parametrize("news", [True, False])
+def test_domains_are_listed_again_when_libvirt_has_news_and_not_for_every_wake(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, news: bool
+) -> None:
+    bench = make_bench()
+    monkeypatch.setattr(bench.host, "news", lambda: news)
+    bench.run()
+    assert len(bench.rounds) == 3
+    assert bench.host.listings == (3 if news else 1)
+
+
 @pytest.mark.parametrize(("period_s", "slice_s"), [(0.02, 0.1), (1.0, 1.0), (math.inf, 1.0)])
 def test_page_moves_leave_time_for_a_refiner_that_polls(
     make_bench: Callable[..., Bench],

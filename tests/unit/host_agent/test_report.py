@@ -244,6 +244,26 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
     assert "Allocations are not re-homed. nova is down" in caplog.text
 
 
+@pytest.mark.parametrize("blind", [{"paused": True}, {"listed": False}])
+def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_libvirt(
+    blind: dict[str, bool],
+) -> None:
+    rehomer = Rehomer()
+    publisher = Publisher(
+        lambda: SETTINGS,
+        lambda: Placement(failures=0),
+        lambda: 0,
+        Metrics(),
+        settled=Settled(0.0),
+        make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
+    )
+    round_ = turn((Server("lc", LC_SPECS, cpus=(5,), node=2), 5))
+    publisher.heard(round_)
+    publisher.heard(dataclasses.replace(round_, **blind))
+    publisher.publish_once()
+    assert rehomer.asked == [()]
+
+
 def test_traffic_that_nobody_declared_reaches_placement() -> None:
     placement = Placement(failures=0)
     traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
