@@ -34,6 +34,7 @@ from host_agent.controllers.balm_shapes import (
     Event,
     Phase,
     Released,
+    ShouldLeave,
     State,
 )
 from host_agent.controllers.balm_unwatched import unwatched
@@ -103,7 +104,7 @@ class BandwidthQos:
     :param journal: told about every action
     :param ports: plugs ports; None plugs none
     :param count: counts actions for the metrics
-    :param escalate: told when nothing on this host helps, with the names of the servers; must not block
+    :param escalate: told when nothing on this host helps enough, with the names of the servers; must not block
     :param margin_mb: MiB that stay free on every node
     :param paused: tells whether an operator has paused the agent
     """
@@ -120,7 +121,9 @@ class BandwidthQos:
         *,
         ports: SloPorts | None = None,
         count: Callable[[str, Result], None] = lambda _action, _result: None,
-        escalate: Callable[[CannotFixSloViolation, Mapping[str, str]], None] = lambda _e, _n: None,
+        escalate: Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None] = (
+            lambda _event, _names: None
+        ),
         margin_mb: float = 0.0,
         paused: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -464,6 +467,11 @@ class BandwidthQos:
                         reasons=tuple(map(str, event.reasons)),
                         problem=problem,
                     )
+                self._escalate(event, self._titles())
+            case ShouldLeave():
+                what = {"in_favour_of": list(event.lcs)}
+                problem = "throttling it helps, though not enough: its live migration would"
+                self._note("should_leave", event.leave[0], what=what, problem=problem)
                 self._escalate(event, self._titles())
             case Released():
                 what = {"what": event.what.value, "in_vain_for": list(event.lcs)}

@@ -2,8 +2,10 @@
 """When nothing on this host keeps an objective: tell a higher layer which server should leave, and ask nova if allowed.
 
 The proposal is always in journal, log and metrics (:mod:`host_agent.bandwidth_qos`). Here it goes out: as notification
-``numa_ext.slo.cannot_fix`` on the message bus (Watcher, Masakari or an operator's tools listen there), and, only where
-the operator has turned it on, as a live migration of the server that the proposal names first.
+``numa_ext.slo.cannot_fix`` on the message bus (Watcher, Masakari or an operator's tools listen there). Where the
+operator has turned it on nova is asked for a live migration, but only of a server whose throttling was shown to help
+one that is violated beyond chance, which what Prometheus tells or IPC suggests never is; for the sake of one
+latency-critical server at most every six hours, so that a guest that pretends all this cannot empty its host.
 """
 
 import logging
@@ -13,7 +15,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.errands import Errands
 from host_agent.journal import Entry, Journal, Result
 from placement_traits.client import HttpAdapter
@@ -23,6 +25,7 @@ LOG = logging.getLogger(__name__)
 
 EVENT: Final = "numa_ext.slo.cannot_fix"
 PAUSE_S: Final = 600.0
+PAUSE_PER_SERVER_S: Final = 6 * 3600.0
 _MICROVERSION: Final = "compute 2.30"
 _ACCEPTED: Final = 202
 _RETRIES: Final = 2
@@ -54,12 +57,22 @@ class Escalation:
         self._errands, self._journal, self._host = errands, journal, host
         self._notify, self._migrate, self._clock = notify, migrate, clock
         self._next_s = 0.0
+        self._next_for_s: dict[str, float] = {}
 
-    def __call__(self, event: CannotFixSloViolation, titles: Mapping[str, str]) -> None:
+    def __call__(
+        self, event: CannotFixSloViolation | ShouldLeave, titles: Mapping[str, str]
+    ) -> None:
         """Take a proposal; does not wait.
 
         :param titles: UUID -> name
         """
+        match event:
+            case CannotFixSloViolation():
+                self._propose(event, titles)
+            case ShouldLeave():
+                self._ask(event, titles)
+
+    def _propose(self, event: CannotFixSloViolation, titles: Mapping[str, str]) -> None:
         payload = {
             "host": self._host,
             "violated": [_named(uuid, titles) for uuid in event.lcs],
@@ -69,10 +82,17 @@ class Escalation:
         }
         if self._notify is not None:
             self._errands.submit(self._send, self._notify, payload)
-        if self._migrate is not None and event.leave and self._clock() >= self._next_s:
-            self._next_s = self._clock() + PAUSE_S
-            uuid = event.leave[0]
-            self._errands.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
+
+    def _ask(self, event: ShouldLeave, titles: Mapping[str, str]) -> None:
+        now = self._clock()
+        self._next_for_s = {lc: at for lc, at in self._next_for_s.items() if at > now}
+        for_whom = [lc for lc in event.lcs if lc not in self._next_for_s]
+        if self._migrate is None or not for_whom or now < self._next_s:
+            return
+        self._next_s = now + PAUSE_S
+        self._next_for_s |= dict.fromkeys(event.lcs, now + PAUSE_PER_SERVER_S)
+        uuid = event.leave[0]
+        self._errands.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
 
     def _send(self, notify: Notify, payload: Mapping[str, Any]) -> None:
         try:

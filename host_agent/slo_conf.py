@@ -120,8 +120,10 @@ OPTIONS: Final[list[cfg.Opt]] = [
     cfg.BoolOpt(
         "live_migrate",
         default=False,
-        help="Ask nova to live-migrate the server that a proposal names first. Needs credentials with the admin role "
-        "in [placement]. One server at a time, at most one in ten minutes.",
+        help="Ask nova to live-migrate the heaviest best-effort server whose throttling has shown an effect, "
+        "but not enough, on a server that reports a violation beyond chance. Needs credentials with the admin role in "
+        "[placement]. At most one server in ten minutes, and one in six hours for the sake of the same "
+        "latency-critical server.",
     ),
 ]
 

@@ -5,7 +5,9 @@ A server may be red because its host is too small for it, because something else
 So after too many failed passes a higher layer is told which server should leave the host. Then every action in force
 is taken back once, one after the other: where the worst latency does not get worse it was without effect and stays
 taken back, otherwise it is put into force again. A server whose violation nothing helped is not listened to for a
-while; one that something helped, though not enough, starts no new search for a while.
+while; one that something helped, though not enough, starts no new search for a while. Only of that one is it known that
+a neighbour's move would help, and only where its violation is beyond chance is the move asked for: a guest that merely
+says that it is violated, whatever is done, has nobody moved away.
 """
 
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ from host_agent.controllers.balm_shapes import (
     Release,
     Released,
     Releasing,
+    ShouldLeave,
     Wanted,
 )
 from host_agent.controllers.balm_turn import Turn
@@ -51,7 +54,9 @@ def give_up(turn: Turn) -> None:
         phase=Phase.RELEASE,
         search=None,
         moving=None,
-        releasing=Releasing(tuple(queue), verdict.violated, verdict.worst(verdict.violated)),
+        releasing=Releasing(
+            tuple(queue), verdict.violated, verdict.worst(verdict.violated), leave=heaviest
+        ),
     )
     _next(turn)
 
@@ -75,9 +80,8 @@ def release(turn: Turn) -> None:
             if harmed or worse:
                 turn.say(f"effect_shown_{uuid}", worst, releasing.baseline)
                 turn.put_back(uuid, before, "keep")
-                turn.keep(
-                    releasing=replace(releasing, trying=None, helpful=releasing.helpful or worse)
-                )
+                helpful = releasing.helpful | ({uuid} if worse else set())
+                turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
                 return
             turn.events.append(Released(uuid, what, tuple(sorted(releasing.red))))
     _next(turn)
@@ -122,6 +126,9 @@ def _end(turn: Turn, releasing: Releasing) -> None:
     gone = dict.fromkeys(releasing.red & turn.verdict.red, until)
     if releasing.helpful:
         turn.keep(parked={**turn.state.parked, **gone})
+        leave = tuple(u for u in releasing.leave if u in releasing.helpful and u in turn.bes)
+        if gone and leave and turn.verdict.sure:
+            turn.events.append(ShouldLeave(tuple(sorted(gone)), leave))
     else:
         turn.keep(ignored={**turn.state.ignored, **gone})
     for uuid in sorted(gone):

@@ -170,6 +170,18 @@ class CannotFixSloViolation:
 
 
 @dataclass(frozen=True, slots=True)
+class ShouldLeave:
+    """Throttling was shown to help, though not enough, of servers that are violated beyond chance: a move would help.
+
+    :param lcs: these servers
+    :param leave: servers that have shown an effect and whose live migration would help, best first
+    """
+
+    lcs: tuple[str, ...]
+    leave: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """An action that was without effect, or used up its budget, was taken back.
 
@@ -195,7 +207,7 @@ class BudgetExhausted:
     seconds: float
 
 
-Event = CannotFixSloViolation | Released | BudgetExhausted
+Event = CannotFixSloViolation | ShouldLeave | Released | BudgetExhausted
 
 # -- kept --------------------------------------------------------------------------------------------------------------
 
@@ -269,14 +281,16 @@ class Releasing:
     :param red: servers that are red whatever is done
     :param baseline: worst ratio of their latencies to objectives with everything in force
     :param trying: (server, what) taken back now, with what was wanted before; None before the first
-    :param helpful: some action was shown to have an effect on the red ones
+    :param helpful: servers for which some action was shown to have an effect on the red ones
+    :param leave: best-effort servers that use the violated nodes, heaviest first
     """
 
     queue: tuple[tuple[str, Release], ...]
     red: frozenset[str]
     baseline: float
     trying: tuple[str, Release, Wanted] | None = None
-    helpful: bool = False
+    helpful: frozenset[str] = frozenset()
+    leave: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

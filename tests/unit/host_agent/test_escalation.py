@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.errands import Errands
-from host_agent.escalation import PAUSE_S, Escalation, bus, nova
+from host_agent.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
 from host_agent.journal import Entry
 from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import CapabilityMissingError
 
 EVENT = CannotFixSloViolation(("L",), (0,), ("B", "L"), (Reason("traffic_mbps", 9000, "B"),))
+LEAVE = ShouldLeave(("L",), ("B",))
 
 
 class Inline:
@@ -73,16 +74,42 @@ def test_f_004_38_nova_is_asked_to_move_the_first_and_not_the_next_for_a_while()
         migrate=nova(compute),
         clock=lambda: now[0],
     )
-    escalation(EVENT, {})
-    escalation(EVENT, {})
+    escalation(LEAVE, {})
+    escalation(ShouldLeave(("other",), ("C",)), {})
     ((method, url, asked),) = compute.asked
     assert (method, url) == ("POST", "/servers/B/action")
     assert asked["json"] == {"os-migrateLive": {"host": None, "block_migration": "auto"}}
     assert asked["headers"] == {"OpenStack-API-Version": "compute 2.30"}
     now[0] += PAUSE_S
-    escalation(EVENT, {})
+    escalation(ShouldLeave(("other",), ("C",)), {})
     assert len(compute.asked) == 2
     assert [str(entry.result) for entry in journal.entries] == ["done", "done"]
+
+
+def test_nobody_is_moved_because_a_guest_says_that_it_is_violated_whatever_is_done() -> None:
+    compute = Compute()
+    escalation = Escalation(Inline(), Journal(), "compute1", migrate=nova(compute))  # type: ignore[arg-type]
+    escalation(EVENT, {})
+    assert compute.asked == []
+
+
+def test_for_one_server_others_are_moved_away_seldom() -> None:
+    """A guest that pretends to be helped by throttling does not empty its host."""
+    compute, now = Compute(), [1000.0]
+    escalation = Escalation(
+        Inline(),  # type: ignore[arg-type]
+        Journal(),
+        "compute1",
+        migrate=nova(compute),
+        clock=lambda: now[0],
+    )
+    escalation(LEAVE, {})
+    now[0] += PAUSE_S
+    escalation(LEAVE, {})
+    assert len(compute.asked) == 1
+    now[0] += PAUSE_PER_SERVER_S
+    escalation(LEAVE, {})
+    assert len(compute.asked) == 2
 
 
 def test_a_nova_that_refuses_and_a_bus_that_is_down_are_told(
@@ -101,6 +128,7 @@ def test_a_nova_that_refuses_and_a_bus_that_is_down_are_told(
         migrate=nova(Compute(409)),
     )
     escalation(EVENT, {})
+    escalation(LEAVE, {})
     assert "no bus" in caplog.text
     (entry,) = journal.entries
     assert (str(entry.result), "409" in entry.problem) == ("failed", True)
@@ -108,7 +136,9 @@ def test_a_nova_that_refuses_and_a_bus_that_is_down_are_told(
 
 def test_by_default_nothing_leaves_the_host() -> None:
     journal = Journal()
-    Escalation(Inline(), journal, "compute1")(EVENT, {})  # type: ignore[arg-type]
+    escalation = Escalation(Inline(), journal, "compute1")  # type: ignore[arg-type]
+    escalation(EVENT, {})
+    escalation(LEAVE, {})
     assert journal.entries == []
 
 

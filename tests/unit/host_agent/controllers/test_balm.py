@@ -17,6 +17,7 @@ from host_agent.controllers.balm_shapes import (
     Release,
     Released,
     Settings,
+    ShouldLeave,
     Wanted,
 )
 
@@ -403,6 +404,7 @@ def test_a_server_that_is_always_red_gets_nothing_for_it() -> None:
     assert set(host.state.ignored) == {"liar"}
     host.run(500.0)
     assert len(host.events) == 3, "it is ignored for a while"
+    assert not any(isinstance(event, ShouldLeave) for event in host.events), "nothing has helped it"
 
 
 def test_help_that_is_not_enough_stays_in_force_until_the_budget_is_used_up() -> None:
@@ -414,6 +416,7 @@ def test_help_that_is_not_enough_stays_in_force_until_the_budget_is_used_up() ->
     host.run(100.0)
     assert host.end("be") == (1.0, 10), "released as a trial, and throttled again: it had helped"
     assert not any(isinstance(event, Released) for event in host.events)
+    assert [e.leave for e in host.events if isinstance(e, ShouldLeave)] == [("be",)]
     host.run(400.0)
     assert host.end("be") == (1.0, 100)
     assert any(isinstance(event, BudgetExhausted) for event in host.events)
