@@ -44,12 +44,12 @@ from host_agent.journal import Entry, Journal, Result
 from host_agent.loop import Round
 from host_agent.privileged.shapes import GroupLevel, PartitionPlace
 from host_agent.qos_store import PAUSED, Kept, QosStore
-from host_agent.qos_view import View, levels, look, observe, of_groups, refined
+from host_agent.qos_view import Lc, View, levels, look, observe, of_groups, refined
 from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.latency_window import LatencyReading
 from host_agent.slo_conf import SloSettings
 from host_agent.slo_ports import SloPorts
-from host_agent.slo_sources import SloSources
+from host_agent.slo_sources import GUESS, SloSources
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
@@ -88,10 +88,21 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The readings of whole windows, for status and metrics: server -> reading, colour."""
+    """The readings of whole windows, for status and metrics: server -> reading, colour, where it was read."""
 
     readings: Mapping[str, LatencyReading]
     colours: Mapping[str, Colour]
+    sources: Mapping[str, str]
+
+    def measured(self, lc: Lc) -> dict[str, Any]:
+        """Return percentile and ratio to the objective; of what is guessed at the ratio alone."""
+        reading = self.readings.get(lc.uuid)
+        source = self.sources.get(lc.uuid)
+        if reading is None or reading.p99_us is None or not lc.slo_p99_us:
+            return {"p99_us": None, "ratio": None, "source": source}
+        p99_us = None if source == GUESS else reading.p99_us
+        ratio = round(reading.p99_us / lc.slo_p99_us, 3)
+        return {"p99_us": p99_us, "ratio": ratio, "source": source}
 
 
 class BandwidthQos:
@@ -142,7 +153,7 @@ class BandwidthQos:
         self._legal: tuple[int, ...] = ()
         self._places: Mapping[str, PartitionPlace] = {}
         self._traffic: Mapping[str, Traffic] = {}
-        self._heard = _Heard({}, {})
+        self._heard = _Heard({}, {}, {})
         self._red: dict[str, float] = {}
         self._refined: Mapping[str, Mapping[int, int]] = {}
         self._refined_s = -math.inf
@@ -278,7 +289,7 @@ class BandwidthQos:
         """
         view = self._view
         if view is not self._served:
-            self._sources.serve(view.lcs)
+            self._sources.serve(view.lcs, self._clock())
             self._served = view
         self._sources.receive(patience_s, self._clock)
         early = self._decided_s + self._settings.feed.poll_s - self._clock()
@@ -389,7 +400,8 @@ class BandwidthQos:
         if now - self._heard_s >= _QUIET_S:
             self._heard_s = now
             window = self._sources.read(now, -math.inf)
-            self._heard = _Heard(window, self._colours(self._view, window))
+            colours = self._colours(self._view, window)
+            self._heard = _Heard(window, colours, self._sources.sources)
         every = _QUIET_S if self._state.phase is not Phase.WATCH else _NOBODY_S
         if self._acts and now - self._traffic_s >= every:
             self._traffic_s = now
@@ -420,8 +432,10 @@ class BandwidthQos:
     def _tell_violations(self, view: View, readings: Mapping[str, LatencyReading]) -> None:
         """Let the journal hear when an objective begins and ceases to be violated."""
         colours = self._colours(view, readings)
+        heard = _Heard(readings, colours, self._sources.sources)
+        measurements = {lc.uuid: heard.measured(lc) for lc in view.lcs if lc.uuid in colours}
         for uuid, colour in colours.items():
-            measured = {"p99_us": readings[uuid].p99_us}
+            measured = measurements[uuid]
             if colour is Colour.RED and uuid not in self._red:
                 self._red[uuid] = self._clock()
                 self._note("violated", uuid, measured=measured)
@@ -516,8 +530,8 @@ class BandwidthQos:
             lc.uuid: {
                 "name": lc.title,
                 "slo_p99_us": lc.slo_p99_us,
-                "p99_us": reading.p99_us if (reading := heard.readings.get(lc.uuid)) else None,
-                "samples": reading.samples if reading else 0,
+                **heard.measured(lc),
+                "samples": reading.samples if (reading := heard.readings.get(lc.uuid)) else 0,
                 "window_s": self._settings.feed.window_s,
                 "colour": heard.colours[lc.uuid].name.lower() if lc.uuid in heard.colours else None,
                 "feed": _plain(told[lc.uuid]) if lc.uuid in told else {},
@@ -551,12 +565,15 @@ class BandwidthQos:
         for one in Phase:
             yield "numa_ext_balm_phase", (one.value,), float(one is phase)
         heard, titles = self._heard, self._titles()
-        for uuid, reading in sorted(heard.readings.items()):
-            who = (uuid, titles.get(uuid, ""))
-            if reading.p99_us is not None:
-                yield "numa_ext_server_slo_p99_us", who, reading.p99_us
-            if uuid in heard.colours:
-                yield "numa_ext_server_slo_colour", who, float(heard.colours[uuid])
+        for lc in self._view.lcs:
+            who, measured = (lc.uuid, lc.title), heard.measured(lc)
+            if measured["p99_us"] is not None:
+                yield "numa_ext_server_slo_p99_us", who, measured["p99_us"]
+            if measured["ratio"] is not None:
+                source = measured["source"] or ""
+                yield "numa_ext_server_slo_ratio", (*who, source), measured["ratio"]
+            if lc.uuid in heard.colours:
+                yield "numa_ext_server_slo_colour", who, float(heard.colours[lc.uuid])
         for uuid, told in sorted(self._sources.told.items()):
             for kind, number in _plain(told).items():
                 yield "numa_ext_slo_feed", (uuid, titles.get(uuid, ""), kind), float(number)

@@ -122,6 +122,12 @@ METRICS: Final[dict[str, Metric]] = {
             _SERVER,
         ),
         Metric(
+            "numa_ext_server_slo_ratio",
+            "gauge",
+            "99th percentile over objective, by where it was read; from source ipc it is a guess.",
+            (*_SERVER, "source"),
+        ),
+        Metric(
             "numa_ext_server_slo_colour",
             "gauge",
             "State of its objective: 0 green, 1 grey, 2 unknown, 3 yellow, 4 red.",

@@ -77,8 +77,8 @@ OPTIONS: Final[list[cfg.Opt]] = [
     ),
     cfg.StrOpt(
         "prometheus_url",
-        help="Base URL of a Prometheus server, for servers with numa_ext:slo_source=prometheus, or auto without a "
-        "port.",
+        help="Base URL of a Prometheus server, for servers with numa_ext:slo_source=prometheus, or auto while their "
+        "port is silent or missing.",
     ),
     cfg.MultiStrOpt(
         "prometheus_query",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latencies of all latency-critical servers, from whatever tells them: their port, Prometheus, or a guess by IPC.
 
-A server is *fed* while its 99th percentile was known within the last minute. One that is not (no port, no query, too
-few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
+A port is preferred. Where both may be used (``auto``) Prometheus is asked while the port is silent: it may be plugged
+in, and nobody in the guest knows of it. A server is *fed* while its 99th percentile was known within the last minute.
+One that is not (no port, no query, too few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
 """
 
 import math
@@ -17,8 +18,12 @@ from host_agent.sensors.slo import FeedSettings, SloFeeds
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds
 from host_agent.sensors.slo_protocol import Told
+from placement_traits.names import SloSource
 
 SILENCE_S: Final = 60.0
+GUESS: Final = "ipc"
+"""Source of a latency that nobody has told."""
+
 _LOOK_S: Final = 10.0
 _MISBEHAVIOUR: Final = {
     "rubbish": "it sends lines that are none",
@@ -49,6 +54,8 @@ class SloSources:
         self._proxy = proxy
         self._lcs: dict[str, Lc] = {}
         self._known: dict[str, float] = {}
+        self._spoken: dict[str, float] = {}
+        self._sources: dict[str, str] = {}
         self._guessed: frozenset[str] | set[str] = frozenset()
         self._looked_s = -math.inf
         self._told: dict[str, Told] = {}
@@ -58,7 +65,7 @@ class SloSources:
         """Take servers for fed that were so before the agent was started anew."""
         self._known = dict.fromkeys(fed, now_s)
 
-    def serve(self, lcs: Iterable[Lc]) -> None:
+    def serve(self, lcs: Iterable[Lc], now_s: float) -> None:
         """Listen to exactly these servers."""
         self._lcs = {lc.uuid: lc for lc in lcs if lc.slo_p99_us is not None}
         self._feeds.serve(
@@ -68,9 +75,16 @@ class SloSources:
             {uuid: lc.socket for uuid, lc in self._lcs.items() if lc.wants_port and lc.socket}
         )
         if self._prometheus is not None:
-            asked = [lc for lc in self._lcs.values() if lc.wants_query and not lc.socket]
+            asked = [
+                lc for lc in self._lcs.values() if lc.wants_query and not self._speaks(lc, now_s)
+            ]
             self._prometheus.serve((lc.uuid, lc.flavor, lc.title) for lc in asked)
         self._known = {uuid: at for uuid, at in self._known.items() if uuid in self._lcs}
+        self._spoken = {uuid: at for uuid, at in self._spoken.items() if uuid in self._lcs}
+
+    def _speaks(self, lc: Lc, now_s: float) -> bool:
+        spoken = self._spoken.get(lc.uuid, -math.inf)
+        return bool(lc.wants_port and lc.socket) and now_s - spoken <= SILENCE_S
 
     def receive(self, timeout_s: float, clock: Callable[[], float]) -> bool:
         """Wait for reports at most so long; tell whether some came.
@@ -86,6 +100,8 @@ class SloSources:
     def read(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
         """Return the latency of the fed servers, of requests received after ``since_s``, and guesses for others."""
         readings = self._feeds.read(now_s, since_s)
+        told = {uuid for uuid, reading in readings.items() if reading.p99_us is not None}
+        self._spoken |= dict.fromkeys(told, now_s)
         if self._prometheus is not None:
             for uuid, reading in readings.items():
                 if reading.p99_us is None:
@@ -93,9 +109,13 @@ class SloSources:
         for uuid, reading in readings.items():
             if reading.p99_us is not None:
                 self._known[uuid] = now_s
+                self._sources[uuid] = SloSource.CHANNEL if uuid in told else SloSource.PROMETHEUS
         self._known = {u: at for u, at in self._known.items() if now_s - at <= SILENCE_S}
         found = {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
-        return found | self._guesses(now_s, since_s)
+        guesses = self._guesses(now_s, since_s)
+        sources = self._sources | dict.fromkeys(guesses, GUESS)
+        self._sources = {uuid: source for uuid, source in sources.items() if uuid in self._lcs}
+        return found | guesses
 
     def _guesses(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
         if self._proxy is None:
@@ -113,6 +133,11 @@ class SloSources:
     def fed(self) -> frozenset[str]:
         """Servers whose latency is known, or was a minute ago."""
         return frozenset(self._known)
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """UUID -> what its latency was last read from: a value of ``SloSource``, or :data:`GUESS`."""
+        return self._sources
 
     @property
     def told(self) -> dict[str, Told]:

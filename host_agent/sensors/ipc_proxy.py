@@ -64,7 +64,8 @@ class IpcProxy:
         server = self._servers.get(uuid)
         if server is None or server.samples < _LEAST or now_s - server.at_s > _FRESH_S:
             return LatencyReading(None, 0, 0, since_s)
-        newest = [value for at, value in server.recent if at >= since_s]
+        # tuple() first: the agent's loop appends meanwhile.
+        newest = [value for at, value in tuple(server.recent) if at >= since_s]
         if not newest or server.reference <= 0.0:
             return LatencyReading(None, 0, 0, since_s)
         deviation = max(0.0, 1.0 - sum(newest) / len(newest) / server.reference)

@@ -116,7 +116,7 @@ def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
         socket=str(port),
         pluggable=False,
     )
-    sources.serve([lc])
+    sources.serve([lc], time.monotonic())
     end = time.monotonic() + PATIENCE_S
     reading = None
     while time.monotonic() < end:

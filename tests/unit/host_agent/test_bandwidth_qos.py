@@ -30,6 +30,7 @@ from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
+from host_agent.sensors.slo_prometheus import PrometheusFeeds, PrometheusSettings
 from host_agent.slo_conf import SloSettings
 from host_agent.slo_ports import DEVICE, SloPorts
 from host_agent.slo_sources import SILENCE_S, SloSources
@@ -294,7 +295,7 @@ def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> 
 def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_protection(
     bench: Bench,
 ) -> None:
-    bench.host.boot(Server("silent", SLO, cpus=(1,)))
+    silent = bench.host.boot(Server("silent", SLO, cpus=(1,)))
     be = bench.host.boot(Server("be", BE_SPECS, vcpus=4, shared="0,2,4,6"), {0: 32, 1: 32})
     for _ in range(30):
         bench.round()
@@ -306,6 +307,13 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
         bench.round()
         bench.poll(2.0)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
+    shown = load(bench.folder / "slo.json").told["lcs"][silent.uuid]
+    assert (shown["p99_us"], shown["source"]) == (None, "ipc"), "a guess is shown as a latency"
+    assert shown["ratio"] > 1.0
+    samples = {(name, *labels): value for name, labels, value in bench.qos.samples()}
+    assert samples["numa_ext_server_slo_ratio", silent.uuid, "silent", "ipc"] > 1.0
+    assert not any(name == "numa_ext_server_slo_p99_us" for name, *_ in samples)
+    assert bench.told("violated")[0].measured["p99_us"] is None
 
 
 def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
@@ -595,6 +603,31 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
     assert len(bench.told("plug")) == 1, "the same is told twice"
 
 
+def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> None:
+    """With source auto: the agent plugs the port by itself, and the guest may know nothing of it."""
+    settings = PrometheusSettings("http://p", {"any": "$uuid"}, window_s=1.0, interval_s=3600.0)
+    prometheus = PrometheusFeeds(settings, 200, lambda _s, _q: 0.0007, bench.clock)
+    bench.qos._sources._prometheus = prometheus
+    lc = bench.lc()
+    bench.be()
+    bench.round()
+    bench.qos.poll()
+    prometheus.ask_all()
+    bench.poll(0.3)
+    bench.round()
+    shown = load(bench.folder / "slo.json").told["lcs"][lc.uuid]
+    assert (shown["p99_us"], shown["source"]) == (700.0, "prometheus")
+    bench.report(900, 1.0)
+    bench.round()
+    bench.poll()
+    assert prometheus._queries == {}, "the guest speaks, and is asked about all the same"
+    bench.now += SILENCE_S + 1.0
+    bench.round()
+    bench.poll()
+    assert set(prometheus._queries) == {lc.uuid}
+    prometheus.close()
+
+
 def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) -> None:
     lc = bench.lc()
     bench.be()
@@ -624,6 +657,7 @@ def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
     assert told["phase"] == "heal"
     assert told["lcs"][lc.uuid]["colour"] in {"red", "unknown"}
     assert told["lcs"][lc.uuid]["slo_p99_us"] == 1000
+    assert told["lcs"][lc.uuid]["source"] == "channel"
     assert told["bes"][be.uuid]["level"] == 10
     assert [action["action"] for action in told["actions"]][:1] == ["violated"]
     shown = of_server(told, lc.uuid)
