@@ -92,7 +92,7 @@ class Engine:
             return self._filter(host_states, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
             self._fault("filter", spec, error)
-            refuse = self._conf[GROUP].on_error == "refuse" and _speaks_to_us(spec)
+            refuse = self._conf[GROUP].on_error == "refuse" and _may_speak_to_us(spec)
             return [] if refuse else list(host_states)
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
@@ -286,9 +286,16 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _speaks_to_us(spec: Any) -> bool:
-    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return concerns_us(extra_specs, facts.image_traits(spec))
+def _may_speak_to_us(spec: Any) -> bool:
+    """Tell whether a request concerns us, after a fault; when the fault was in reading the request, it may well."""
+    try:
+        extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+        return concerns_us(extra_specs, facts.image_traits(spec))
+    except Exception:
+        LOG.exception(
+            "It cannot be told whether the request concerns NumaExt; it is refused as if it did."
+        )
+        return True
 
 
 def _request_id() -> str | None:

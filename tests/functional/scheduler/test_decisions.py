@@ -202,6 +202,17 @@ def test_a_fault_of_ours_gives_the_configured_answer(
     assert fault["request"] == cloud.context.request_id
 
 
+def test_a_request_that_cannot_even_be_read_is_refused_and_never_breaks_the_scheduler(
+    cloud, nova_configuration, monkeypatch
+):
+    cloud.host("h1")
+    nova_configuration.set("on_error", "refuse", "numa_ext")
+    monkeypatch.setattr(engine, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine, "concerns_us", lambda *_: 1 / 0)
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(LC)
+
+
 def test_the_explanation_of_a_server_names_terms_and_hosts(cloud, capsys):
     cloud.host("h1")
     cloud.host("h2")
