@@ -3,12 +3,13 @@
 
 The rules are nova's (``nova.scheduler.utils.ResourceRequest``): dedicated vCPUs are PCPU, others VCPU; memory and disk
 come from the flavor, disk not for a server that boots from a volume; ``resources:CLASS=n`` replaces an amount, and 0
-removes it. PCI devices are left out: nova-compute adds them to an allocation by itself at its next update.
+removes it. PCI devices are left out: nova-compute adds them to an allocation by itself at its next update. An image may
+ask for dedicated vCPUs, too, which the metadata does not tell: then each vCPU is pinned to a CPU of its own.
 """
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -37,7 +38,12 @@ def nova_part(xml: str) -> NovaPart:
 
     :raises CapabilityMissingError: the metadata does not say enough, or the flavor asks for what cannot be counted here
     """
-    instance = _instance(ET.fromstring(xml))
+    root = ET.fromstring(xml)
+    if root.find("launchSecurity") is not None:
+        raise CapabilityMissingError(
+            "its memory is encrypted, and the provider of its MEM_ENCRYPTION_CONTEXT is not known"
+        )
+    instance = _instance(root)
     flavor = instance.find("{*}flavor") if instance is not None else None
     project = instance.find("{*}owner/{*}project") if instance is not None else None
     user = instance.find("{*}owner/{*}user") if instance is not None else None
@@ -51,7 +57,7 @@ def nova_part(xml: str) -> NovaPart:
     }
     from_image = instance.find("{*}root[@type='image']") is not None
     amounts = {
-        **_cpus(specs, _number(flavor, "vcpus")),
+        **_cpus(specs, _pins(root), _number(flavor, "vcpus")),
         "MEMORY_MB": _number(flavor, "memory"),
         "DISK_GB": (_number(flavor, "disk") if from_image else 0)
         + _number(flavor, "ephemeral")
@@ -61,14 +67,31 @@ def nova_part(xml: str) -> NovaPart:
     return NovaPart({name: number for name, number in amounts.items() if number}, consumer)
 
 
-def _cpus(specs: Mapping[str, str], vcpus: int) -> dict[str, int]:
-    policy = specs.get("hw:cpu_policy", "shared")
+def _pins(root: ET.Element) -> list[str]:
+    """CPUs of each pinned vCPU."""
+    return [pin.get("cpuset", "") for pin in root.iterfind("cputune/vcpupin")]
+
+
+def _cpus(specs: Mapping[str, str], pins: Sequence[str], vcpus: int) -> dict[str, int]:
+    """Count vCPUs.
+
+    :param pins: of the domain; those of shared vCPUs in a cell name all shared CPUs there
+    """
+    policy = specs.get("hw:cpu_policy") or _policy_of(pins, vcpus)
     if policy == "mixed":
-        raise CapabilityMissingError("its flavor mixes shared and dedicated CPUs")
+        raise CapabilityMissingError("it mixes shared and dedicated CPUs")
     if policy == "dedicated":
         emulator = specs.get("hw:emulator_threads_policy") == "isolate"
         return {"PCPU": vcpus + emulator}
     return {"VCPU": vcpus}
+
+
+def _policy_of(pins: Sequence[str], vcpus: int) -> str:
+    """Return the policy that an image has asked for, where the flavor has none."""
+    own = {pin for pin in pins if pin.isdecimal() and pins.count(pin) == 1}
+    if not own:
+        return "shared"
+    return "dedicated" if len(own) == vcpus else "mixed"
 
 
 def _replaced(specs: Mapping[str, str]) -> dict[str, int]:
@@ -80,6 +103,8 @@ def _replaced(specs: Mapping[str, str]) -> dict[str, int]:
             continue
         if match["group"]:
             raise CapabilityMissingError(f"its flavor asks for {key}, whose provider is not known")
+        if not value.isdecimal():
+            raise CapabilityMissingError(f"its flavor asks for {key}={value}, which is no number")
         found[match["name"]] = int(value)
     return found
 
@@ -90,4 +115,7 @@ def _instance(root: ET.Element) -> ET.Element | None:
 
 
 def _number(flavor: ET.Element, tag: str) -> int:
-    return int(flavor.findtext(f"{{*}}{tag}") or 0)
+    text = flavor.findtext(f"{{*}}{tag}") or "0"
+    if not text.isdecimal():
+        raise CapabilityMissingError(f"nova's metadata tells {tag} {text}, which is no number")
+    return int(text)

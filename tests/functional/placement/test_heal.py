@@ -162,6 +162,37 @@ def test_novas_part_is_what_nova_would_count(extra_specs, sizes, from_volume):
     assert nova_part(xml).resources == dict(theirs)
 
 
+def with_pins(xml, *cpusets):
+    pins = "".join(f"<vcpupin vcpu='{n}' cpuset='{cpus}'/>" for n, cpus in enumerate(cpusets))
+    return xml.replace("</domain>", f"<cputune>{pins}</cputune></domain>")
+
+
+@pytest.mark.parametrize(
+    ("pins", "counted"), [(("2", "3"), "PCPU"), (("0-3", "0-3"), "VCPU"), (("0", "0"), "VCPU")]
+)
+def test_dedicated_vcpus_that_the_image_asked_for_are_seen_by_their_pins(pins, counted):
+    xml = with_pins(metadata(flavor_of({}, vcpus=2)), *pins)
+    assert nova_part(xml).resources == {counted: 2, "MEMORY_MB": 64}
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "more", "problem"),
+    [
+        ({"resources:CUSTOM_FPGA": "one"}, "", "resources:CUSTOM_FPGA=one, which is no number"),
+        ({}, "<launchSecurity type='sev'/>", "MEM_ENCRYPTION_CONTEXT is not known"),
+        (
+            {},
+            "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='0-1'/></cputune>",
+            "mixes shared and dedicated",
+        ),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_told_for_this_server_alone(extra_specs, more, problem):
+    xml = metadata(flavor_of(extra_specs, vcpus=2)).replace("</domain>", f"{more}</domain>")
+    with pytest.raises(CapabilityMissingError, match=problem):
+        nova_part(xml)
+
+
 def test_metadata_without_an_owner_is_refused():
     with pytest.raises(CapabilityMissingError, match="does not tell its owner"):
         nova_part(server_on(node=1).xml)
