@@ -10,6 +10,7 @@ from host_agent import calibration_file as file
 from host_agent import conf as agent_conf
 from host_agent.calibration import calibrate, default_megabytes, free_megabytes
 from host_agent.calibration_timing import TimingProfiler, TimingSettings
+from host_agent.events import LibvirtSource
 from host_agent.journal import utc_now
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
@@ -21,13 +22,18 @@ def run(
     settings: TimingSettings,
     keep: bool,
     progress: Callable[[str], object],
+    force: bool = False,
 ) -> list[dict[str, Any]]:
     """Measure this host; return one row per worker set with its weights.
 
     :param settings: ``megabytes`` 0: chosen by the caches
     :param keep: write the file that the agent reads
-    :raises CapabilityMissingError: a node has too little free memory, or the file cannot be written
+    :param force: measure beside running servers
+    :raises CapabilityMissingError: servers run here, a node has too little free memory, or the file cannot be written
+    :raises ServiceUnavailableError: libvirt does not tell whether servers run here
     """
+    if not force:
+        _check_idle(conf)
     topology = assembly.topology_reader(conf)()
     paths = agent_conf.paths(conf)
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
@@ -53,6 +59,20 @@ def run(
         }
         for workers in found.sets
     ]
+
+
+def _check_idle(conf: agent_conf.Conf) -> None:
+    """The readers take all CPUs, those of latency-critical servers, too."""
+    source = LibvirtSource(conf.libvirt_host.uri)
+    try:
+        running = len(source.domains())
+    finally:
+        source.close()
+    if running:
+        raise CapabilityMissingError(
+            f"{running} servers run on this host and would share all CPUs and memory bandwidth with the measurement: "
+            "move them away first, or measure beside them with --force"
+        )
 
 
 def _check_room(conf: agent_conf.Conf, topology: HostTopology, megabytes: int) -> None:

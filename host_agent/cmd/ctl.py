@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument(
         "--cpus-per-node", type=int, default=0, help="CPUs that take part (default: all)"
     )
+    calibrate.add_argument(
+        "--force", action="store_true", help="measure although servers run here: they are disturbed"
+    )
     calibrate.add_argument("--dry-run", action="store_true", help="measure, but keep nothing")
     return parser
 
@@ -214,6 +217,7 @@ def _calibrate(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
         settings=TimingSettings(options.megabytes, options.seconds, options.cpus_per_node),
         keep=not options.dry_run,
         progress=lambda line: sys.stderr.write(f"{line}\n"),
+        force=options.force,
     )
     _show(options, rows)
     return 0

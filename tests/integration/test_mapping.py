@@ -205,7 +205,12 @@ def test_an_agent_killed_at_every_point_of_a_search_converges(
 def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
     """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
     rows = modelled.ctl(
-        "calibrate", "--megabytes=8", "--seconds=0.2", "--cpus-per-node=1", "--dry-run"
+        "calibrate",
+        "--force",
+        "--megabytes=8",
+        "--seconds=0.2",
+        "--cpus-per-node=1",
+        "--dry-run",
     )
     assert len(rows) >= 4
     assert all(len(row["weights"]) == 4 for row in rows)

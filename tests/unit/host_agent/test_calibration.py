@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -166,7 +167,7 @@ def conf(folder: Path) -> Path:
 def test_the_command_measures_keeps_and_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick = ["--megabytes=16", "--seconds=0.05", "--cpus-per-node=1", "-f", "json"]
+    quick = ["--force", "--megabytes=16", "--seconds=0.05", "--cpus-per-node=1", "-f", "json"]
     given = [f"--config-file={conf(tmp_path)}", "calibrate", *quick]
     assert ctl.main([*given, "--dry-run"]) == 0
     assert not (tmp_path / "calibration.json").exists()
@@ -184,5 +185,22 @@ def test_too_much_memory_is_refused_before_anything_is_loaded(tmp_path: Path) ->
     loaded = agent_conf.load([f"--config-file={conf(tmp_path)}"])
     with pytest.raises(CapabilityMissingError, match=r"node 0 has \d+ MiB free; 99999999 are"):
         calibration_run.run(
-            loaded, settings=TimingSettings(99_999_999), keep=False, progress=lambda _line: None
+            loaded,
+            settings=TimingSettings(99_999_999),
+            keep=False,
+            progress=lambda _line: None,
+            force=True,
         )
+
+
+def test_beside_running_servers_nothing_is_measured_unless_the_operator_insists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The readers run on all CPUs, those that latency-critical servers own, too."""
+    running = SimpleNamespace(domains=lambda: ("a", "b"), close=lambda: None)
+    monkeypatch.setattr(calibration_run, "LibvirtSource", lambda _uri: running)
+    measured: list[object] = []
+    monkeypatch.setattr(calibration_run, "calibrate", lambda *given, **_: measured.append(given))
+    assert ctl.main([f"--config-file={conf(tmp_path)}", "calibrate"]) == 1
+    assert capsys.readouterr().err.startswith("2 servers run on this host")
+    assert measured == []
