@@ -524,6 +524,9 @@ class BandwidthQos:
         }
 
     def _save(self) -> None:
+        self._store.save(self._kept)
+
+    def _kept(self) -> Kept:
         state, heard, told = self._state, self._heard, self._sources.told
         problems = self._sources.problems
         lcs = {
@@ -557,7 +560,7 @@ class BandwidthQos:
             "bes": bes,
             "actions": list(self._actions),
         }
-        self._store.save(Kept(state.wanted, self._fed, status))
+        return Kept(state.wanted, self._fed, status)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""

@@ -27,7 +27,7 @@ class Kept:
 
     :param wanted: best-effort server -> what the controller wants of it
     :param fed: latency-critical servers whose latency was known
-    :param told: for the console: ``phase``, ``lcs``, ``bes``, ``actions``
+    :param told: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
     """
 
     wanted: Mapping[str, Wanted] = field(default_factory=dict)
@@ -79,33 +79,42 @@ class QosStore:
         self._path = path
         self._keeper = Keeper("state", lost)
         self._lock = threading.Lock()
-        self._text = ""
+        self._known = ""
 
     def load(self) -> Kept:
         """Return what was kept."""
         return Kept() if self._path is None else load(self._path)
 
-    def save(self, kept: Kept) -> None:
-        """Keep; nothing is written when nothing has changed."""
-        content = {
-            "version": _VERSION,
-            "wanted": {
-                uuid: {
-                    "level": wish.level,
-                    "shares": None if wish.shares is None else dict(wish.shares),
-                }
-                for uuid, wish in sorted(kept.wanted.items())
-            },
-            "fed": sorted(kept.fed),
-            "told": kept.told,
-        }
-        text = json.dumps(content, default=str)
+    def save(self, make: Callable[[], Kept]) -> None:
+        """Keep; nothing is written when nothing but the time has changed.
+
+        :param make: called under the lock, so that what is newer is never replaced by what is older
+        """
         path = self._path
         if path is None:
             return
         with self._lock:
-            if text != self._text and self._keeper.attempt(lambda: _replace(path, text)):
-                self._text = text
+            content = _content(make())
+            told = {key: value for key, value in content["told"].items() if key != "time"}
+            known = json.dumps({**content, "told": told}, default=str)
+            text = json.dumps(content, default=str)
+            if known != self._known and self._keeper.attempt(lambda: _replace(path, text)):
+                self._known = known
+
+
+def _content(kept: Kept) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "wanted": {
+            uuid: {
+                "level": wish.level,
+                "shares": None if wish.shares is None else dict(wish.shares),
+            }
+            for uuid, wish in sorted(kept.wanted.items())
+        },
+        "fed": sorted(kept.fed),
+        "told": kept.told,
+    }
 
 
 def _replace(path: Path, text: str) -> None:

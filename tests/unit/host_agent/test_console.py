@@ -139,7 +139,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
     with (tmp_path / "agent.conf").open("a") as config:
         config.write("[agent]\ninterval_s = 0.2\n")
     store = QosStore(tmp_path / "state/slo.json")
-    store.save(Kept(told={"phase": "climb"}))
+    store.save(lambda: Kept(told={"phase": "climb"}))
     phases: list[str] = []
 
     def release(_write: bool) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
 
     def looked(_seconds: float) -> None:
         if rests:
-            store.save(Kept(told={"phase": PAUSED}))
+            store.save(lambda: Kept(told={"phase": PAUSED}))
 
     monkeypatch.setattr(host, "release_throttles", release)
     monkeypatch.setattr(console.time, "sleep", looked)
@@ -178,7 +178,7 @@ def test_status_and_explain_show_how_an_objective_stands(
     reading = {"name": "lc", "colour": "red", "p99_us": 1200.0, "slo_p99_us": 1000}
     action = {"time": "T", "server": server.uuid, "action": "violated", "what": {}}
     told = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
-    QosStore(tmp_path / "state/slo.json").save(Kept(told=told))
+    QosStore(tmp_path / "state/slo.json").save(lambda: Kept(told=told))
     (row,) = json.loads(run("status", "-f", "json")[1])
     assert (row["slo"]["colour"], row["slo"]["phase"]) == ("red", "heal")
     _, text = run("explain", "lc")
