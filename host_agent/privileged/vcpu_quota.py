@@ -155,12 +155,19 @@ def _cpu_group(mount: Path, text: str) -> tuple[Path, "_Version1 | _Version2"]:
             if (folder / "cpu.max").exists():
                 return folder, _Version2(folder)
         elif "cpu" in controllers.split(","):
-            folder = mount / controllers / path.lstrip("/")
-            return folder, _Version1(folder)
+            for hierarchy in _mounted(mount):
+                folder = hierarchy / path.lstrip("/")
+                if (folder / "cpu.cfs_quota_us").exists():
+                    return folder, _Version1(folder)
     raise CapabilityMissingError(
         "libvirt has given the vCPUs no control group of the cpu controller (see cgroup_controllers in qemu.conf), "
         "so their CPU time cannot be limited"
     )
+
+
+def _mounted(mount: Path) -> list[Path]:
+    """Where version 1's ``cpu`` controller is mounted: the name tells, in another order than the kernel's, or alone."""
+    return sorted(folder for folder in mount.iterdir() if "cpu" in folder.name.split(","))
 
 
 class _Throttled:

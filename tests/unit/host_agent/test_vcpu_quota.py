@@ -38,7 +38,8 @@ class Host:
             task.mkdir(parents=True)
             (task / "status").write_text(f"Name:\t{comm}\nCpus_allowed_list:\t0\n")
             path = f"{SLICE}-{pid}/" + (group.format(number - 1) if number else "emulator")
-            both = f"1:cpu,cpuacct:{path}\n0::/\n" if self.version == 1 else f"0::{path}\n"
+            # The kernel names the controllers in its own order, the mount point has another.
+            both = f"1:cpuacct,cpu:{path}\n0::/\n" if self.version == 1 else f"0::{path}\n"
             (task / "cgroup").write_text(both)
             folder = self._folder(path)
             folder.mkdir(parents=True, exist_ok=True)
