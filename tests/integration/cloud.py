@@ -258,8 +258,15 @@ class Cloud:
 
     def empty(self) -> None:
         """Delete all servers, those of the show, too, and wait until the hosts are without domains."""
-        listed = json.loads(self.openstack("server", "list", "--all-projects", "-f", "json").stdout)
-        self.delete([row["ID"] for row in listed])
+
+        def gone() -> bool:
+            words = ("server", "list", "--all-projects", "-f", "json")
+            left = [row["ID"] for row in json.loads(self.openstack(*words).stdout)]
+            if left:  # some may be on their way already
+                self.openstack("server", "delete", "--wait", *left, check=False)
+            return not left
+
+        eventually("all servers are gone", gone)
         for host in self.hosts.values():
             eventually(f"{host.name} is empty", lambda h=host: not h.read_back()["domains"])
 
