@@ -139,6 +139,7 @@ class HostTable:
                 for view in views
             ],
         )
+        before = len(self._examples)
         for row, view in zip(rows, views, strict=True):
             domains = view.l3 if view is not None else ()
             self._columns[row] = {domain.uuid: column for column, domain in enumerate(domains)}
@@ -147,6 +148,20 @@ class HostTable:
             if kind == len(self._examples):
                 self._examples.append(view)
             self._kind[row] = kind
+        if len(self._examples) > before:
+            self._drop_kinds()
+
+    def _drop_kinds(self) -> None:
+        """Number the kinds anew when most of them have no host any more: each decision walks over all."""
+        used, kind = np.unique(self._kind, return_inverse=True)
+        if 2 * len(used) >= len(self._examples):
+            return
+        self._examples = [self._examples[number] for number in used]
+        self._kinds = {
+            view.traits if view is not None else None: number
+            for number, view in enumerate(self._examples)
+        }
+        self._kind = kind
 
 
 def _written(

@@ -260,3 +260,19 @@ def check(before, question):
         result = judged.scores(judged.passed, weights)
         np.testing.assert_allclose(result.rows, expected, rtol=1e-12)
         np.testing.assert_allclose(result.values, score.combine(expected, weights), rtol=1e-12)
+
+
+def test_kinds_of_hosts_that_exist_no_more_are_forgotten():
+    """Each decision walks over all kinds, and every change of an agent's traits makes a new one."""
+    table = HostTable(facts.KnownHosts())
+    states = [host_manager.HostState(f"h{n}", f"h{n}", "cell") for n in range(3)]
+    for state in states:
+        state.uuid, state.numa_topology, state.updated = state.host, None, None
+    for number in range(50):
+        views = [
+            HostView(state.uuid, state.host, frozenset({f"CUSTOM_{number}_{n % 2}"}), None, ())
+            for n, state in enumerate(states)
+        ]
+        hosts, _, _ = table.read(states, views)
+        assert [hosts.kinds[kind].traits for kind in hosts.kind] == [v.traits for v in views]
+        assert len(hosts.kinds) <= 5
