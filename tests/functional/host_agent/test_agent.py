@@ -461,6 +461,11 @@ def test_without_bandwidth_allocation_cpu_time_is_the_throttle(empty_host: Compu
     host.ctl("reset")
     assert quotas(pid) == unlimited
 
+    host.run_once(**options)
+    assert quotas(pid) == {"50000"}
+    host.run_once(**{**options, "rdt__cpu_time_fallback": False})
+    assert quotas(pid) == unlimited, "the operator has turned it off"
+
     agent = host.agent(rdt__release_after_s=1, **options)
     wait_for(lambda: quotas(pid) == {"50000"}, "the throttle")
     agent.send_signal(signal.SIGKILL)
