@@ -12,7 +12,7 @@ from placement_traits.tree import bandwidth_shares
 
 
 class Pressure:
-    """Follows the memory traffic of this host; starts with nothing reserved.
+    """Follows the memory traffic of this host; says nothing of a domain before its first measurement.
 
     :param measure: returns the traffic of the whole host, None when it is not known
     :param settings: how calmly ``reserved`` follows
@@ -36,7 +36,8 @@ class Pressure:
     def reserved_mbps(self, topology: HostTopology, claims: Sequence[Claim]) -> Mapping[int, int]:
         """Return what to publish as ``reserved``, MB/s by L3 domain; looks at the counters when it is time.
 
-        Where traffic is unknown (no MBM, or a counter began anew) the value stays as it is.
+        Where traffic is unknown (no MBM, or a counter began anew) the value stays as it is; what an earlier agent has
+        published stays in Placement until there is one.
 
         :param claims: of all servers that declared bandwidth
         """
@@ -47,15 +48,11 @@ class Pressure:
         self._looked = now
         measured = self._measure()
         declared = declared_mbps(claims)
+        known = self._reserved
         self._reserved = {
-            l3: next_reserved(
-                self._reserved.get(l3, 0),
-                _excess(measured, l3, declared.get(l3, 0)),
-                capacity,
-                elapsed,
-                self._settings,
-            )
+            l3: next_reserved(known.get(l3, 0), excess, capacity, elapsed, self._settings)
             for l3, capacity in bandwidth_shares(topology).items()
+            if (excess := _excess(measured, l3, declared.get(l3, 0))) is not None or l3 in known
         }
         return self._reserved
 

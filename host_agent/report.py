@@ -161,7 +161,8 @@ def wanted(
     """Return the tree that Placement should hold after a round.
 
     :param foreign_groups: resctrl control groups of other software
-    :param reserved_mbps: bandwidth that is not for sale now, by L3 domain
+    :param reserved_mbps: bandwidth that is not for sale now, by L3 domain; one that is missing keeps what Placement
+        has, None: nothing is held back
     """
     tree_settings = TreeSettings(
         packing=settings.packing,
@@ -170,7 +171,7 @@ def wanted(
         foreign_groups=foreign_groups,
     )
     states = {
-        l3: L3State(traits, (reserved_mbps or {}).get(l3, 0))
+        l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3))
         for l3, traits in neighbours(done, pinned=settings.pinned).items()
     }
     return wanted_tree(settings.root, done.observation.topology, tree_settings, states)
@@ -225,7 +226,7 @@ class Publisher:
             return
         placed = claims(done.observation)
         settings = self._settings()
-        reserved: Mapping[int, int] = {}
+        reserved: Mapping[int, int] | None = None
         if self._pressure is not None:
             declared = declarations(done, placed, pinned=settings.pinned)
             reserved = self._pressure.reserved_mbps(done.observation.topology, declared)

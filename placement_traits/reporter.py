@@ -375,7 +375,7 @@ class _Pass:
         inventories = {
             **{name: there[name] for name in there if name not in names.RESOURCE_CLASSES},
             **self._still_used(provider, actual, wanted),
-            **wanted,
+            **{name: _with_reserved(new, there.get(name)) for name, new in wanted.items()},
         }
         if inventories == there:
             return
@@ -417,6 +417,14 @@ class _Pass:
 
 def _inventory(body: Mapping[str, Any]) -> Inventory:
     return Inventory(**{f.name: body[f.name] for f in dataclasses.fields(Inventory)})
+
+
+def _with_reserved(wanted: Inventory, there: Inventory | None) -> Inventory:
+    """Keep what is reserved where the wanted inventory does not say."""
+    if wanted.reserved is not None:
+        return wanted
+    reserved = (there.reserved or 0) if there is not None else 0
+    return dataclasses.replace(wanted, reserved=min(reserved, wanted.total))
 
 
 def _inventory_difference(before: Mapping[str, Inventory], after: Mapping[str, Inventory]) -> str:

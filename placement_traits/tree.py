@@ -61,11 +61,12 @@ class L3State:
     """What changes in an L3 domain while servers come and go.
 
     :param neighbours: what runs there now
-    :param reserved_bandwidth_mbps: measured use beyond what running servers declared, MB/s
+    :param reserved_bandwidth_mbps: measured use beyond what running servers declared, MB/s; None: not measured yet,
+        Placement keeps what it has
     """
 
     neighbours: frozenset[NeighbourTrait] = frozenset()
-    reserved_bandwidth_mbps: int = 0
+    reserved_bandwidth_mbps: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,14 @@ class L3Offer:
     :param ways: ways that LC servers may have together; 0 = no inventory
     :param min_ways: fewest ways that one server may ask for
     :param bandwidth_mbps: memory bandwidth, MB/s; 0 = unknown, no inventory
-    :param reserved_mbps: part of it that is not for sale now
+    :param reserved_mbps: part of it that is not for sale now; None: what Placement has
     :param neighbours: what runs there now
     """
 
     ways: int = 0
     min_ways: int = 1
     bandwidth_mbps: int = 0
-    reserved_mbps: int = 0
+    reserved_mbps: int | None = 0
     neighbours: frozenset[NeighbourTrait] = frozenset()
 
 
@@ -141,6 +142,7 @@ def _offer(
     rdt: RdtCapability, domain: L3Domain, settings: TreeSettings, share: int, state: L3State
 ) -> L3Offer:
     ways, min_ways = 0, 1
+    reserved = state.reserved_bandwidth_mbps
     if rdt.cat is not None and domain.id in rdt.l3_ids:
         kept = max(settings.min_be_ways, rdt.cat.min_cbm_bits)
         ways = rdt.cat.cbm_len - rdt.cat.shareable_ways - kept
@@ -151,7 +153,7 @@ def _offer(
         ways=ways,
         min_ways=min_ways,
         bandwidth_mbps=share,
-        reserved_mbps=min(max(0, state.reserved_bandwidth_mbps), share),
+        reserved_mbps=None if reserved is None else min(max(0, reserved), share),
         neighbours=state.neighbours,
     )
 
@@ -231,10 +233,10 @@ def _only(values: Iterable[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One inventory as Placement's API has it."""
+    """One inventory as Placement's API has it; ``reserved`` None in a wanted one: as it is there."""
 
     total: int
-    reserved: int = 0
+    reserved: int | None = 0
     min_unit: int = 1
     max_unit: int = MAX_UNIT
     step_size: int = 1

@@ -62,6 +62,19 @@ def test_only_what_differs_is_written(reported_compute):
     assert reported_compute.everything() == as_literal(tree)
 
 
+def test_a_restarted_agent_leaves_what_is_held_back_until_it_has_measured(reported_compute):
+    """Else each restart puts on sale what undeclared traffic uses."""
+    held = wanted_tree("h1", four_nodes(), SETTINGS, {2: L3State(frozenset(), 1500)})
+    reported_compute.reporter.sync(held)
+    unknown = {l3: L3State(frozenset(), None) for l3 in range(4)}
+    restarted = Reporter(reported_compute.connect())
+    report = restarted.sync(wanted_tree("h1", four_nodes(), SETTINGS, unknown))
+    assert (report.writes, report.changes) == (0, ())
+    assert reported_compute.everything() == as_literal(held)
+    restarted.sync(TREE)
+    assert reported_compute.everything() == as_literal(TREE), "measured: nothing"
+
+
 def test_a_host_without_rdt_makes_our_resource_classes_known_too(one_compute):
     """Else nova breaks on a flavor that asks for them while no host in the cloud has any."""
     asked = f"/allocation_candidates?resources={names.RDT_CLOS}:1"

@@ -106,6 +106,9 @@ def test_what_is_held_back_is_in_the_tree() -> None:
     child = tree.child("compute1:l3_2")
     assert child is not None
     assert child.inventories["CUSTOM_MEMORY_BANDWIDTH_MBPS"].reserved == 1_500
+    other = tree.child("compute1:l3_1")
+    assert other is not None
+    assert other.inventories["CUSTOM_MEMORY_BANDWIDTH_MBPS"].reserved is None, "not measured yet"
 
 
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
@@ -273,7 +276,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
     )
     publisher.heard(turn())
     assert publisher.publish_once()
-    assert placement.written == [wanted(turn(), SETTINGS, 0, {2: 3_000})]
+    assert placement.written == [wanted(turn(), SETTINGS, 0, {0: 0, 1: 0, 2: 3_000, 3: 0})]
 
 
 def test_a_paused_round_says_nothing_new() -> None:

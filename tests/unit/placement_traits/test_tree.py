@@ -96,7 +96,7 @@ def test_every_inventory_is_one_that_placement_accepts(host):
         assert len(child.name) <= 200
         for inventory in child.inventories.values():
             assert inventory.total >= 1
-            assert 0 <= inventory.reserved <= inventory.total
+            assert 0 <= (inventory.reserved or 0) <= inventory.total
             assert 1 <= inventory.min_unit <= inventory.max_unit
 
 
