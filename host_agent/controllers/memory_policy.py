@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ``numa_ext:memory_policy`` to the share of memory that each NUMA node should hold, and where that is forbidden.
+"""From ``numa_ext:memory_policy`` to the share of memory that each NUMA node should hold.
 
 =================  ==========================================================
 policy             wanted shares
@@ -19,57 +19,11 @@ what a node can hold beside what nova promised to strict guests there (:class:`R
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from host_agent.controllers.weights import Shares, dwp_weights, uniform
 from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.request import SPREADING_POLICIES
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
-
-
-class GuestState(StrEnum):
-    """Whether the guest's memory may be touched at all now."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    MIGRATING = "migrating"
-
-
-@dataclass(frozen=True, slots=True)
-class GuestMemory:
-    """What decides whether the pages of a guest may move.
-
-    :param floating: nova gave the guest no NUMA topology, its cpuset holds all nodes
-    :param allowed_nodes: nodes in the guest's ``cpuset.mems``
-    :param device_pinned: VFIO, vDPA or SEV: the kernel holds the pages in place
-    :param hugetlb: backed by the huge-page pool, which nova promised to others on the target
-    :param state: running, paused or migrating
-    """
-
-    floating: bool
-    allowed_nodes: frozenset[int]
-    device_pinned: bool = False
-    hugetlb: bool = False
-    state: GuestState = GuestState.RUNNING
-
-
-def not_applicable(policy: MemoryPolicy, guest: GuestMemory) -> Reason | None:
-    """Return why ``policy`` cannot be enforced on the guest now, None when it can."""
-    checks = (
-        (guest.state is not GuestState.RUNNING, "guest_state", guest.state.value),
-        (guest.device_pinned, "pages_pinned_by_device", "true"),
-        (guest.hugetlb, "hugetlb_pool_promised_to_others", "true"),
-        (
-            policy in SPREADING_POLICIES and not guest.floating,
-            "guest_has_numa_topology",
-            "strict in its cells",
-        ),
-    )
-    for wrong, term, value in checks:
-        if wrong:
-            return Reason(term, value, policy.value)
-    return None
 
 
 def wanted_shares(

@@ -7,7 +7,6 @@ Elsewhere the same levels are quotas of CPU time: slower to take effect on laten
 they have the same interface (Gureya 2021, section 5.4, names thread packing and clock modulation).
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from host_agent.rdt.shapes import BandwidthControl, BandwidthUnit
@@ -48,11 +47,6 @@ def step_up(levels: tuple[int, ...], level: int, step: int) -> int:
 def legal(levels: tuple[int, ...], level: int) -> int:
     """Return the smallest legal level that allows at least ``level``."""
     return next((found for found in levels if found >= level), levels[-1] if levels else FULL)
-
-
-def for_domains(level: int, domains: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return a level as pairs (L3 domain, per cent) for the domains of a server's CPUs."""
-    return tuple((domain, level) for domain in sorted(set(domains)))
 
 
 def vcpu_quota_us(level: int) -> tuple[int, int]:

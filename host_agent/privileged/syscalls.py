@@ -16,7 +16,6 @@ from placement_traits.errors import CapabilityMissingError
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 MPOL_MF_MOVE: Final = 2
-MPOL_MF_MOVE_ALL: Final = 4
 
 _NUMBERS: Final = {"x86_64": 279, "aarch64": 239}
 

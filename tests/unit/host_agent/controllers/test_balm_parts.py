@@ -10,7 +10,6 @@ from host_agent.controllers.page_steps import away, distance, towards
 from host_agent.controllers.rdt_partition import WantedPartition, plan
 from host_agent.controllers.slo_colour import Colour, LcServer, Thresholds, colour_of, evaluate
 from host_agent.controllers.throttle import (
-    for_domains,
     legal,
     mba_levels,
     quota_levels,
@@ -210,7 +209,7 @@ EMPTY = Actual((GroupState("", "shareable", {"L3": {0: 0xFFF, 1: 0xFFF}, "MB": {
 
 
 def _partition(uuid: str, level: int, domains: tuple[int, ...]) -> WantedPartition:
-    levels = dict(for_domains(level, domains))
+    levels = dict.fromkeys(domains, level)
     return WantedPartition(uuid, Tier.BE, frozenset(domains), mba_percent=levels)
 
 

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shares each memory policy wants, where it is forbidden, and what a full node does to it."""
+"""Which shares each memory policy wants, and what a full node does to it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.controllers.memory_policy import (
-    GuestMemory,
-    GuestState,
     fit,
-    not_applicable,
     wanted_shares,
 )
-from nova_numa_ext.request import SPREADING_POLICIES
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
 
 NODES = (0, 1, 2, 3)
-FLOATING = GuestMemory(floating=True, allowed_nodes=frozenset(NODES))
 CANONICAL = {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1}
 
 
@@ -49,32 +44,6 @@ def test_f_004_17_every_policy_is_selectable(
 def test_bwap_without_measured_bandwidths_says_what_to_do() -> None:
     with pytest.raises(CapabilityMissingError, match="calibrate"):
         wanted_shares(MemoryPolicy.BWAP, vcpus_per_node={0: 1}, nodes=NODES)
-
-
-@pytest.mark.parametrize("policy", sorted(SPREADING_POLICIES))
-def test_a_guest_with_a_numa_topology_is_never_spread(policy: MemoryPolicy) -> None:
-    strict = GuestMemory(floating=False, allowed_nodes=frozenset({0}))
-    reason = not_applicable(policy, strict)
-    assert reason is not None
-    assert reason.term == "guest_has_numa_topology"
-    assert not_applicable(MemoryPolicy.LOCAL, strict) is None
-    assert not_applicable(policy, FLOATING) is None
-
-
-@pytest.mark.parametrize(
-    ("guest", "term"),
-    [
-        (GuestMemory(True, frozenset(NODES), device_pinned=True), "pages_pinned_by_device"),
-        (GuestMemory(True, frozenset(NODES), hugetlb=True), "hugetlb_pool_promised_to_others"),
-        (GuestMemory(True, frozenset(NODES), state=GuestState.PAUSED), "guest_state"),
-        (GuestMemory(True, frozenset(NODES), state=GuestState.MIGRATING), "guest_state"),
-    ],
-)
-def test_pages_that_must_not_move_are_left_by_every_policy(guest: GuestMemory, term: str) -> None:
-    for policy in MemoryPolicy:
-        reason = not_applicable(policy, guest)
-        assert reason is not None
-        assert reason.term == term
 
 
 def test_a_full_node_gives_its_share_to_the_other_wanted_nodes() -> None:
