@@ -330,14 +330,6 @@ class HostTopology:
         """Online CPUs of a node, ascending."""
         return _cpus(core for core in self.cores if core.node == node_id)
 
-    def cpus_of_socket(self, socket_id: int) -> tuple[int, ...]:
-        """Online CPUs of a socket, ascending."""
-        return _cpus(core for core in self.cores if core.socket == socket_id)
-
-    def cpus_of_l3(self, l3_id: int) -> tuple[int, ...]:
-        """Online CPUs of an L3 domain, ascending."""
-        return _cpus(core for core in self.cores if core.l3 == l3_id)
-
     def l3_of_node(self, node_id: int) -> tuple[L3Domain, ...]:
         """L3 domains with a CPU in the node, ascending."""
         return tuple(domain for domain in self.l3_domains if node_id in domain.nodes)

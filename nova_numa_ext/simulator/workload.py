@@ -53,10 +53,6 @@ class Model:
     document: Mapping[str, Any]
     digest: str
 
-    def type_names(self) -> list[str]:
-        """Names of all job types, such as ``alexnet-tiny``; also their profile names."""
-        return [f"{network}-{batch}" for network in NETWORKS for batch in BATCHES]
-
     def store(self) -> ProfileStore:
         """Return the profiles of all job types."""
         networks, batches = self.document["networks"], self.document["batches"]

@@ -21,18 +21,15 @@ def test_a_topology_survives_json(topology):
 def test_lookups_from_cpu_to_place_and_back_agree(topology):
     for cpu in topology.cpus:
         assert cpu in topology.cpus_of_node(topology.node_of_cpu(cpu))
-        assert cpu in topology.cpus_of_socket(topology.core_of_cpu(cpu).socket)
         assert cpu in topology.siblings(cpu)
         l3_id = topology.l3_of_cpu(cpu)
         if l3_id is not None:
-            assert cpu in topology.cpus_of_l3(l3_id)
             assert topology.l3_domain(l3_id) in topology.l3_of_node(topology.node_of_cpu(cpu))
 
 
 def test_the_lab_host_answers_what_one_would_draw():
     host = four_nodes()
     assert host.cpus_of_node(2) == (4, 5)
-    assert host.cpus_of_socket(1) == (4, 5, 6, 7)
     assert host.nodes_by_distance(2) == (2, 3, 0, 1)
     assert [node.id for node in host.nodes_of_socket(1)] == [2, 3]
     assert [gpu.address for gpu in host.gpus_of_node(2)] == ["0000:85:00.0"]
@@ -103,7 +100,6 @@ def test_one_l3_may_serve_several_nodes_and_one_node_may_hold_several_l3():
         cores=(Core(0, 0, 0, 0, (0,)), Core(1, 1, 0, 0, (1,)), Core(2, 1, 0, 1, (2,))),
     )
     assert [domain.id for domain in host.l3_of_node(1)] == [0, 1]
-    assert host.cpus_of_l3(0) == (0, 1)
 
 
 def test_a_topology_cannot_be_changed():

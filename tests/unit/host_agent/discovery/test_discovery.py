@@ -126,7 +126,7 @@ def test_one_node_holds_several_l3_and_each_core_two_threads(tmp_path):
     host = read_topology(sys)
     assert host.l3_domains == (L3Domain(0, 0, (0,)), L3Domain(1, 0, (0,)))
     assert [core.cpus for core in host.cores] == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert host.cpus_of_l3(1) == (2, 3, 6, 7)
+    assert [cpu for cpu in host.cpus if host.l3_of_cpu(cpu) == 1] == [2, 3, 6, 7]
 
 
 def test_an_offline_thread_leaves_its_core_and_stays_with_its_node(tmp_path):

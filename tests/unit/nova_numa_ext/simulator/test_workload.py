@@ -7,7 +7,14 @@ from collections import Counter
 import pytest
 
 from nova_numa_ext.policy.gpu_job import Profile, ProfileStore
-from nova_numa_ext.simulator.workload import load_model, poisson, read_trace, write_trace
+from nova_numa_ext.simulator.workload import (
+    BATCHES,
+    NETWORKS,
+    load_model,
+    poisson,
+    read_trace,
+    write_trace,
+)
 from placement_traits.errors import InvalidValueError
 
 MODEL = load_model()
@@ -29,7 +36,7 @@ def test_arrivals_are_poisson_and_classes_binomial() -> None:
 
 def test_equal_wishes_are_one_object() -> None:
     wishes = {id(job.job) for job in poisson(MODEL, 500, 10, seed=0)}
-    assert len(wishes) <= len(MODEL.type_names()) * 2
+    assert len(wishes) <= len(NETWORKS) * len(BATCHES) * 2
 
 
 def test_the_model_holds_the_known_points_of_the_source() -> None:
