@@ -237,8 +237,12 @@ class Cloud:
 
     def boot(self, flavor: str, *options: str, image: str = "toucher") -> Server:
         """Create a server and wait until it is ACTIVE."""
-        server = self.settled(self.create(flavor, *options, image=image))
-        assert server.status == "ACTIVE", f"{flavor}: {server.fault}"
+        return self.active(self.create(flavor, *options, image=image))
+
+    def active(self, server: Server) -> Server:
+        """Wait until a server is ACTIVE."""
+        self.settled(server)
+        assert server.status == "ACTIVE", f"{server.flavor}: {server.status} {server.fault}"
         return server
 
     def restart_compute(self, host: Host) -> None:

@@ -132,8 +132,9 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
     cloud.openstack("image", "set", "--property", "hw_qemu_guest_agent=yes", IMAGE)
     try:
         lc, be = cloud.flavor(LC), cloud.flavor(BE)
-        lcs = [cloud.boot(lc, "--host", "h1") for _ in range(2)]
-        bes = [cloud.boot(be, "--host", "h1") for _ in range(3)]
+        made = [cloud.create(flavor, "--host", "h1") for flavor in (lc, lc, be, be, be)]
+        servers = [cloud.active(server) for server in made]
+        lcs, bes = servers[:2], servers[2:]
         ports = [eventually("a port", partial(socket_of, host, s), PATIENCE_S, 5) for s in lcs]
         domains = [host.enforced(server.id) for server in (*lcs, *bes)][: len(lcs)]
         told = {

@@ -57,12 +57,12 @@ def modelled(running_cloud: Cloud) -> Iterator[Host]:
 
 
 @pytest.fixture
-def boot(cloud: Cloud, modelled: Host) -> Callable[..., Server]:
-    """Boots a server of one vCPU, or of more, on h1."""
+def boot(cloud: Cloud, modelled: Host) -> Callable[..., list[Server]]:
+    """Boots servers of one vCPU on h1, one for each set of extra specs, all at once."""
 
-    def make(specs: dict[str, str], vcpus: int = 1) -> Server:
-        flavor = cloud.flavor(specs, vcpus=vcpus)
-        return cloud.boot(flavor, "--host", "h1")
+    def make(*wanted: dict[str, str]) -> list[Server]:
+        made = [cloud.create(cloud.flavor(specs), "--host", modelled.name) for specs in wanted]
+        return [cloud.active(server) for server in made]
 
     return make
 
@@ -94,10 +94,10 @@ def reasons(host: Host, server: Server) -> str:
 
 
 def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
-    modelled: Host, boot: Callable[..., Server]
+    modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
     """F-001-06, F-001-12: a devil, a rabbit and a remote-sensitive server; >= 99 % of the pages are near."""
-    devil, rabbit, sensitive = boot(DEVIL), boot(RABBIT), boot(SENSITIVE)
+    devil, rabbit, sensitive = boot(DEVIL, RABBIT, SENSITIVE)
     found = [pinned(modelled, server) for server in (devil, rabbit, sensitive)]
     cpus = [cpu for domain in found for cpu in domain.cpus]
     assert len(cpus) == len(set(cpus)), "two vCPUs share a core"
@@ -107,28 +107,28 @@ def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
 
 
 def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
-    modelled: Host, boot: Callable[..., Server]
+    modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
-    servers = [boot(LOCAL) for _node in range(4)]
+    servers = boot(*[LOCAL] * 4)
     before = [pinned(modelled, server).cpus for server in servers]
-    late = boot(LOCAL)
+    (late,) = boot(LOCAL)
     eventually("host_full is told", lambda: "host_full" in reasons(modelled, late), 120, 3)
     assert [pinned(modelled, server).cpus for server in servers] == before
     running(modelled, *servers, late)
 
 
 def test_f_001_08_a_sheep_makes_room_for_a_devil_that_must_not_live_with_an_lc(
-    cloud: Cloud, modelled: Host, boot: Callable[..., Server]
+    cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
     """The only shared CPU left is in the LC's L3 domain: one server moves there, its memory with it."""
     lc = cloud.boot("lc.small", "--host", "h1")
     (home,) = modelled.enforced(lc.id).nodes
-    sheep = [boot(LOCAL) for _node in range(4)]
+    sheep = boot(*[LOCAL] * 4)
     placed = {server.id: pinned(modelled, server) for server in sheep}
     (beside,) = [server for server in sheep if placed[server.id].nodes == {home}]
     cloud.delete([beside.id])
     others = [server for server in sheep if server is not beside]
-    devil = boot(DEVIL)
+    (devil,) = boot(DEVIL)
     assert home not in pinned(modelled, devil).nodes
     after = {server.id: pinned(modelled, server) for server in others}
     moved = [s for s in others if after[s.id].nodes != placed[s.id].nodes]
@@ -154,10 +154,10 @@ def assert_near(domain: Domain) -> None:
 
 
 def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
-    modelled: Host, boot: Callable[..., Server]
+    modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
     """F-004-09, F-004-13, F-004-14: pages are spread first, then brought back step by step, on a running guest."""
-    server = boot(SEARCHED)
+    (server,) = boot(SEARCHED)
 
     def spread() -> Domain | None:
         domain = modelled.domain(server.id)
@@ -172,12 +172,12 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
 
 
 def test_an_agent_killed_in_the_middle_of_a_search_converges(
-    modelled: Host, boot: Callable[..., Server]
+    modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
     """SIGKILL at a sampled moment; the seed is printed and ``NUMA_EXT_SEED`` repeats it."""
     wait_s = random.Random(SEED).uniform(5, 60)
     sys.stdout.write(f"seed {SEED}: SIGKILL {wait_s:.1f} s after the server runs\n")
-    server = boot(SEARCHED)
+    (server,) = boot(SEARCHED)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         running(modelled, server)
@@ -192,9 +192,9 @@ def test_an_agent_killed_in_the_middle_of_a_search_converges(
 @pytest.mark.long
 @pytest.mark.parametrize("wait_s", range(2, 90, 8))
 def test_an_agent_killed_at_every_point_of_a_search_converges(
-    modelled: Host, boot: Callable[..., Server], wait_s: int
+    modelled: Host, boot: Callable[..., list[Server]], wait_s: int
 ) -> None:
-    server = boot(SEARCHED)
+    (server,) = boot(SEARCHED)
     time.sleep(wait_s)
     modelled.agent.kill()
     modelled.agent.start()
@@ -218,12 +218,12 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> No
 
 
 def test_after_a_live_migration_the_agent_of_the_target_takes_over(
-    cloud: Cloud, modelled: Host, boot: Callable[..., Server]
+    cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
     """Pins are not travelling: on a host with its own CPU set the server is pinned there, inside its own."""
     if "h2" not in cloud.hosts:
         pytest.skip("needs a second emulated host")
-    server = boot(LOCAL)
+    (server,) = boot(LOCAL)
     pinned(modelled, server)
     cloud.openstack("server", "migrate", "--live-migration", "--host", "h2", server.id)
     moved = eventually("it runs on h2", lambda: cloud.settled(server).host == "h2", 420, 5)
