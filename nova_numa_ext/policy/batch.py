@@ -366,7 +366,7 @@ def _ordered(
     """Return the order of :class:`.candidates.Rank`, and which candidates may be equal to one of the same host."""
     used = offered.domain >= 0
     domains = _used_domains(offered, hosts)
-    short = offered.taken & used & ~_holds(domains, offered)
+    short = (offered.taken & used & ~_holds(domains, offered)).sum(axis=1)
     ids = np.sort(np.where(used, domains["l3_id"], _NO_ID), axis=1)
     shared = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & used
     penalty = penalties(request.interference_class)[domains["neighbours"]] * used
@@ -379,7 +379,7 @@ def _ordered(
     for value in (
         against != 0,
         offered.fallback,
-        short.sum(axis=1),
+        short if offered.devices is None else short + offered.devices.taken,
         *([gpus.below] if gpus is not None else ()),
         away,
         penalty.max(axis=1, initial=0),

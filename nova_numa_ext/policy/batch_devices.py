@@ -86,12 +86,14 @@ class Devices:
     :param near: N, cells (bits) of the host that nova accepts with the candidate's devices
     :param number: N, the candidate's GPU set, :data:`NO_SET` without
     :param providers: N, providers of its GPUs
+    :param taken: N, how many of these providers earlier servers of the request have used up
     :param judged: the sets
     """
 
     near: Bits
     number: Integers
     providers: Sequence[Sequence[str]]
+    taken: Integers
     judged: JudgedSets
 
     def columns(self) -> "Columns":

@@ -53,7 +53,7 @@ class Rank(NamedTuple):
     """Why a candidate comes where it does: lower is better, the first field that differs decides.
 
     1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
-    2. domains whose amounts an earlier server of the same request has already taken (the claim would fail)
+    2. domains and devices whose amounts earlier servers of the same request have already taken (the claim would fail)
     3. GPU sets below the server's minimum utility: with nothing better the host is refused
     4. L3 domains and GPUs away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
     5. worst class penalty among the neighbours (two devils: allowed, but better apart)
@@ -112,6 +112,7 @@ def order(
     nodes: Callable[[Candidate], tuple[int, ...] | None],
     *,
     taken: frozenset[str] = frozenset(),
+    used_up: frozenset[str] = frozenset(),
     gpus: Callable[[Candidate], GpuSet | None] = lambda _: None,
 ) -> Ordering:
     """Order the candidates of one host.
@@ -119,6 +120,7 @@ def order(
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
     :param nodes: NUMA nodes that nova-compute will pick with this candidate; None when that is not known
     :param taken: L3 providers from which earlier servers of this request have taken something
+    :param used_up: providers of devices of which they have taken the last free part
     :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
@@ -133,7 +135,8 @@ def order(
         expected, chosen = nodes(candidate), gpus(candidate)
         rank = Rank(
             int(candidate.fallback_cpus),
-            sum(d.uuid in taken and not holds(d, amount) for d, amount in used) if taken else 0,
+            sum([d.uuid in taken and not holds(d, amount) for d, amount in used])
+            + len(used_up.intersection(candidate.providers)),
             int(chosen is not None and not chosen.enough),
             _off_node(places, expected) + (chosen.away(expected) if chosen else 0),
             class_penalty(request, places),

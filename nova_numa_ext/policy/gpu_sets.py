@@ -7,6 +7,7 @@ weight: from this scheduler's own recent picks, GPU by GPU, and from what the ag
 GPUs of which nothing is known belong to a neighbour that neither suffers nor disturbs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -186,6 +187,22 @@ def situation(
     masks = [(pick.gpu_comm, gpus.mask(pick.gpus)) for pick in recent]
     known = tuple([(comm, mask) for comm, mask in masks if mask and not mask & free])
     return Situation(gpus.graph, gpus.nodes, free, weights, known)
+
+
+def used_up(host: HostView, picks: Iterable[Pick]) -> frozenset[str]:
+    """Return the devices whose last free part earlier servers of the same request have taken.
+
+    Nova got the candidates of all these servers from Placement before the first one was claimed, so they still offer
+    such devices. Several servers may share a device (vGPUs).
+
+    :param picks: the earlier servers on the host; each is taken to hold one part of each of its devices
+    """
+    parts = Counter(uuid for pick in picks for uuid in pick.gpus)
+    if not parts:
+        return frozenset()
+    return frozenset(
+        device.uuid for device in host.devices if 0 < parts[device.uuid] >= device.amount.free
+    )
 
 
 def published(gpus: GpuMap, host: HostView) -> tuple[frozenset[int], ...]:

@@ -21,6 +21,7 @@ from nova_numa_ext.policy.gpu_sets import (
     gpu_map,
     published,
     situation,
+    used_up,
 )
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import facts
@@ -61,17 +62,22 @@ class GpuPlanner:
         view: HostView,
         free_devices: Iterable[str],
         candidates: Sequence[Candidate],
+        *,
         recent: Sequence[Pick],
+        used: frozenset[str],
     ) -> GpuOffer:
         """Judge the GPUs of one host.
 
         :param view: the host; it has GPUs
         :param free_devices: Placement's providers of its free devices, as nova-compute reports them
         :param recent: this scheduler's recent picks on it
+        :param used: devices that earlier servers of the request have used up; candidates may still name them
         """
         known = self._known(view)
         gpus = known.gpus
-        offered = gpus.mask(uuid for candidate in candidates for uuid in candidate.providers)
+        offered = gpus.mask(
+            uuid for candidate in candidates for uuid in candidate.providers if uuid not in used
+        )
         return GpuOffer(
             wanted,
             self._rules,
@@ -89,35 +95,49 @@ class GpuPlanner:
         *,
         near: Sequence[int],
         recent: Mapping[str, Sequence[Pick]],
+        earlier: Mapping[str, Sequence[Pick]],
     ) -> Devices:
         """Judge the GPUs of all candidates of many hosts, as :meth:`offer` does for one.
 
         :param near: for each candidate, the host cells (bits) that nova accepts with its devices
+        :param recent: this scheduler's recent picks by host
+        :param earlier: those of them that belong to the same request
         """
         judged = JudgedSets(wanted, self._rules)
         numbers: list[int] = []
         providers: list[Sequence[str]] = []
+        taken: list[int] = []
         for state, view in zip(host_states, views, strict=True):
             candidates = state.allocation_candidates
             if view is None or not view.gpus:
                 numbers += [NO_SET] * len(candidates)
                 providers += [()] * len(candidates)
+                taken += [0] * len(candidates)
                 continue
             known = self._known(view)
             number_of = known.gpus.number_of
+            used = used_up(view, earlier.get(state.uuid, ()))
             masks, offered = [], 0
             for raw in candidates:
                 mine = [uuid for uuid in raw["allocations"] if uuid in number_of]
                 mask = 0
                 for uuid in mine:
                     mask |= 1 << number_of[uuid]
+                    if uuid not in used:
+                        offered |= 1 << number_of[uuid]
                 providers.append(mine)
                 masks.append(mask)
-                offered |= mask
+                taken.append(len(used.intersection(mine)))
             free = known.free(known_hosts.of(state))
             there = known.situation(offered, free, recent.get(state.uuid, ()))
             numbers += judged.numbers(there, masks)
-        return Devices(np.array(near, np.uint64), np.array(numbers, np.int64), providers, judged)
+        return Devices(
+            np.array(near, np.uint64),
+            np.array(numbers, np.int64),
+            providers,
+            np.array(taken, np.int64),
+            judged,
+        )
 
     def wish(self, request: Any, spec: Any) -> GpuWish:
         """Read what a RequestSpec asks of its GPUs."""
@@ -161,7 +181,7 @@ class _Known:
 
         Placement may show fewer candidates than there are, or only those with a trait that the flavor requires.
 
-        :param offered: mask of the GPUs of all candidates
+        :param offered: mask of the GPUs of all candidates that are not used up
         :param reported: mask of those that nova-compute reports as free
         :param recent: this scheduler's recent picks on the host
         """

@@ -10,7 +10,7 @@ from nova_numa_ext.policy.batch import Question, decidable
 from nova_numa_ext.policy.batch_devices import Devices
 from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.gpu_sets import GpuOffer
+from nova_numa_ext.policy.gpu_sets import GpuOffer, used_up
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
@@ -121,9 +121,14 @@ class Judge:
         near: list[int] = []
         for state in host_states:
             near += self._last_word.nodes_near(state, self._known.of(state))
-        recent = self._around.recent
         return self._around.planner.offers(
-            self._gpus, host_states, views, self._known, near=near, recent=recent
+            self._gpus,
+            host_states,
+            views,
+            self._known,
+            near=near,
+            recent=self._around.recent,
+            earlier=self._mine,
         )
 
     def verdict(self, host_state: Any) -> Verdict:
@@ -143,13 +148,15 @@ class Judge:
             facts.candidate(index, raw, domains, self._request.dedicated)
             for index, raw in enumerate(host_state.allocation_candidates)
         ]
-        devices = self._devices(view, known, offered)
+        used = used_up(view, self._mine.get(view.root_uuid, ())) if view else frozenset()
+        devices = self._devices(view, known, offered, used)
         ordering = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
             nodes.of,
             taken=self.taken,
+            used_up=used,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
         )
         first = ordering.kept[0] if ordering.kept else None
@@ -169,13 +176,22 @@ class Judge:
         return Verdict(host_state, (), ordering, offer)
 
     def _devices(
-        self, view: HostView | None, known: facts.HostFacts, offered: Sequence[Candidate]
+        self,
+        view: HostView | None,
+        known: facts.HostFacts,
+        offered: Sequence[Candidate],
+        used: frozenset[str],
     ) -> GpuOffer | None:
-        """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none."""
+        """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none.
+
+        :param used: devices that earlier servers of the request have used up
+        """
         if self._gpus is None or view is None or not view.gpus:
             return None
         recent = self._around.recent.get(view.root_uuid, ())
-        return self._around.planner.offer(self._gpus, view, known.free_devices, offered, recent)
+        return self._around.planner.offer(
+            self._gpus, view, known.free_devices, offered, recent=recent, used=used
+        )
 
     def _poor_gpus(self, devices: GpuOffer | None, best: Ranked | None) -> tuple[Reason, ...]:
         """Return why the best candidate's GPUs are not good enough, or cannot be judged though they must be."""

@@ -3,18 +3,30 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nova import objects
 from nova.conf import CONF
 from nova.pci.stats import PciDeviceStats
+from nova.scheduler import host_manager
 
-from nova_numa_ext.scheduler import facts, gpus
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.scheduler import decision, facts, gpus
+from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
-from placement_traits.fleet import Amount, DeviceView, FleetSnapshot, GpuView, ViewState
-from placement_traits.names import GPU_COMM_TRAITS, GpuLink
+from placement_traits.fleet import (
+    Amount,
+    DeviceView,
+    FleetSnapshot,
+    GpuView,
+    HostView,
+    L3View,
+    ViewState,
+)
+from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass
 from tests.functional.scheduler.conftest import BE, LC, request_spec
-from tests.functional.scheduler.test_batch import check, host, picks, small_guest
+from tests.functional.scheduler.test_batch import START, alone, check, host, picks, small_guest
 
 REQUEST = "11111111-1111-1111-1111-111111111111"
 POLICIES = ("legacy", "required", "preferred", "socket")
@@ -22,7 +34,7 @@ POLICIES = ("legacy", "required", "preferred", "socket")
 
 @st.composite
 def gpu_host(draw, number):
-    """A HostState with up to four GPUs, of which some are free and one may be unknown to nova or to us."""
+    """A HostState with up to four GPUs, some free, some shared; one may be unknown to nova or to us."""
     state, view = draw(host(number))
     count = draw(st.integers(0, 4))
     addresses = [f"0000:{each:02x}:00.0" for each in range(count)]
@@ -54,7 +66,7 @@ def gpu_host(draw, number):
                 for uuid, address, node in zip(uuids, addresses, nodes, strict=True)
             ),
             devices=tuple(
-                DeviceView(uuid, address, Amount(1, 0))
+                DeviceView(uuid, address, Amount(draw(st.integers(1, 2)), draw(st.integers(0, 1))))
                 for uuid, address in zip(uuids, addresses, strict=True)
             )[: draw(st.sampled_from([count, count, 1]))],
         )
@@ -153,3 +165,76 @@ def test_an_answer_that_hosts_share_is_novas_own_about_each(nova_configuration, 
                 guest = [objects.InstanceNUMACell(id=cell.id)]
                 novas = state.pci_stats.support_requests(requests, raw["mappings"], guest)
                 assert accepts((cell.id,)) == novas
+
+
+def sockets_of_gpus(*free):
+    """A host with three GPUs on socket 0, the first two linked, and two on socket 1; one candidate per free pair."""
+    state = host_manager.HostState("h1", "h1", "cell")
+    state.uuid, state.instances, state.updated, state.numa_topology = "root", {}, START, None
+    state.pci_stats = None
+    addresses = [f"0000:{number}1:00.0" for number in range(5)]
+    nodes = (0, 0, 0, 1, 1)
+    l3 = tuple(L3View(f"l3-{n}", n, (n,), n, 0, None, None, frozenset()) for n in (0, 1))
+    view = HostView(
+        "root",
+        "h1",
+        frozenset(),
+        None,
+        l3,
+        tuple(
+            GpuView(
+                f"our-{n}", address, nodes[n], None, {addresses[1]: GpuLink.NV2} if n == 0 else {}
+            )
+            for n, address in enumerate(addresses)
+        ),
+        tuple(DeviceView(f"gpu-{n}", each, Amount(1, 0)) for n, each in enumerate(addresses)),
+    )
+    state.allocation_candidates = [
+        {
+            "allocations": {f"gpu-{n}": {"resources": {"CUSTOM_FPGA": 1}} for n in pair},
+            "mappings": {},
+        }
+        for pair in free
+    ]
+    return state, view
+
+
+def orders(flavor, state, view, *earlier, request=()):
+    """Positions of the candidates, best first, as decided over arrays; checked against the host judged alone."""
+    spec = request_spec({"resources:CUSTOM_FPGA": "1", **flavor}, instance_uuid="server")
+    around = Surroundings(
+        FleetSnapshot({"root": view}, 1.0, ViewState.FRESH), {"root": [*earlier, *request]}, request
+    )
+    wanted = decision.wish(spec)
+    judged = decision.decide(wanted, spec, [state], around, HostTable(facts.KnownHosts()))
+    assert judged.verdicts == {}, "decided over arrays"
+    assert judged.passed == [0]
+    [verdict] = alone(wanted, spec, [state], around)
+    found = list(judged.order(0))
+    assert found == [ranked.candidate.index for ranked in verdict.ordering.kept]
+    return found
+
+
+def gpu_job(*numbers, comm=0):
+    gpus = tuple(f"gpu-{number}" for number in numbers)
+    return Pick("other", "root", None, InterferenceClass.SHEEP, gpus=gpus, gpu_comm=comm)
+
+
+@pytest.mark.parametrize(("minimum", "best"), [("0", [0, 1]), ("0.5", [1, 0])])
+def test_a_set_below_the_minimum_utility_comes_after_all_others(nova_configuration, minimum, best):
+    """``pack`` prefers the linked pair, but beside a job that disturbs it is not good enough: the host still serves."""
+    flavor = {
+        "numa_ext:gpu_policy": "pack",
+        "numa_ext:gpu_comm": "4",
+        "numa_ext:min_utility": minimum,
+    }
+    state, view = sockets_of_gpus((0, 1), (3, 4))
+    assert orders(flavor, state, view, gpu_job(2, comm=4)) == best
+
+
+def test_what_the_requests_earlier_server_has_used_up_comes_last(nova_configuration):
+    """What the request's earlier server has taken cannot be claimed; what an earlier request's has, can."""
+    flavor = {"numa_ext:gpu_policy": "topo"}
+    state, view = sockets_of_gpus((0,), (1,))
+    assert orders(flavor, state, view, gpu_job(0)) == [0, 1]
+    assert orders(flavor, state, view, request=(gpu_job(0),)) == [1, 0]

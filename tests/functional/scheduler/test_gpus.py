@@ -293,6 +293,57 @@ def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
     assert [places[uuid] for uuid in taken if uuid in places] == ["pci_0000_61_00_0"]
 
 
+def vgpus_of_one_request(cloud, count, **specs):
+    """Boot servers with a vGPU each; returns the position of each one's GPU."""
+    cloud.boot({**TOPO, "resources:VGPU": "1", **specs}, count=count)
+    names_of = {
+        f"pci_{address.replace(':', '_').replace('.', '_')}": address for address in ADDRESSES
+    }
+    found = []
+    for server in cloud.last_servers:
+        taken = cloud.placement.get(f"/allocations/{server}")["allocations"]
+        devices = [cloud.placement.get(f"/resource_providers/{uuid}")["name"] for uuid in taken]
+        found += [
+            ADDRESSES.index(names_of[name.partition("_")[2]]) for name in devices if "_pci_" in name
+        ]
+    return found
+
+
+def add_vgpus(cloud, positions, each):
+    """Add a host whose GPUs serve so many vGPUs each."""
+    host = cloud.host("h1", agent=False)
+    for position in positions:
+        name = f"pci_{ADDRESSES[position].replace(':', '_').replace('.', '_')}"
+        child(cloud, host, name, "OWNER_NOVA", VGPU=each)
+    cloud.publish("h1", MINSKY)
+
+
+@pytest.mark.parametrize("comm", ["0", "4"])
+def test_vgpus_of_one_request_are_on_different_gpus_when_each_serves_one(cloud, comm):
+    """Nova asked Placement once for both; the first one's GPU is still offered, but the claim would fail."""
+    add_vgpus(cloud, (0, 1), each=1)
+    assert vgpus_of_one_request(cloud, 2, **{"numa_ext:gpu_comm": comm}) == [0, 1]
+
+
+def test_vgpus_of_one_request_share_a_gpu_until_it_is_full(cloud):
+    add_vgpus(cloud, (0, 2), each=2)
+    assert vgpus_of_one_request(cloud, 4) == [0, 0, 2, 2]
+
+
+def test_a_used_up_gpu_counts_as_a_neighbour_within_a_request(cloud):
+    """Four servers that disturb each other: the second goes to the other socket, though Placement still offers all."""
+    add_vgpus(cloud, (0, 1, 2, 3), each=1)
+    assert vgpus_of_one_request(cloud, 2, **{"numa_ext:gpu_comm": "4"}) == [0, 2]
+
+
+def test_a_vgpu_of_an_earlier_request_that_placement_offers_again_is_free(cloud):
+    """Its server has ended; the scheduler still remembers the pick."""
+    add_vgpus(cloud, (0, 1), each=1)
+    assert vgpus_of_one_request(cloud, 1) == [0]
+    cloud.placement.delete(f"/allocations/{cloud.last_servers[0]}")
+    assert vgpus_of_one_request(cloud, 1) == [0]
+
+
 def test_any_device_whose_provider_tells_its_place_is_chosen_by_it(cloud):
     """Accelerators on four nodes, the first and the last linked: counted by a class of the operator's own."""
     host = cloud.host("h1", agent=False)

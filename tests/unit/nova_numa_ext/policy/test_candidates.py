@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of allocation candidates: total, stable, explained."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,11 @@ def test_dedicated_inventory_beats_the_fallback_even_on_another_node():
 def test_what_an_earlier_server_of_the_request_took_comes_last():
     view = host(domain(0, ways=(13, 12)), domain(1))
     assert first(lc(), view, [on(0, 0), on(1, 1)], nodes=(0,), taken=frozenset({"l3-0"})) == 1
+
+
+def test_a_device_that_an_earlier_server_of_the_request_used_up_comes_last():
+    free, full = on(0, 0), replace(on(1, 0), providers=("gpu-0", "l3-0"))
+    assert first(lc(), host(domain(0)), [full, free], used_up=frozenset({"gpu-0"})) == 0
 
 
 def test_an_old_view_alone_does_not_overrule_placement():

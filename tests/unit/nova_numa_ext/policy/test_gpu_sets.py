@@ -17,6 +17,7 @@ from nova_numa_ext.policy.gpu_sets import (
     GpuWish,
     gpu_map,
     occupied,
+    used_up,
 )
 from nova_numa_ext.policy.gpu_utility import Neighbour
 from nova_numa_ext.policy.picks import Pick
@@ -101,6 +102,18 @@ def test_a_pick_whose_gpus_are_free_is_not_there() -> None:
 
 def test_what_is_published_where_every_gpu_is_free_is_old() -> None:
     assert neighbours(minsky(n0=4), 0b1111) == set()
+
+
+def test_a_device_is_used_up_when_a_request_has_taken_all_its_free_parts() -> None:
+    """Of gpu-0 all, of gpu-1, which serves two, one half; the rest nobody of the request has asked for."""
+    view = minsky()
+    shared = tuple(
+        replace(d, amount=Amount(2, 0)) if d.uuid == "gpu-1" else d for d in view.devices
+    )
+    full = replace(view, devices=(*shared, DeviceView("gpu-9", "0000:99:00.0", Amount(1, 1))))
+    assert used_up(full, []) == frozenset()
+    assert used_up(full, [pick(0, 0, 1)]) == {"gpu-0"}
+    assert used_up(full, [pick(0, 0, 1), pick(4, 1)]) == {"gpu-0", "gpu-1"}
 
 
 def offer(
