@@ -5,15 +5,12 @@ Servers, ports, groups, levels and pages are real and read back from the kernel.
 *modelled* (:mod:`host_agent.hostmodel.slo_guests`): a law over the levels and pages in force, sent over the real line
 protocol through the sockets that the agent has had plugged in.
 
-One of the faults is sampled per run; all of them with ``NUMA_EXT_ALL_FAULTS=1`` or ``--long``.
+Faults are for the long run: ``--long``, one of them with ``-k NAME``.
 """
 
 import json
-import os
-import random
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +36,6 @@ LC = {
 }
 BE = {"numa_ext:tier": "BE", "numa_ext:memory_policy": "uniform_all"}
 PATIENCE_S = 600.0
-SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -333,22 +329,10 @@ FAULTS: dict[str, Callable[[Crowd, str], None]] = {
 }
 
 
-def sampled() -> list[Any]:
-    """All faults; those that this run has not drawn are for long runs."""
-    drawn = set(FAULTS) if os.environ.get("NUMA_EXT_ALL_FAULTS") else {_draw()}
-    return [
-        pytest.param(fault, marks=() if fault in drawn else pytest.mark.long) for fault in FAULTS
-    ]
-
-
-def _draw() -> str:
-    return random.Random(SEED).choice(sorted(FAULTS))
-
-
-@pytest.mark.parametrize("fault", sampled())
+@pytest.mark.long
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_after_a_fault_nobody_stays_throttled(crowd: Crowd, fault: str) -> None:
     """Whatever happens in a search: in the end the objective is met or reported, and levels are released."""
-    print(f"NUMA_EXT_SEED={SEED}")  # noqa: T201 - to repeat the run
     crowd.calm()
     FAULTS[fault](crowd, crowd.now())
     crowd.load(QUIET, flood=False)

@@ -153,6 +153,7 @@ def assert_near(domain: Domain) -> None:
     assert near >= 0.9, f"vCPUs on nodes {domain.nodes}, memory {domain.memory_share}"
 
 
+@pytest.mark.long
 def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -171,6 +172,7 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     running(modelled, server)
 
 
+@pytest.mark.long
 def test_an_agent_killed_in_the_middle_of_a_search_converges(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -202,6 +204,7 @@ def test_an_agent_killed_at_every_point_of_a_search_converges(
     running(modelled, server)
 
 
+@pytest.mark.long
 def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
     """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
     rows = modelled.ctl(
@@ -217,6 +220,7 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> No
     assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
 
 
+@pytest.mark.long
 def test_after_a_live_migration_the_agent_of_the_target_takes_over(
     cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
