@@ -13,7 +13,7 @@ TIMEOUT_S = 400
 
 @pytest.mark.parametrize(
     "backend",
-    # libpqos passes on the FUSE tree; here it makes no group yet: "Input/output error". See doc/source/operator/proven.rst.
+    # libpqos passes on the FUSE tree; here it makes no group yet (EIO): see doc/source/operator/proven.rst
     ["resctrl", pytest.param("pqos", marks=pytest.mark.long)],
 )
 def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud, backend: str) -> None:
