@@ -174,6 +174,7 @@ def test_ports_were_plugged_in_by_the_agent(crowd: Crowd) -> None:
     assert {lc.id for lc in crowd.lcs} <= plugged
 
 
+@pytest.mark.long
 def test_a_load_step_is_healed_pages_move_and_bandwidth_is_released(crowd: Crowd) -> None:
     crowd.calm()
     before = crowd.near()
