@@ -38,6 +38,8 @@ stable_samples = 4
 [mapping]
 interval_s = 10
 """
+pytestmark = pytest.mark.long
+
 SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 
 
@@ -153,7 +155,6 @@ def assert_near(domain: Domain) -> None:
     assert near >= 0.9, f"vCPUs on nodes {domain.nodes}, memory {domain.memory_share}"
 
 
-@pytest.mark.long
 def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -172,7 +173,6 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     running(modelled, server)
 
 
-@pytest.mark.long
 def test_an_agent_killed_in_the_middle_of_a_search_converges(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -191,7 +191,6 @@ def test_an_agent_killed_in_the_middle_of_a_search_converges(
     running(modelled, server)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("wait_s", range(2, 90, 8))
 def test_an_agent_killed_at_every_point_of_a_search_converges(
     modelled: Host, boot: Callable[..., list[Server]], wait_s: int
@@ -204,7 +203,6 @@ def test_an_agent_killed_at_every_point_of_a_search_converges(
     running(modelled, server)
 
 
-@pytest.mark.long
 def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
     """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
     rows = modelled.ctl(
@@ -220,7 +218,6 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> No
     assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
 
 
-@pytest.mark.long
 def test_after_a_live_migration_the_agent_of_the_target_takes_over(
     cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
