@@ -4,7 +4,8 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from host_agent import assembly, cpus, qos_store
@@ -242,12 +243,8 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     paths = agent_conf.paths(conf)
     if dry_run:
         return _reset(conf, paths, dry_run=True)
-    if paths.paused.exists():
-        _come_to_rest(conf, paths)
+    with _no_agent_writes(conf, paths):
         return _reset(conf, paths, dry_run=False)
-    paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
-    with only_one(paths.lock, _NOT_BESIDE):
-        return _reset(conf, paths, dry_run=dry_run)
 
 
 def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
@@ -259,12 +256,23 @@ def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     paths = agent_conf.paths(conf)
     if dry_run:
         return _release(conf, paths, dry_run=True)
+    with _no_agent_writes(conf, paths):
+        return _release(conf, paths, dry_run=False)
+
+
+@contextmanager
+def _no_agent_writes(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[None]:
+    """Wait for a paused agent to come to rest, or keep any other from starting meanwhile.
+
+    :raises ConflictError: an agent runs and is not paused
+    """
     if paths.paused.exists():
         _come_to_rest(conf, paths)
-        return _release(conf, paths, dry_run=False)
+        yield
+        return
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
     with only_one(paths.lock, _NOT_BESIDE):
-        return _release(conf, paths, dry_run=dry_run)
+        yield
 
 
 def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:

@@ -178,15 +178,9 @@ def picks(draw, hosts):
     )
 
 
-@st.composite
-def questions(draw):
-    """Hosts, a request and what the scheduler knows besides."""
-    hosts = [draw(host(number)) for number in range(draw(st.integers(1, 4)))]
-    flavor = draw(st.sampled_from(FLAVORS))
-    guest = draw(st.none() | guest_topology() | small_guest())
-    spec = request_spec(flavor, numa_topology=guest, instance_uuid="server")
-    placed = tuple(draw(st.lists(picks(hosts), max_size=2)))
-    around = Surroundings(
+def surroundings(draw, hosts, placed, **known):
+    """What the scheduler knows besides: the view of the hosts, fresh or not, and picks of this request or of others."""
+    return Surroundings(
         FleetSnapshot(
             {view.root_uuid: view for _, view in hosts if view is not None},
             1.0,
@@ -195,8 +189,19 @@ def questions(draw):
         {pick.host: [pick] for pick in placed},
         placed if draw(st.booleans()) else (),
         pack=draw(st.booleans()),
+        **known,
     )
-    return [state for state, _ in hosts], spec, around
+
+
+@st.composite
+def questions(draw):
+    """Hosts, a request and what the scheduler knows besides."""
+    hosts = [draw(host(number)) for number in range(draw(st.integers(1, 4)))]
+    flavor = draw(st.sampled_from(FLAVORS))
+    guest = draw(st.none() | guest_topology() | small_guest())
+    spec = request_spec(flavor, numa_topology=guest, instance_uuid="server")
+    placed = tuple(draw(st.lists(picks(hosts), max_size=2)))
+    return [state for state, _ in hosts], spec, surroundings(draw, hosts, placed)
 
 
 def alone(wanted, spec, states, around):

@@ -26,7 +26,15 @@ from placement_traits.fleet import (
 )
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass
 from tests.functional.scheduler.conftest import BE, LC, request_spec
-from tests.functional.scheduler.test_batch import START, alone, check, host, picks, small_guest
+from tests.functional.scheduler.test_batch import (
+    START,
+    alone,
+    check,
+    host,
+    picks,
+    small_guest,
+    surroundings,
+)
 
 REQUEST = "11111111-1111-1111-1111-111111111111"
 POLICIES = ("legacy", "required", "preferred", "socket")
@@ -124,17 +132,7 @@ def gpu_questions(draw):
         pci_requests=objects.InstancePCIRequests(requests=[asked]),
     )
     placed = tuple(draw(st.lists(gpu_picks(hosts), max_size=2)))
-    around = Surroundings(
-        FleetSnapshot(
-            {view.root_uuid: view for _, view in hosts if view is not None},
-            1.0,
-            draw(st.sampled_from([ViewState.FRESH, ViewState.FRESH, ViewState.STALE])),
-        ),
-        {pick.host: [pick] for pick in placed},
-        placed if draw(st.booleans()) else (),
-        pack=draw(st.booleans()),
-        planner=gpus.planner(CONF),
-    )
+    around = surroundings(draw, hosts, placed, planner=gpus.planner(CONF))
     return [state for state, _ in hosts], spec, around
 
 
