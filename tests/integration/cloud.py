@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The running lab as the integration tests see it: servers, compute hosts, and what is read back on them.
 
+Servers are made by ``openstack server create``, as a user would; what is only waited for or tidied up goes through
+openstacksdk, since each start of the command costs seconds of the processor that the emulated hosts run on.
+
 Nothing here uses the host agent's code: what a test asserts about a host comes from ``devstack/lab/readback.py``, from
 the kernel's files or from ``numa-host-agent-ctl`` as an operator would call it.
 """
@@ -16,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import openstack
+from openstack.connection import Connection
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
 
@@ -26,7 +32,7 @@ from numa_lab.settings import Settings  # noqa: E402
 from numa_lab.show import cpu_set, run_on  # noqa: E402
 from numa_lab.terminal import Progress  # noqa: E402
 
-__all__ = ["Cloud", "Domain", "Host", "Server", "cpu_set", "eventually"]
+__all__ = ["Cloud", "CloudApi", "Domain", "Host", "Server", "cpu_set", "eventually"]
 
 Facts = dict[str, Any]
 T = TypeVar("T")
@@ -136,6 +142,22 @@ class Host:
         return json.loads(self.run(f"{sys.executable} {command} {' '.join(words)} -f json", 240))
 
 
+def administrator(settings: Settings) -> Connection:
+    """The cloud's API with the credentials of the lab's ``openrc``."""
+    return openstack.connect(
+        load_yaml_config=False,
+        load_envvars=False,
+        auth_url=settings.url(settings.ports.keystone, "/v3"),
+        username="admin",
+        password=settings.passwords().admin,
+        project_name="admin",
+        user_domain_id="default",
+        project_domain_id="default",
+        region_name="RegionOne",
+        compute_default_microversion="2.100",
+    )
+
+
 @dataclass
 class Server:
     """A server made by a test."""
@@ -155,6 +177,7 @@ class Cloud:
     settings: Settings
     lab: Lab
     hosts: dict[str, Host]
+    api: Connection
     _made: list[str] = field(default_factory=list)
     _flavors: list[str] = field(default_factory=list)
 
@@ -170,7 +193,12 @@ class Cloud:
         assert emulated, (
             f"the lab with emulated hosts does not run: {settings.command} up starts it"
         )
-        return cls(settings, lab, {host.name: Host(lab, host) for host in emulated})
+        hosts = {host.name: Host(lab, host) for host in emulated}
+        return cls(settings, lab, hosts, administrator(settings))
+
+    def of_one_test(self) -> "Cloud":
+        """The same cloud, with servers and flavors that end with a test."""
+        return Cloud(self.settings, self.lab, self.hosts, self.api)
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of the virtual environment with the administrator's credentials."""
@@ -191,16 +219,15 @@ class Cloud:
         """Run ``openstack WORDS``."""
         return self.command("openstack", *words, check=check)
 
-    def flavor(self, extra_specs: dict[str, str], *, check: bool = True, **sizes: int) -> str:
+    def flavor(self, extra_specs: dict[str, str], **sizes: int) -> str:
         """Make a flavor that ends with the test and return its name."""
         name = f"it-{uuid.uuid4().hex[:8]}"
-        sized = {"vcpus": 1, "ram": 128, "disk": 1, **sizes}
-        options = [word for key, value in sized.items() for word in (f"--{key}", str(value))]
-        properties = [
-            word for key, value in extra_specs.items() for word in ("--property", f"{key}={value}")
-        ]
-        self._flavors.append(name)
-        self.openstack("flavor", "create", *options, *properties, name, check=check)
+        made = self.api.compute.create_flavor(
+            name=name, **{"vcpus": 1, "ram": 128, "disk": 1, **sizes}
+        )
+        self._flavors.append(made.id)
+        if extra_specs:
+            self.api.compute.create_flavor_extra_specs(made, extra_specs)
         return name
 
     def create(self, flavor: str, *options: str, image: str = "toucher") -> Server:
@@ -226,12 +253,11 @@ class Cloud:
         """Wait until a server is ACTIVE or in ERROR."""
 
         def probe() -> Server | None:
-            shown = json.loads(self.openstack("server", "show", server.id, "-f", "json").stdout)
-            server.status = shown["status"]
-            server.host = shown.get("OS-EXT-SRV-ATTR:host") or ""
-            server.fault = (shown.get("fault") or {}).get("message", "")
-            busy = shown.get("OS-EXT-STS:task_state")
-            return server if server.status in ("ACTIVE", "ERROR") and not busy else None
+            shown = self.api.compute.get_server(server.id)
+            server.status = shown.status
+            server.host = shown.compute_host or ""
+            server.fault = (shown.fault or {}).get("message", "")
+            return server if server.status in ("ACTIVE", "ERROR") and not shown.task_state else None
 
         return eventually(f"{server.name} settles", probe, timeout_s, 2.0)
 
@@ -264,25 +290,29 @@ class Cloud:
         """Delete all servers, those of the show, too, and wait until the hosts are without domains."""
 
         def gone() -> bool:
-            words = ("server", "list", "--all-projects", "-f", "json")
-            left = [row["ID"] for row in json.loads(self.openstack(*words).stdout)]
-            if left:  # some may be on their way already
-                self.openstack("server", "delete", "--wait", *left, check=False)
+            left = list(self.api.compute.servers(details=False, all_projects=True))
+            for server in left:
+                self.api.compute.delete_server(server)  # answers well when it is gone already
             return not left
 
-        eventually("all servers are gone", gone)
+        eventually("all servers are gone", gone, pause_s=3)
         for host in self.hosts.values():
             eventually(f"{host.name} is empty", lambda h=host: not h.read_back()["domains"])
 
     def delete(self, servers: Sequence[str]) -> None:
         """Delete servers and wait until nova has forgotten them."""
-        if servers:
-            self.openstack("server", "delete", "--wait", *servers)
+        for server in servers:
+            self.api.compute.delete_server(server)
+        for server in servers:
+            eventually(
+                f"server {server} is deleted",
+                lambda s=server: self.api.compute.find_server(s, details=False) is None,
+            )
         self._made = [made for made in self._made if made not in servers]
 
     def end(self) -> None:
         """Remove all that the test made."""
         self.delete(list(self._made))
-        if self._flavors:
-            self.openstack("flavor", "delete", *self._flavors, check=False)
+        for flavor in self._flavors:
+            self.api.compute.delete_flavor(flavor)
         self._flavors.clear()

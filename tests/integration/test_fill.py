@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two emulated hosts filled until nothing of a kind is left: all who tell where a server is tell the same.
+
+Three sources for each server: the decision (``numa-ext-explain``), the claim (Placement) and the running domain (kernel
+and libvirt of its host).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.integration.cloud import Cloud, CloudApi, Domain, Facts, Host, Server, eventually
+
+WAYS = {"CUSTOM_LLC_WAY": "4", "CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
+LC = {"hw:cpu_policy": "dedicated", "numa_ext:tier": "LC", "resources:CUSTOM_RDT_CLOS": "1"}
+# All dedicated CPUs of one NUMA node, and of two.
+NARROW = {**LC, "hw:numa_nodes": "1", **{f"resources_N:{name}": n for name, n in WAYS.items()}}
+WIDE = {
+    **LC,
+    "hw:numa_nodes": "2",
+    "group_policy": "isolate",
+    **{f"resources_N{cell}:{name}": n for cell in range(2) for name, n in WAYS.items()},
+}
+GPU_PAIR = {"hw:numa_nodes": "1", "numa_ext:tier": "BE", "pci_passthrough:alias": "gpu:2"}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One server as the three sources tell it.
+
+    :param decided: what the filter noted about the host that nova took, its best candidate first
+    :param claimed: amounts by provider uuid
+    """
+
+    server: Server
+    decided: Facts
+    claimed: dict[str, dict[str, int]]
+    domain: Domain
+
+    def l3(self, names: dict[str, str]) -> set[str]:
+        """L3 domains that it has claimed ways of."""
+        return {
+            names[uuid].rpartition(":l3_")[2]
+            for uuid, amounts in self.claimed.items()
+            if "CUSTOM_LLC_WAY" in amounts
+        }
+
+    def devices(self, names: dict[str, str]) -> list[str]:
+        """Addresses of the devices that it has claimed."""
+        return sorted(
+            names[uuid].rpartition("_")[2].lower()
+            for uuid, amounts in self.claimed.items()
+            if "CUSTOM_GPU" in amounts
+        )
+
+
+def fill(cloud: Cloud, flavor: str, number: int) -> list[Server]:
+    """Create servers, each when the one before has its CPUs and devices; they boot beside each other."""
+    api, servers = CloudApi(cloud.settings), []
+    for _ in range(number):
+        server = cloud.create(flavor)
+
+        def claimed(made: str = server.id) -> dict[str, Any] | None:
+            (shown,) = [shown for shown in api.servers() if shown["id"] == made]
+            return shown if shown["OS-EXT-SRV-ATTR:host"] or shown["status"] == "ERROR" else None
+
+        shown = eventually(f"{server.name} has its place", claimed, 180, 0.5)
+        assert shown["status"] != "ERROR", f"{server.name}: {shown.get('fault')}"
+        server.host = shown["OS-EXT-SRV-ATTR:host"]
+        servers.append(server)
+    return servers
+
+
+def domains(host: Host, servers: list[Server]) -> dict[str, Domain]:
+    """Wait until all servers of a host are enforced; their domains by server."""
+
+    def probe() -> dict[str, Domain] | None:
+        facts = host.read_back()
+        found = {domain["uuid"]: Domain(domain, facts) for domain in facts["domains"]}
+        ready = all(one.id in found and found[one.id].enforced() for one in servers)
+        return found if ready else None
+
+    return eventually(f"{len(servers)} servers are enforced on {host.name}", probe, 420, 3)
+
+
+def explained(cloud: Cloud, server: Server, *words: str) -> str:
+    """What ``numa-ext-explain`` says on the controller."""
+    conf = str(cloud.settings.etc / "nova" / "nova.conf")
+    return cloud.command("numa-ext-explain", "--config-file", conf, server.id, *words).stdout
+
+
+def decided(cloud: Cloud, server: Server) -> Facts:
+    """What the decision says about the host that nova took."""
+    told = json.loads(explained(cloud, server, "-f", "json"))
+    noted = [one["filter"] for one in told if one["filter"] and not one["filter"]["alternates"]]
+    (host,) = [host for host in noted[-1]["details"] if host["host"] == server.host]
+    assert not host["reasons"]
+    return host
+
+
+def claimed(cloud: Cloud, server: Server) -> dict[str, dict[str, int]]:
+    """What Placement counts for a server: amounts by provider."""
+    words = ("resource", "provider", "allocation", "show", server.id, "-f", "json")
+    rows = json.loads(cloud.openstack(*words).stdout)
+    return {row["resource_provider"]: row["resources"] for row in rows}
+
+
+def assert_agree(placed: Placed, names: dict[str, str]) -> None:
+    """Decision, claim and domain name the same L3 domains, NUMA nodes and devices."""
+    who, domain = f"{placed.server.name} on {placed.server.host}", placed.domain
+    best = placed.decided["candidates"][0]
+    assert sorted(placed.claimed) == best["providers"], f"{who}: not claimed as decided"
+    assert {str(node) for node in placed.decided["nodes"]} == domain.nodes, f"{who}: other nodes"
+    near = sum(domain.memory_share.get(node, 0.0) for node in domain.nodes)
+    assert near >= 0.99, f"{who}: memory is at {domain.memory_share}"
+    devices = placed.devices(names)
+    assert sorted(domain.facts["hostdevs"]) == devices, f"{who}: other devices than claimed"
+    if devices:
+        assert sorted(best["gpus"]["addresses"]) == devices
+        assert {str(node) for node in best["gpus"]["nodes"]} == domain.nodes
+    else:
+        assert placed.l3(names) == {str(l3) for l3 in best["l3"]} == domain.l3, f"{who}: other L3"
+
+
+def assert_full(host: Host, placed: list[Placed]) -> None:
+    """Every dedicated CPU and every device of the host has exactly one owner."""
+    shape, lcs = host.emulated.shape, [one for one in placed if not one.domain.facts["hostdevs"]]
+    cpus = sorted(cpu for one in lcs for cpu in one.domain.cpus)
+    assert cpus == shape.dedicated_cpus
+    devices = [address for one in placed for address in one.domain.facts["hostdevs"]]
+    assert len(devices) == len(set(devices)) == len(shape.gpu_nodes)
+
+
+def refusal(cloud: Cloud, flavor: str) -> str:
+    """Create one server too many; returns why there is no place for it."""
+    server = cloud.settled(cloud.create(flavor))
+    assert server.status == "ERROR", f"{flavor} was placed on {server.host}"
+    assert "No valid host" in server.fault
+    return explained(cloud, server)
+
+
+def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
+    """Issue 3: two emulated hosts filled until full; F-000-22 for the pairs of GPUs."""
+    if len(cloud.hosts) < 2:
+        pytest.skip("the lab runs with one emulated host")
+    shapes = [host.emulated.shape for host in cloud.hosts.values()]
+    a_node = shapes[0].cpus_per_node - 1  # its dedicated CPUs
+    nodes = sum(len(shape.dedicated_cpus) for shape in shapes) // a_node
+    wide, pairs = 2, sum(len(shape.gpu_nodes) for shape in shapes) // 2
+    of_pairs, of_wide = cloud.flavor(GPU_PAIR), cloud.flavor(WIDE, vcpus=2 * a_node)
+    of_narrow = cloud.flavor(NARROW, vcpus=a_node)
+    servers = [
+        *fill(cloud, of_pairs, pairs),
+        *fill(cloud, of_wide, wide),
+        *fill(cloud, of_narrow, nodes - 2 * wide),
+    ]
+    rows = cloud.openstack("resource", "provider", "list", "-f", "json").stdout
+    names = {row["uuid"]: row["name"] for row in json.loads(rows)}
+    for host in cloud.hosts.values():
+        here = [server for server in servers if server.host == host.name]
+        running = domains(host, here)
+        placed = [
+            Placed(one, decided(cloud, one), claimed(cloud, one), running[one.id]) for one in here
+        ]
+        for one in placed:
+            assert_agree(one, names)
+        assert_full(host, placed)
+    for flavor, lack in ((of_narrow, "dedicated CPUs free: 0"), (of_pairs, "GPUs free")):
+        told = refusal(cloud, flavor)
+        assert "0 of " in told
+        assert lack in told
