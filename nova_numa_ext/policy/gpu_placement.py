@@ -25,7 +25,7 @@ best of all.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -48,6 +48,8 @@ from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import GpuPolicy
 
 EXACT_LIMIT: Final = 20_000
+# Sets of jobs whose end is looked at when a job is refused: all of nine jobs; it bounds the time of a refusal.
+MOST_ENDINGS: Final = 512
 _MEMORY: Final = 1 << 14
 
 Table: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int16]]
@@ -247,22 +249,27 @@ def _needed(
     store: ProfileStore,
     options: UtilityOptions,
 ) -> str:
-    """Say in words which jobs would have to end for the job to be satisfied: as few as possible."""
-    everyone = range(len(host.neighbours))
-    for count in range(1, len(host.neighbours) + 1):
-        for ended in itertools.combinations(everyone, count):
-            free = host.free | mask_of(
-                gpu for i in ended for gpu in members(host.neighbours[i].gpus)
-            )
-            left = tuple(host.neighbours[i] for i in everyone if i not in ended)
-            later = HostGpus(host.graph, free, left, host.bandwidth_mbps)
-            scene = Scene(_wanted(job.graph, policy), job.profile, later, store, options)
-            best = in_order(search(scene, even=policy is GpuPolicy.SPREAD), host.graph, policy)[0]
-            if best.utility >= job.min_utility:
-                wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
-                busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
-                return f"GPUs {wanted} with utility {best.utility:.3f}, when the jobs on {busy} end"
+    """Say in words which jobs would have to end for the job to be satisfied: as few as :func:`_endings` offers."""
+    for ended in _endings(len(host.neighbours)):
+        free = host.free | mask_of(gpu for i in ended for gpu in members(host.neighbours[i].gpus))
+        left = tuple(other for i, other in enumerate(host.neighbours) if i not in ended)
+        later = HostGpus(host.graph, free, left, host.bandwidth_mbps)
+        scene = Scene(_wanted(job.graph, policy), job.profile, later, store, options)
+        best = in_order(search(scene, even=policy is GpuPolicy.SPREAD), host.graph, policy)[0]
+        if best.utility >= job.min_utility:
+            wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
+            busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
+            return f"GPUs {wanted} with utility {best.utility:.3f}, when the jobs on {busy} end"
     return "no set of this host reaches the minimum, even when it is empty"
+
+
+def _endings(jobs: int) -> Iterator[tuple[int, ...]]:
+    """Yield sets of jobs, small ones first, and all jobs last; of many jobs not every set in between."""
+    sets = itertools.chain.from_iterable(
+        itertools.combinations(range(jobs), count) for count in range(1, jobs)
+    )
+    yield from itertools.islice(sets, MOST_ENDINGS)
+    yield tuple(range(jobs))
 
 
 def place_parts(

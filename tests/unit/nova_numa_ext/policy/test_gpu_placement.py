@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_worlds import random_scene
 
+from nova_numa_ext.policy import gpu_placement
 from nova_numa_ext.policy.gpu_graph import GpuGraph, from_edges, members
 from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore, wish
 from nova_numa_ext.policy.gpu_placement import (
     EXACT_LIMIT,
+    MOST_ENDINGS,
     assignments,
     choose,
     nearest,
@@ -118,6 +120,20 @@ def test_f_000_15_a_minimum_that_no_set_of_the_host_reaches_is_said_to_be_so() -
     greedy = wish(4, 4, min_utility=0.9)
     reason = choose(greedy, HostGpus(MINSKY, 0b1111)).reasons[-1]
     assert reason.value == "no set of this host reaches the minimum, even when it is empty"
+
+
+def test_a_refusal_looks_at_few_endings_however_many_jobs_run(monkeypatch) -> None:
+    """On 24 GPUs there are 8 million sets of jobs; the scheduler must not look at them while nova waits."""
+    looks = []
+    monkeypatch.setattr(
+        gpu_placement, "search", lambda *args, **more: looks.append(1) or search(*args, **more)
+    )
+    host = HostGpus(wide_host(24, 4), 1, tuple(Neighbour("comm-4", 1 << n) for n in range(1, 24)))
+    reason = choose(wish(1, 4, min_utility=0.99), host).reasons[-1]
+    assert "even when it is empty" in str(reason.value)
+    assert len(looks) == 1 + MOST_ENDINGS + 1
+    needed = choose(wish(1, 4, min_utility=0.65), host).reasons[-1]
+    assert "when the jobs on" in str(needed.value)
 
 
 def test_candidate_sets_of_somebody_else_are_ranked() -> None:
