@@ -62,18 +62,22 @@ def timeline(runs: Sequence[Run], path: Path, title: str) -> None:
                             va="center",
                             fontsize=7,
                         )
-        axis.axvline(max(record.end_s for record in run.records), color="black", linewidth=0.8)
+        makespan_s = max(record.end_s for record in run.records)
+        axis.axvline(makespan_s, color="black", linewidth=0.8)
         axis.set_yticks(range(len(names)), names, fontsize=7)
         axis.set_xlim(0, last * 1.02)
         axis.invert_yaxis()
-        axis.set_title(run.strategy, loc="left", fontsize=9)
+        axis.set_title(f"{run.strategy}: all ended at {makespan_s:.0f} s", loc="left", fontsize=9)
     axes[-1, 0].set_xlabel("time, s")
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=120)
 
 
 def sorted_slowdowns(runs: Sequence[Run], path: Path, title: str) -> None:
-    """Draw the slowdown of every job, worst first: by placement alone, and with waiting (figures 19 and 20)."""
+    """Draw the slowdown of every job, worst first: by placement alone, and with waiting (figures 19 and 20).
+
+    Lines become thinner from strategy to strategy, so that one that lies on another leaves it visible.
+    """
     figure, axes = _figure(1, 2, 10, 4)
     panels = (
         ("placement only", [[r.slowdown for r in run.records] for run in runs]),
@@ -85,7 +89,7 @@ def sorted_slowdowns(runs: Sequence[Run], path: Path, title: str) -> None:
                 sorted(values, reverse=True),
                 STYLES[number % len(STYLES)],
                 label=run.strategy,
-                linewidth=1.3,
+                linewidth=1.2 * (len(runs) - number),
             )
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("job, worst first")
