@@ -89,7 +89,7 @@ def sorted_slowdowns(runs: Sequence[Run], path: Path, title: str) -> None:
                 sorted(values, reverse=True),
                 STYLES[number % len(STYLES)],
                 label=run.strategy,
-                linewidth=1.2 * (len(runs) - number),
+                linewidth=1.0 + 0.7 * (len(runs) - 1 - number),
             )
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("job, worst first")
