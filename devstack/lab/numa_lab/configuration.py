@@ -69,10 +69,12 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
         "name": host.name,
         "compute_state": host.state,
         "compute_log": host.log,
+        "instances": host.instances,
         "cpu_sets": _lines(
             cpu_dedicated_set=host.cpu_dedicated_set, cpu_shared_set=host.cpu_shared_set
         ),
         "device_specs": "\n".join(f"device_spec = {spec}" for spec in host.pci_device_specs),
+        "migration": _lines(live_migration_inbound_addr=host.migration_address),
         "privsep": f"{settings.venv}/bin/privsep-helper",
     }
     return _nova_conf(settings, "nova-compute.conf", values)
@@ -133,9 +135,27 @@ def write_controller(settings: Settings) -> None:
 def write_libvirt(settings: Settings) -> None:
     """Write the configuration of the local compute's own libvirtd."""
     folder = settings.etc / "libvirt"
-    values = _common_values(settings) | {"host_uuid": _host_uuid(settings)}
-    for name in ("libvirtd.conf", "qemu.conf"):
-        write_if_changed(folder / name, render(settings.source / "templates" / name, values))
+    for name, text in libvirt_files(settings, _host_uuid(settings), settings.log).items():
+        write_if_changed(folder / name, text)
+
+
+def libvirt_files(
+    settings: Settings, host_uuid: uuid.UUID, log: Path, migration_address: str = ""
+) -> dict[str, str]:
+    """libvirt's configuration files of one compute, by name.
+
+    :param log: folder of libvirtd's log, as that host sees it.
+    :param migration_address: the only address at which the libvirtd of another host is let in, without a password, and
+        at which guests arrive; "" lets nobody in.
+    """
+    address = json.dumps(migration_address)
+    listen, migration = "listen_tcp = 0", ""
+    if migration_address:
+        listen = f'listen_tcp = 1\nlisten_addr = {address}\nauth_tcp = "none"'
+        migration = f"migration_address = {address}"
+    values = {"host_uuid": host_uuid, "log": log, "listen": listen, "migration": migration}
+    templates = settings.source / "templates"
+    return {name: render(templates / name, values) for name in ("libvirtd.conf", "qemu.conf")}
 
 
 def instance_prefix(settings: Settings) -> str:

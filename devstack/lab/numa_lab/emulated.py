@@ -54,6 +54,9 @@ PACKAGES = (
 SSH_PORT = 0
 PEER_PORT = 1  # of host 0: one for the whole lab
 
+# Where a host sees its folder state/instances: at the same place as every other host, so that servers can migrate.
+INSTANCES = Path("/var/lib/nova/instances")
+
 _BOOT_TIMEOUT_S = 300.0
 _CONNECT_TIMEOUT_S = 120.0
 # Longer than any step of a boot on a machine with ten times too much to do.
@@ -171,12 +174,14 @@ class EmulatedHost:
             name=self.name,
             state=self.folder / "state",
             log=self.log,
+            instances=INSTANCES,
             cpu_dedicated_set=",".join(map(str, self.shape.dedicated_cpus)),
             cpu_shared_set=",".join(map(str, self.shape.shared_cpus)),
             pci_device_specs=(json.dumps(device),) if self.shape.gpu_nodes else (),
             gpu_matrix=str(self._settings.source / "gpus" / self.shape.gpu_matrix)
             if self.shape.gpu_matrix
             else "",
+            migration_address=self.peer_address,
             slow=True,
         )
 
@@ -300,7 +305,7 @@ class EmulatedHost:
     def _libvirtd(self) -> GuestService:
         # Its configuration is only written while the host is down: no reason to restart it.
         ready = "[ -S /run/libvirt/libvirt-sock ]"
-        return GuestService("libvirtd", ("/usr/sbin/libvirtd",), ready=ready)
+        return GuestService("libvirtd", ("/usr/sbin/libvirtd", "--listen"), ready=ready)
 
     def _nova_compute(self) -> GuestService:
         argv = (f"{self._settings.venv}/bin/nova-compute", f"--config-file={self.nova_conf}")
@@ -483,6 +488,7 @@ class EmulatedHost:
             "CHECKOUT": str(self._settings.checkout),
             "VENV": str(self._settings.venv),
             "PEER_ADDRESS": f"{self.peer_address}/24",
+            "INSTANCES": str(INSTANCES),
             "GPU_IDS": gpu_ids,
         }
         texts = {
@@ -491,10 +497,10 @@ class EmulatedHost:
             "hosts": f"127.0.0.1 localhost\n127.0.1.1 {self.name}\n" + self._peers(),
             "ports.nft": _port_forwarding(self._settings.ports.needed_by_compute()),
         }
-        templates = self._settings.source / "templates"
-        values = {"host_uuid": identity, "log": "/var/log/libvirt"}
-        for name in ("libvirtd.conf", "qemu.conf"):
-            texts[f"libvirt/etc/{name}"] = configuration.render(templates / name, values)
+        libvirt = configuration.libvirt_files(
+            self._settings, identity, Path("/var/log/libvirt"), self.peer_address
+        )
+        texts |= {f"libvirt/etc/{name}": text for name, text in libvirt.items()}
         for name, text in texts.items():
             configuration.write_if_changed(self.folder / name, text, 0o644)
         self._shell.prepare()

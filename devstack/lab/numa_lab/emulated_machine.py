@@ -60,16 +60,22 @@ class Shape:
     :param node_memory_mb: memory of each node; the machine only takes what is touched.
     :param gpu_nodes: the NUMA node of each GPU.
     :param gpu_matrix: file of ``devstack/lab/gpus`` with the links of the GPUs; "" for those of PCI only.
+    :param shared_core: which core of each node is for floating guests and the host's own work.
     """
 
     cpus_per_node: int = 4
     node_memory_mb: int = 1280
     gpu_nodes: tuple[int, ...] = (0, 2)
     gpu_matrix: str = ""
+    shared_core: int = 0
 
     def __post_init__(self) -> None:
         if self.cpus_per_node < 1:
             raise LabError(f"an emulated host needs a CPU per NUMA node, not {self.cpus_per_node}")
+        if not 0 <= self.shared_core < self.cpus_per_node:
+            raise LabError(
+                f"a node has {self.cpus_per_node} cores, none of them is {self.shared_core}"
+            )
         if any(not 0 <= node < NODES for node in self.gpu_nodes):
             raise LabError(f"GPUs sit on NUMA nodes 0 to {NODES - 1}, not {self.gpu_nodes}")
 
@@ -83,17 +89,18 @@ class Shape:
 
     @property
     def shared_cpus(self) -> list[int]:
-        """For floating guests and the host's own work: the first CPU of each node."""
-        return [self.cpus_of(node)[0] for node in range(NODES)]
+        """For floating guests and the host's own work: one CPU of each node."""
+        return [self.cpus_of(node)[self.shared_core] for node in range(NODES)]
 
     @property
     def dedicated_cpus(self) -> list[int]:
         """For pinned guests: all others."""
-        return [cpu for node in range(NODES) for cpu in self.cpus_of(node)[1:]]
+        return [cpu for cpu in range(self.cpus) if cpu not in self.shared_cpus]
 
 
 MINSKY = Shape(gpu_nodes=(0, 0, 2, 2), gpu_matrix="minsky.txt")
-DGX_1 = Shape(gpu_nodes=(0,) * 4 + (2,) * 4, gpu_matrix="dgx-1.txt")
+# Another core than h1's, so that a server that migrates finds other CPUs to run on.
+DGX_1 = Shape(gpu_nodes=(0,) * 4 + (2,) * 4, gpu_matrix="dgx-1.txt", shared_core=1)
 
 
 def usual_shape(index: int) -> Shape:

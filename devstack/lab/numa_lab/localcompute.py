@@ -52,6 +52,7 @@ class LocalCompute:
             name=NAME,
             state=self._settings.state / "nova-local",
             log=self._settings.log,
+            instances=self._settings.state / "nova-local" / "instances",
             cpu_dedicated_set=dedicated,
             cpu_shared_set=str(cpus[0]) if dedicated else "",
         )

@@ -115,22 +115,27 @@ class HostConfig:
     """What differs between the nova-computes of the lab.
 
     :param name: host name, also the hypervisor's host name: ``local``, ``h1``, ``h2`` …
-    :param state: folder of nova's state (instances, compute_id, locks), as that host sees it.
+    :param state: folder of nova's state (compute_id, locks), as that host sees it.
     :param log: folder of its log files, as that host sees it.
+    :param instances: folder of the servers' disks, as that host sees it; hosts between which servers migrate need the
+        same one: the paths in a domain's XML travel as they are.
     :param cpu_dedicated_set: nova's list of CPUs for pinned guests ("1,3,5-7"); "" leaves nova's default.
     :param cpu_shared_set: nova's list of CPUs for floating guests; "" leaves nova's default.
     :param pci_device_specs: JSON texts for ``[pci] device_spec``, one per device.
     :param gpu_matrix: recorded ``nvidia-smi topo -m`` of the host's GPUs; "" without.
+    :param migration_address: where live migrations to it arrive; "" if none can.
     :param slow: an emulated host: Python runs 20-30 times slower there, so timeouts are generous.
     """
 
     name: str
     state: Path
     log: Path
+    instances: Path
     cpu_dedicated_set: str = ""
     cpu_shared_set: str = ""
     pci_device_specs: tuple[str, ...] = ()
     gpu_matrix: str = ""
+    migration_address: str = ""
     slow: bool = False
 
 

@@ -107,6 +107,23 @@ def test_nova_gets_the_hosts_own_cpus_folders_and_devices(host):
     assert [json.loads(spec)["vendor_id"] for spec in config.pci_device_specs] == ["1b36"]
 
 
+def test_hosts_let_each_other_in_at_their_own_addresses_of_one_ethernet(settings):
+    """Else a live migration fails: each host's libvirt listens, and all see their disks at one path."""
+    hosts = [EmulatedHost(settings, index) for index in range(2)]
+    for host in hosts:
+        host._write_folder()
+        libvirtd = (host.folder / "libvirt" / "etc" / "libvirtd.conf").read_text()
+        assert f'listen_addr = "{host.peer_address}"' in libvirtd
+        assert host.config.migration_address == host.peer_address
+        assert host.config.instances == emulated.INSTANCES
+        assert f"INSTANCES={emulated.INSTANCES}\n" in (host.folder / "machine.env").read_text()
+        assert "--listen" in host._libvirtd().argv
+        assert (host.folder / "state" / "instances").is_dir()
+    assert len({host.peer_address for host in hosts}) == 2
+    init = (settings.source / "guest" / "init").read_text()
+    assert 'mount -o bind "/new$SHARE/state/instances" "/new$INSTANCES"' in init
+
+
 def test_the_controllers_ports_are_the_same_inside(settings):
     rules = emulated._port_forwarding(settings.ports.needed_by_compute())
     assert all(str(port) in rules for port in settings.ports.needed_by_compute())

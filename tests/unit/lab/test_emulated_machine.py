@@ -54,6 +54,13 @@ def test_each_cpu_sits_in_one_place_and_each_die_is_one_node(machine, cpus_per_n
     ]
 
 
+def test_h2_sets_other_cpus_aside_for_floating_guests_than_h1():
+    first, second = usual_shape(0), usual_shape(1)
+    assert not set(first.shared_cpus) & set(second.shared_cpus)
+    with pytest.raises(LabError, match="a node has 2 cores, none of them is 2"):
+        Shape(cpus_per_node=2, shared_core=2)
+
+
 def test_nodes_of_one_socket_are_nearer_than_those_of_two(machine):
     distances = [fields(v) for v in values(machine, "-numa") if v.startswith("dist,")]
     by_pair = {(int(d["src"]), int(d["dst"])): int(d["val"]) for d in distances}

@@ -6,6 +6,7 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from numa_lab import configuration
@@ -26,6 +27,7 @@ def h1(settings: Settings) -> HostConfig:
         name="h1",
         state=settings.hosts / "h1" / "state",
         log=settings.hosts / "h1" / "log",
+        instances=Path("/var/lib/nova/instances"),
         cpu_dedicated_set="1-3",
         cpu_shared_set="0",
         pci_device_specs=(
@@ -70,6 +72,32 @@ def test_an_emulated_compute_reaches_the_services_on_its_own_loopback(
     assert conf["libvirt"]["virt_type"] == "qemu"
 
 
+def test_servers_migrate_between_hosts_with_one_path_for_their_disks(
+    settings: Settings, h1: HostConfig
+) -> None:
+    """Nova writes no disk path anew for the target, and asks it where guests arrive: no name is looked up."""
+    fixed = parsed(configuration.nova_compute_conf(settings, h1))
+    moving = replace(h1, migration_address="192.168.77.1")
+    conf = parsed(configuration.nova_compute_conf(settings, moving))
+
+    assert "live_migration_inbound_addr" not in fixed["libvirt"]
+    assert conf["libvirt"]["live_migration_inbound_addr"] == "192.168.77.1"
+    assert conf["DEFAULT"]["instances_path"] == "/var/lib/nova/instances"
+
+
+def test_only_the_libvirt_of_a_host_with_a_migration_address_listens_and_there_alone(
+    settings: Settings,
+) -> None:
+    quiet = configuration.libvirt_files(settings, UUID(int=1), settings.log)
+    open_ = configuration.libvirt_files(settings, UUID(int=1), settings.log, "192.168.77.1")
+
+    assert "listen_tcp = 0" in quiet["libvirtd.conf"]
+    assert not any("auth_tcp" in text or "192.168" in text for text in quiet.values())
+    lines = open_["libvirtd.conf"].splitlines()
+    assert {"listen_tcp = 1", 'listen_addr = "192.168.77.1"', 'auth_tcp = "none"'} <= {*lines}
+    assert 'migration_address = "192.168.77.1"' in open_["qemu.conf"].splitlines()
+
+
 def test_every_pci_device_and_the_alias_are_told(settings: Settings, h1: HostConfig) -> None:
     text = configuration.nova_compute_conf(settings, h1)
 
@@ -81,7 +109,7 @@ def test_every_pci_device_and_the_alias_are_told(settings: Settings, h1: HostCon
 
 
 def test_a_host_without_cpu_sets_leaves_novas_defaults(settings: Settings) -> None:
-    host = HostConfig("small", settings.state, settings.log)
+    host = HostConfig("small", settings.state, settings.log, settings.state)
     conf = parsed(configuration.nova_compute_conf(settings, host))
 
     assert "cpu_dedicated_set" not in conf["compute"]
@@ -95,7 +123,7 @@ def test_the_schedulers_plugins_are_ours_only_when_wanted(settings: Settings, pl
         "NUMA_EXT_PLUGIN": "1" if plugin else "0",
     }
     chosen = Settings.from_environment(settings.checkout, environment)
-    host = HostConfig("small", settings.state, settings.log)
+    host = HostConfig("small", settings.state, settings.log, settings.state)
     text = configuration.nova_compute_conf(chosen, host)
     conf = parsed(text)["filter_scheduler"]
 
