@@ -5,7 +5,8 @@ Servers, ports, groups, levels and pages are real and read back from the kernel.
 *modelled* (:mod:`host_agent.hostmodel.slo_guests`): a law over the levels and pages in force, sent over the real line
 protocol through the sockets that the agent has had plugged in.
 
-Faults are for the long run: ``--long``, one of them with ``-k NAME``.
+The crowd's loads have room (:mod:`tests.support.slo_crowd`, held by a unit test): there is a state without throttles in
+which all objectives are met. Most faults are for the long run: ``--long``, one of them with ``-k NAME``.
 """
 
 import json
@@ -20,12 +21,10 @@ from typing import Any
 import pytest
 
 from tests.integration.cloud import CHECKOUT, Cloud, Domain, Host, Server, eventually
+from tests.support.slo_crowd import BUSY, GAIN, HOPELESS, QUIET, REPORT_S, SLO_US
 
 IMAGE = "toucher"
 PORT = "org.numa_ext.slo.0"
-SLO_US = 1000
-GAIN = 4.0
-QUIET, BUSY, HOPELESS = 0.45, 0.7, 1.5
 LC = {
     "hw:cpu_policy": "dedicated",
     "hw:numa_nodes": "1",
@@ -36,6 +35,8 @@ LC = {
 }
 BE = {"numa_ext:tier": "BE", "numa_ext:memory_policy": "uniform_all"}
 PATIENCE_S = 600.0
+AT_EASE = 0.6
+"""Pressure from which on ``BUSY`` is red beyond doubt; 0.75 with pages everywhere and all levels at 100 %."""
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -70,11 +71,26 @@ class Crowd:
         """Tell whether a best-effort server is throttled in the tree."""
         return any(min(levels, default=100) <= 20 for levels in self.levels().values())
 
+    def released(self) -> bool:
+        """Tell whether each best-effort server has at least the level that it had before there was a controller."""
+        levels = self.levels()
+        return len(levels) == len(self.bes) and all(
+            min(found, default=0) >= 50 for found in levels.values()
+        )
+
     def near(self) -> float:
         """Share of the best-effort servers' pages on the node of the first latency-critical one, summed."""
+        return sum(share for share, _ in self._by_be())
+
+    def pressure(self) -> float:
+        """The same, each share times the server's level: what the model makes latencies from."""
+        return sum(share * level / 100 for share, level in self._by_be())
+
+    def _by_be(self) -> list[tuple[float, int]]:
         found = self.domains()
         (node,) = found[self.lcs[0].id].nodes
-        return sum(found[be.id].memory_share.get(node, 0.0) for be in self.bes)
+        domains = [found[be.id] for be in self.bes if be.id in found]
+        return [(d.memory_share.get(node, 0.0), min(_levels(d), default=0)) for d in domains]
 
     def since(self, began: str = "") -> list[dict[str, Any]]:
         """The newest entries of the agent's journal, those after a time."""
@@ -86,10 +102,14 @@ class Crowd:
         return max((entry["time"] for entry in self.since()), default="")
 
     def calm(self) -> None:
-        """Wait until nobody is throttled and the controller watches with known latencies."""
+        """Wait until the controller watches and has given back so much that the busy load violates the objective."""
         self.load(QUIET, flood=False)
-
-        eventually("the objectives are met and nothing is searched", self.rests, PATIENCE_S, 5)
+        eventually(
+            "levels and pages are given back",
+            lambda: self.rests() and self.pressure() >= AT_EASE,
+            3 * PATIENCE_S,
+            10,
+        )
 
     def rests(self) -> bool:
         """Tell whether the objective is met and nothing is searched."""
@@ -135,7 +155,7 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
         domains = [host.enforced(server.id) for server in (*lcs, *bes)][: len(lcs)]
         told = {
             "gain": GAIN,
-            "interval_s": 0.25,
+            "interval_s": REPORT_S,
             "bes": [server.id for server in bes],
             "lcs": [
                 {"port": port, "node": int(min(domain.nodes)), "slo_p99_us": SLO_US, "load": QUIET}
@@ -174,7 +194,6 @@ def test_ports_were_plugged_in_by_the_agent(crowd: Crowd) -> None:
     assert {lc.id for lc in crowd.lcs} <= plugged
 
 
-@pytest.mark.long
 def test_a_load_step_is_healed_pages_move_and_bandwidth_is_released(crowd: Crowd) -> None:
     crowd.calm()
     before = crowd.near()
@@ -187,8 +206,8 @@ def test_a_load_step_is_healed_pages_move_and_bandwidth_is_released(crowd: Crowd
         2,
     )
     eventually(
-        "pages have left the node, the objective is met, and nobody is throttled as in need",
-        lambda: crowd.near() < before - 0.05 and crowd.rests() and not crowd.throttled(),
+        "pages have left the node, the objective is met, and bandwidth is released",
+        lambda: crowd.near() < before - 0.05 and crowd.rests() and crowd.released(),
         PATIENCE_S,
         10,
     )
@@ -234,7 +253,9 @@ def libvirtd_restarted(crowd: Crowd, began: str) -> None:
 def resctrl_unmounted(crowd: Crowd, began: str) -> None:
     """The tree is away for some seconds in a search, and as new afterwards."""
     search(crowd, began)
-    crowd.host.run(f"umount {RESCTRL} && sleep 5 && mount -t resctrl resctrl {RESCTRL}")
+    # The agent reads it all the time: it is busy now and then.
+    away = f"for n in $(seq 100); do umount {RESCTRL} && break; sleep 0.1; done"
+    crowd.host.run(f"{away}; sleep 5; mount -t resctrl resctrl {RESCTRL}")
 
 
 def classes_exhausted(crowd: Crowd, began: str) -> None:
@@ -250,7 +271,8 @@ def classes_exhausted(crowd: Crowd, began: str) -> None:
         eventually("the violation", lambda: crowd.told(began, "violated"), PATIENCE_S, 5)
     finally:
         host.run(f"rmdir {RESCTRL}/stranger*")
-    eventually("a throttle after the stranger has gone", crowd.throttled, PATIENCE_S, 5)
+    eventually("each has its class again", lambda: all(crowd.levels().values()), PATIENCE_S, 5)
+    eventually("the violation is healed", crowd.rests, PATIENCE_S, 5)
 
 
 # What the counters of each RMID say is set by registers of the lab's processor: 0 numbers, 1 Unavailable, 2 Error; see
@@ -330,17 +352,18 @@ FAULTS: dict[str, Callable[[Crowd, str], None]] = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+SAMPLED = {"flood", "killed_in_heal"}
+"""Those that every run brings about."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [f if f in SAMPLED else pytest.param(f, marks=pytest.mark.long) for f in sorted(FAULTS)],
+)
 def test_after_a_fault_nobody_stays_throttled(crowd: Crowd, fault: str) -> None:
     """Whatever happens in a search: in the end the objective is met or reported, and levels are released."""
     crowd.calm()
     FAULTS[fault](crowd, crowd.now())
     crowd.load(QUIET, flood=False)
-    eventually(
-        "nobody is throttled any more",
-        lambda: all(min(levels, default=100) >= 50 for levels in crowd.levels().values()),
-        3 * PATIENCE_S,
-        10,
-    )
+    eventually("nobody is throttled any more", crowd.released, 3 * PATIENCE_S, 10)
     assert crowd.host.agent.pid() is not None
