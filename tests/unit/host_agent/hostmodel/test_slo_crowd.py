@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The crowd of the integration tests without a cloud: what its loads lead to, wherever servers are and however slow it is.
+"""The crowd of the integration tests without a cloud: what its loads lead to, wherever servers are, slow or not.
 
 Seed 6 is the one of 36 where a server ends below its full level (70 %): reports are old and the objective is grey.
 """
