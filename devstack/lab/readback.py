@@ -26,12 +26,24 @@ from xml.etree import ElementTree
 
 RESCTRL = Path("/sys/fs/resctrl")
 NOT_GROUPS = {"info", "mon_groups", "mon_data"}
+NEXT = "----next----"
 
 
-def virsh(uri, *arguments):
-    """Run virsh once and return its output."""
-    command = ["virsh", "-q", "-c", uri, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def virsh(uri, *commands):
+    """Run commands of virsh in one process and return the output of each."""
+    script = f"; echo {NEXT}; ".join(commands)
+    command = ["virsh", "-q", "-c", uri, script]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.split(NEXT + "\n")
+
+
+def running(uri):
+    """(uuid, domain XML, state) of each running domain."""
+    uuids = virsh(uri, "list --uuid")[0].split()
+    if not uuids:
+        return []
+    answers = virsh(uri, *(f"{word} {uuid}" for uuid in uuids for word in ("dumpxml", "domstate")))
+    return list(zip(uuids, answers[::2], answers[1::2], strict=True))
 
 
 def guest_ram(pid, sizes_kb):
@@ -110,9 +122,9 @@ def resctrl_groups():
     return groups
 
 
-def domain(uri, uuid, groups):
-    """All facts about one running domain."""
-    xml = ElementTree.fromstring(virsh(uri, "dumpxml", uuid))
+def domain(uuid, description, state, groups):
+    """All facts about one running domain, of its XML ``description``."""
+    xml = ElementTree.fromstring(description)
     name = xml.findtext("name")
     pid = int(Path(f"/run/libvirt/qemu/{name}.pid").read_text())
     nova = "{http://openstack.org/xmlns/libvirt/nova/1.1}"
@@ -140,7 +152,7 @@ def domain(uri, uuid, groups):
         "pid": pid,
         "server": None if instance is None else instance.findtext(f"{nova}name"),
         "flavor": None if flavor is None else flavor.get("name"),
-        "state": virsh(uri, "domstate", uuid).strip(),
+        "state": state.strip(),
         "hostdevs": [
             "{domain}:{bus}:{slot}.{function}".format(
                 **{k: v[2:] for k, v in address.attrib.items() if k != "type"}
@@ -174,8 +186,8 @@ def main():
     groups = resctrl_groups()
     result = {
         "domains": [
-            domain(arguments.uri, uuid, groups)
-            for uuid in virsh(arguments.uri, "list", "--uuid").split()
+            domain(uuid, description, state, groups)
+            for uuid, description, state in running(arguments.uri)
         ],
         "resctrl": {
             name: {

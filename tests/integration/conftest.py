@@ -19,7 +19,7 @@ def running_cloud() -> Cloud:
 @pytest.fixture
 def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
     """The lab; servers and flavors that the test makes end with it."""
-    mine = Cloud(running_cloud.settings, running_cloud.lab, running_cloud.hosts)
+    mine = running_cloud.of_one_test()
     yield mine
     mine.end()
 
