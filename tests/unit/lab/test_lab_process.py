@@ -96,10 +96,10 @@ def test_a_pid_file_of_an_earlier_boot_names_nobody(
     assert sleeper.stop() is False
 
 
-@pytest.mark.parametrize("text", ["", "12", "1 2 3 4", "one two three", f"{os.getpid()}\n"])
+@pytest.mark.parametrize("text", ["", "12", "1 2 3 4", "one two three", "{pid}\n"])
 def test_a_torn_or_foreign_pid_file_names_nobody(sleeper: Process, text: str) -> None:
     sleeper.pid_file.parent.mkdir()
-    sleeper.pid_file.write_text(text)
+    sleeper.pid_file.write_text(text.format(pid=os.getpid()))
 
     assert not sleeper.alive()
     assert sleeper.stop() is False
