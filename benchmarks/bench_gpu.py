@@ -294,13 +294,13 @@ def decision_ms(model: Model, machines: int, decisions: int = 20) -> tuple[float
         job = next(pending).job
         offer = strategy.offer(job)
         assert offer is not None
-        cluster.take(job.profile, offer.places)
+        cluster.take(job, offer.places)
     afresh, known = [], []
     for _ in range(decisions):
         job = next(pending).job
         offer = strategy.offer(job)
         assert offer is not None
-        cluster.take(job.profile, offer.places)
+        cluster.take(job, offer.places)
         job = next(pending).job
         before = clock()
         offer = strategy.offer(job)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator's choices about GPUs, read from ``[numa_ext]``: weights of the utility, and the file of profiles."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import yaml
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, ProfileStore, parse_profiles
+from nova_numa_ext.policy.gpu_job import COMM_PROFILES, ProfileStore
 from nova_numa_ext.policy.gpu_sets import GpuRules
 from nova_numa_ext.policy.gpu_utility import UtilityOptions
+from nova_numa_ext.profile_file import read_profiles
 from placement_traits.errors import InvalidValueError
 
 
@@ -40,12 +39,5 @@ def rules(conf: cfg.ConfigOpts) -> GpuRules:
 
 def _store(path: str) -> ProfileStore:
     """Return the built-in profiles with those of a file over them."""
-    where = f"[{GROUP}]gpu_profiles {path}"
-    try:
-        document = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidValueError(where, path, f"a readable YAML or JSON file ({error})") from error
-    if not isinstance(document, Mapping):
-        raise InvalidValueError(where, type(document).__name__, "a mapping of profiles by name")
-    measured = parse_profiles(document, where).profiles
+    measured = read_profiles(Path(path), f"[{GROUP}]gpu_profiles").profiles
     return ProfileStore(MappingProxyType({**COMM_PROFILES.profiles, **measured}))

@@ -9,7 +9,7 @@ different sockets (*spread*) and beside other jobs. Profiles are measured off li
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -145,17 +145,22 @@ class ProfileStore:
         return beside.get(aggressor, beside.get(ANY, 1.0))
 
 
-def p95(runs: Sequence[float], where: str = "runs") -> float:
+def p95(runs: object, where: str = "runs") -> float:
     """Return the 95th percentile by nearest rank; of five runs that is the slowest.
 
-    :raises InvalidValueError: for fewer than five runs, or a time that is not > 0
+    :raises InvalidValueError: for what is not a list of numbers, fewer than five runs, or a time that is not > 0
     """
-    if len(runs) < MIN_RUNS or any(not run > 0 for run in runs):
-        raise InvalidValueError(where, list(runs), f"at least {MIN_RUNS} times > 0")
-    return sorted(runs)[math.ceil(0.95 * len(runs)) - 1]
+    times = [float(run) for run in runs if _is_time(run)] if isinstance(runs, list) else []
+    if not isinstance(runs, list) or len(times) < max(MIN_RUNS, len(runs)):
+        raise InvalidValueError(where, runs, f"a list of at least {MIN_RUNS} times > 0")
+    return sorted(times)[math.ceil(0.95 * len(times)) - 1]
 
 
-def parse_profiles(document: Mapping[str, Any], where: str = "profiles") -> ProfileStore:
+def _is_time(run: object) -> bool:
+    return isinstance(run, int | float) and 0 < run < math.inf
+
+
+def parse_profiles(document: object, where: str = "profiles") -> ProfileStore:
     """Build a store from measured runs, the decoded JSON or YAML of a profile file::
 
         alexnet-tiny:
@@ -170,19 +175,26 @@ def parse_profiles(document: Mapping[str, Any], where: str = "profiles") -> Prof
     :raises InvalidValueError: naming the key that is wrong
     """
     profiles = {}
-    for name, entry in document.items():
+    for name, found in _mapping(document, where).items():
         at = f"{where}.{name}"
-        unknown = sorted(set(entry) - {"pack_s", "spread_s", "beside_s"})
+        entry = _mapping(found, at)
+        unknown = sorted(entry.keys() - {"pack_s", "spread_s", "beside_s"})
         if unknown:
             raise InvalidValueError(at, unknown[0], "pack_s, spread_s, beside_s")
-        solo = p95(entry.get("pack_s", ()), f"{at}.pack_s")
+        solo = p95(entry.get("pack_s"), f"{at}.pack_s")
         spread = p95(entry["spread_s"], f"{at}.spread_s") if "spread_s" in entry else solo
         beside = {
             other: max(1.0, p95(runs, f"{at}.beside_s.{other}") / solo)
-            for other, runs in entry.get("beside_s", {}).items()
+            for other, runs in _mapping(entry.get("beside_s", {}), f"{at}.beside_s").items()
         }
         profiles[name] = Profile(name, solo, max(1.0, spread / solo), MappingProxyType(beside))
     return ProfileStore(MappingProxyType(profiles))
+
+
+def _mapping(found: object, where: str) -> dict[str, Any]:
+    if not isinstance(found, Mapping):
+        raise InvalidValueError(where, found, "a mapping of names")
+    return {str(name): value for name, value in found.items()}
 
 
 # Figure 13: a job of tiny batches (weight 4) suffers up to 30 % beside another, one of big batches (weight 1)

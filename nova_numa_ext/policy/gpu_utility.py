@@ -50,7 +50,7 @@ class UtilityOptions:
 
     def __post_init__(self) -> None:
         weights = (self.communication, self.interference, self.fragmentation)
-        if min(weights) < 0 or abs(sum(weights) - 1.0) > 1e-6:
+        if not (min(weights) >= 0 and abs(sum(weights) - 1.0) <= 1e-6):
             raise InvalidValueError("utility weights", weights, "three numbers >= 0 with sum 1")
         if not self.worst_slowdown > 1:
             raise InvalidValueError("worst_slowdown", self.worst_slowdown, "a number > 1")
@@ -88,8 +88,11 @@ class HostGpus:
 
     def fits(self, job: GpuJob, part: JobGraph) -> bool:
         """Tell whether a part of a job passes the constraints: free GPUs and free memory bandwidth."""
-        enough = self.bandwidth_mbps is None or job.bandwidth_mbps <= self.bandwidth_mbps
-        return part.tasks <= self.free.bit_count() and enough
+        return part.tasks <= self.free.bit_count() and self.has_bandwidth(job)
+
+    def has_bandwidth(self, job: GpuJob) -> bool:
+        """Tell whether the memory bandwidth that each part of a job needs is free."""
+        return self.bandwidth_mbps is None or job.bandwidth_mbps <= self.bandwidth_mbps
 
 
 @dataclass(frozen=True, slots=True)

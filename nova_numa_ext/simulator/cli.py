@@ -2,22 +2,23 @@
 """``python -m nova_numa_ext.simulator``: what would these GPU placement policies do with this workload?"""
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-import yaml
-
 from nova_numa_ext.policy.gpu_graph import GpuGraph
-from nova_numa_ext.policy.gpu_job import ProfileStore, parse_profiles
+from nova_numa_ext.policy.gpu_job import ProfileStore
 from nova_numa_ext.policy.gpu_utility import THIRDS, UtilityOptions
+from nova_numa_ext.profile_file import read_profiles
 from nova_numa_ext.simulator import metrics
 from nova_numa_ext.simulator.cluster import strategy_class
 from nova_numa_ext.simulator.engine import Run, Simulation
 from nova_numa_ext.simulator.machines import fleet
 from nova_numa_ext.simulator.workload import (
+    Model,
     Submission,
     load_model,
     poisson,
@@ -55,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the workload (default: 0)")
     parser.add_argument("--trace", type=Path, help="CSV workload instead of drawn jobs")
+    parser.add_argument(
+        "--bandwidth-mbps",
+        type=int,
+        metavar="MBPS",
+        help="memory bandwidth of each machine, MB/s, for traces that ask for some (default: not counted)",
+    )
     parser.add_argument("--write-trace", type=Path, help="write the workload as CSV")
     parser.add_argument(
         "--profiles", type=Path, help="measured profiles (YAML or JSON) for the types of a trace"
@@ -79,10 +86,12 @@ def simulate(
     store: ProfileStore,
     options: UtilityOptions = THIRDS,
     *,
+    bandwidth_mbps: int | None = None,
     progress: Callable[[str, int, int], None] = lambda strategy, ended, total: None,
 ) -> list[Run]:
     """Run several strategies over one workload.
 
+    :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
     :param progress: called with (strategy, jobs ended, jobs) after every job
     """
     runs = []
@@ -97,6 +106,7 @@ def simulate(
             name,
             store,
             options=options,
+            bandwidth_mbps=bandwidth_mbps,
             clock=time.perf_counter,
             on_end=on_end,
         )
@@ -135,37 +145,65 @@ def run(args: argparse.Namespace, progress: Callable[[str, int, int], None]) -> 
 
     :raises NumaExtError: for a value that is not allowed
     """
-    model = load_model()
     graphs = fleet(args.fleet)
-    strategies = args.strategies.split(",")
+    strategies = list(dict.fromkeys(args.strategies.split(",")))
     for name in strategies:
         strategy_class(name)
-    store = model.store()
-    if args.profiles is not None:
-        store = parse_profiles(yaml.safe_load(args.profiles.read_text()), str(args.profiles))
-    if args.trace is not None:
-        lines = args.trace.read_text().splitlines()
-        submissions = read_trace(lines, model, store, str(args.trace))
-    elif args.profiles is not None:
-        raise InvalidValueError("--profiles", args.profiles, "only together with --trace")
-    else:
-        rate = 2.0 * len(graphs) if args.rate_per_min is None else args.rate_per_min
-        submissions = poisson(model, args.jobs, rate, args.seed)
-    if args.write_trace is not None:
-        with args.write_trace.open("w", newline="") as file:
-            write_trace(submissions, file)
+    options = _options(args.utility_weights)
+    if args.bandwidth_mbps is not None and args.bandwidth_mbps < 1:
+        raise InvalidValueError("--bandwidth-mbps", args.bandwidth_mbps, "a number >= 1")
+    model = load_model()
+    submissions, store = _workload(args, model, len(graphs))
+    try:
+        if args.write_trace is not None:
+            with args.write_trace.open("w", newline="") as file:
+                write_trace(submissions, file)
+        if args.output is not None:
+            args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a place that can be written to ({error.strerror})"
+        raise InvalidValueError("output", error.filename, allowed) from error
     runs = simulate(
-        graphs, submissions, strategies, store, _options(args.utility_weights), progress=progress
+        graphs,
+        submissions,
+        strategies,
+        store,
+        options,
+        bandwidth_mbps=args.bandwidth_mbps,
+        progress=progress,
     )
     if args.output is not None:
         source = {
             "fleet": args.fleet,
-            "workload": str(args.trace) if args.trace else f"poisson seed {args.seed}",
+            "workload": str(args.trace) if args.trace else f"Poisson seed {args.seed}",
             "jobs": len(submissions),
             "model": model.digest,
         }
         write_files(runs, source, args.output)
     return runs
+
+
+def _workload(
+    args: argparse.Namespace, model: Model, machines: int
+) -> tuple[tuple[Submission, ...], ProfileStore]:
+    """Read or draw the jobs; returns them and the profiles of their types."""
+    if args.trace is not None:
+        store = model.store()
+        if args.profiles is not None:
+            store = read_profiles(args.profiles, "--profiles")
+        try:
+            lines = args.trace.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValueError("--trace", str(args.trace), f"a CSV file ({error})") from error
+        return read_trace(lines, model, store, str(args.trace)), store
+    if args.profiles is not None:
+        raise InvalidValueError("--profiles", str(args.profiles), "only together with --trace")
+    if args.jobs < 1:
+        raise InvalidValueError("--jobs", args.jobs, "a number >= 1")
+    rate = 2.0 * machines if args.rate_per_min is None else args.rate_per_min
+    if not 0 < rate < math.inf:
+        raise InvalidValueError("--rate-per-min", rate, "a number > 0")
+    return poisson(model, args.jobs, rate, args.seed), model.store()
 
 
 def _options(text: str | None) -> UtilityOptions:
@@ -179,8 +217,7 @@ def _options(text: str | None) -> UtilityOptions:
 
 
 def write_files(runs: Sequence[Run], source: dict[str, object], directory: Path) -> None:
-    """Write ``results.json``, ``jobs.csv`` and, where matplotlib is installed, plots."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write ``results.json``, ``jobs.csv`` and, where matplotlib is installed, plots, into an existing directory."""
     with (directory / "results.json").open("w") as file:
         metrics.write_json(runs, source, file)
     with (directory / "jobs.csv").open("w", newline="") as file:
@@ -215,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         runs = run(args, ProgressBar(sys.stderr))
-    except (NumaExtError, OSError) as error:
+    except NumaExtError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     columns, rows = table(runs)

@@ -22,6 +22,8 @@ from nova_numa_ext.policy.gpu_utility import HostGpus, Neighbour, Scene, Utility
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
 
+Counts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -55,33 +57,47 @@ class Offer:
 
 
 class Cluster:
-    """Machines with their free GPUs and running jobs."""
+    """Machines with their free GPUs, free memory bandwidth and running jobs.
 
-    def __init__(self, graphs: Sequence[GpuGraph]) -> None:
-        self.hosts = [HostGpus(graph, graph.all) for graph in graphs]
+    :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
+    """
+
+    def __init__(self, graphs: Sequence[GpuGraph], bandwidth_mbps: int | None = None) -> None:
+        self.hosts = [HostGpus(graph, graph.all, bandwidth_mbps=bandwidth_mbps) for graph in graphs]
         self.total = np.array([len(graph.gpus) for graph in graphs])
         self.free = self.total.copy()
         self.versions = [0] * len(graphs)
         self.changes: list[int] = list(range(len(graphs)))
 
-    def take(self, profile: str, places: Sequence[Place]) -> None:
+    def take(self, job: GpuJob, places: Sequence[Place]) -> None:
         """Put a job on its GPUs."""
         for place in places:
             host = self.hosts[place.machine]
-            neighbours = (*host.neighbours, Neighbour(profile, place.mask))
-            self._set(place.machine, host.free & ~place.mask, neighbours)
+            neighbours = (*host.neighbours, Neighbour(job.profile, place.mask))
+            self._set(place.machine, host.free & ~place.mask, neighbours, -job.bandwidth_mbps)
 
-    def give(self, profile: str, places: Sequence[Place]) -> None:
+    def give(self, job: GpuJob, places: Sequence[Place]) -> None:
         """Take a job off its GPUs."""
         for place in places:
             host = self.hosts[place.machine]
-            gone = Neighbour(profile, place.mask)
+            gone = Neighbour(job.profile, place.mask)
             neighbours = tuple(other for other in host.neighbours if other != gone)
-            self._set(place.machine, host.free | place.mask, neighbours)
+            self._set(place.machine, host.free | place.mask, neighbours, job.bandwidth_mbps)
 
-    def _set(self, machine: int, free: int, neighbours: tuple[Neighbour, ...]) -> None:
+    def room(self, job: GpuJob) -> Counts:
+        """Return the free GPUs of each machine, 0 where the job's memory bandwidth is not free."""
+        room = self.free.copy()
+        if job.bandwidth_mbps:
+            room[[not host.has_bandwidth(job) for host in self.hosts]] = 0
+        return room
+
+    def _set(
+        self, machine: int, free: int, neighbours: tuple[Neighbour, ...], given_mbps: int
+    ) -> None:
         ordered = tuple(sorted(neighbours, key=lambda neighbour: neighbour.gpus))
-        self.hosts[machine] = HostGpus(self.hosts[machine].graph, free, ordered)
+        host = self.hosts[machine]
+        left_mbps = None if host.bandwidth_mbps is None else host.bandwidth_mbps + given_mbps
+        self.hosts[machine] = HostGpus(host.graph, free, ordered, left_mbps)
         self.free[machine] = free.bit_count()
         self.versions[machine] += 1
         self.changes.append(machine)
@@ -126,7 +142,7 @@ class Greedy(Strategy):
 
     def offer(self, job: GpuJob) -> Offer | None:
         """Return the first machine that fits, for every part another one."""
-        free = self.cluster.free.copy()
+        free = self.cluster.room(job)
         places = []
         for number, part in enumerate(job.parts):
             machine = self.machine(free, part.tasks)
@@ -137,7 +153,7 @@ class Greedy(Strategy):
         return Offer(tuple(places), self.utility(job, places))
 
     @abstractmethod
-    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+    def machine(self, free: Counts, tasks: int) -> int | None:
         """Return the machine for a part."""
 
     @abstractmethod
@@ -148,7 +164,7 @@ class Greedy(Strategy):
 class FirstCome(Greedy):
     """FCFS: the first machine that fits, its first free GPUs."""
 
-    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+    def machine(self, free: Counts, tasks: int) -> int | None:
         """Return the first machine with enough free GPUs."""
         fits = free >= tasks
         first = int(fits.argmax())
@@ -166,7 +182,7 @@ class BestFit(Greedy):
     used domains come first; taking a broken socket's last GPU for a job of two would make a weaker baseline.)
     """
 
-    def machine(self, free: np.ndarray[tuple[int], np.dtype[np.int64]], tasks: int) -> int | None:
+    def machine(self, free: Counts, tasks: int) -> int | None:
         """Return the machine with the smallest free share that fits."""
         share = np.where(free >= tasks, free / self.cluster.total, np.inf)
         best = int(share.argmin())
@@ -240,10 +256,11 @@ class ByPolicy(Strategy):
     def _span(self, job: GpuJob) -> Offer | None:
         """Join the machines with most free GPUs until the job fits: as many tasks as possible on one machine."""
         used: list[int] = []
+        free_of = self.cluster.room(job)
         room = 0
-        for machine in np.argsort(-self.cluster.free, kind="stable"):
+        for machine in np.argsort(-free_of, kind="stable"):
             used.append(int(machine))
-            room += int(self.cluster.free[machine])
+            room += int(free_of[machine])
             if room >= job.gpus:
                 break
         if room < job.gpus:

@@ -115,8 +115,8 @@ class Simulation:
     :param graphs: the machines
     :param submissions: the workload in order of arrival
     :param strategy: name of the strategy
-    :param truth: profiles by which jobs really run
-    :param beliefs: profiles that the strategy sees; ``truth`` when None
+    :param profiles: how jobs run, and what the strategy knows of it
+    :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
     :param seen_graphs: machines as the strategy sees them (a wrong map is a negative control); ``graphs`` when None
     :param clock: wall clock for decision times, seconds
     :param on_end: called with the number of ended jobs, for progress
@@ -127,9 +127,9 @@ class Simulation:
         graphs: Sequence[GpuGraph],
         submissions: Sequence[Submission],
         strategy: str,
-        truth: ProfileStore,
+        profiles: ProfileStore,
         *,
-        beliefs: ProfileStore | None = None,
+        bandwidth_mbps: int | None = None,
         seen_graphs: Sequence[GpuGraph] | None = None,
         options: UtilityOptions = THIRDS,
         clock: Callable[[], float] = lambda: 0.0,
@@ -138,13 +138,11 @@ class Simulation:
         self._graphs = tuple(graphs)
         self._submissions = submissions
         self._name = strategy
-        self._truth = truth
+        self._profiles = profiles
         self._clock = clock
         self._on_end = on_end
-        self._cluster = Cluster(seen_graphs or graphs)
-        self._strategy: Strategy = strategy_class(strategy)(
-            self._cluster, beliefs or truth, options
-        )
+        self._cluster = Cluster(seen_graphs or graphs, bandwidth_mbps)
+        self._strategy: Strategy = strategy_class(strategy)(self._cluster, profiles, options)
         self._queue: dict[int, Submission] = {}
         self._waiting_kinds: Counter[int] = Counter()
         self._running: dict[int, _Running] = {}
@@ -168,8 +166,8 @@ class Simulation:
             self._now = min(self._next_end(), arrives_s)
             if self._now == math.inf:
                 raise NeverPlacedError(
-                    f"{len(self._queue)} jobs find no place under {self._name} on an empty cluster; "
-                    "give the fleet larger machines or lower their minimum utility"
+                    f"jobs that find no place under {self._name} on an empty cluster: {len(self._queue)}; "
+                    "give the fleet larger machines or more of them, or lower their minimum utility"
                 )
             self._usage.until(self._now)
             while self._next_end() <= self._now:
@@ -226,7 +224,7 @@ class Simulation:
         self._waiting_kinds[kind] -= 1
         if not self._waiting_kinds[kind]:
             del self._waiting_kinds[kind]
-        self._cluster.take(submission.job.profile, offer.places)
+        self._cluster.take(submission.job, offer.places)
         running = _Running(
             submission,
             offer,
@@ -242,7 +240,7 @@ class Simulation:
 
     def _stretch(self, submission: Submission, places: Sequence[Place]) -> float:
         """Stretch of the worst part; a part that spans machines runs as if its GPUs were as far as possible."""
-        spread = self._truth.get(submission.job.profile).spread
+        spread = self._profiles.get(submission.job.profile).spread
         by_part = itertools.groupby(places, key=lambda place: place.part)
         return max(self._part_stretch(submission, list(part), spread) for _, part in by_part)
 
@@ -264,7 +262,7 @@ class Simulation:
     def _end(self, number: int) -> None:
         running = self._running.pop(number)
         places = running.offer.places
-        self._cluster.give(running.submission.job.profile, places)
+        self._cluster.give(running.submission.job, places)
         for place in places:
             del self._on_machine[place.machine][number]
         self._records.append(
@@ -296,7 +294,7 @@ class Simulation:
         host = self._cluster.hosts[machine]
         mask = self._on_machine[machine][number]
         own = next(i for i, other in enumerate(host.neighbours) if other.gpus == mask)
-        return slowdowns(self._graphs[machine], host.neighbours, self._truth)[own]
+        return slowdowns(self._graphs[machine], host.neighbours, self._profiles)[own]
 
 
 class _Usage:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 import yaml
 
@@ -21,7 +21,10 @@ from placement_traits.errors import InvalidValueError
 
 NETWORKS: Final = ("alexnet", "cafferef", "googlenet")
 BATCHES: Final = ("tiny", "small", "medium", "large")
-TRACE_COLUMNS: Final = ("arrival_s", "type", "gpus", "comm", "solo_s")
+REQUIRED_COLUMNS: Final = ("arrival_s", "type", "gpus", "comm", "solo_s")
+TRACE_COLUMNS: Final = (*REQUIRED_COLUMNS, "min_utility", "single_node", "bandwidth_mbps")
+MOST_COMM: Final = 4
+_YES_NO: Final = {"yes": True, "no": False, "": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,12 @@ class Model:
     def job(self, type_name: str, gpus: int) -> GpuJob:
         """Return what a job of one of the model's types wants."""
         comm = self.document["batches"][type_name.partition("-")[2]]["comm"]
-        return self.wish(type_name, gpus, comm)
+        return GpuJob((JobGraph.complete(gpus, comm),), type_name, self.min_utility(gpus))
 
-    def wish(self, type_name: str, gpus: int, comm: int) -> GpuJob:
-        """Return a data-parallel job with the minimum utility of table 7 for its number of GPUs."""
+    def min_utility(self, gpus: int) -> float:
+        """Return the minimum utility of table 7 for a number of GPUs."""
         least = self.document["jobs"]["min_utility"]
-        return GpuJob((JobGraph.complete(gpus, comm),), type_name, least[min(gpus, max(least))])
+        return float(least[min(gpus, max(least))])
 
     @property
     def slo_slowdown(self) -> float:
@@ -124,25 +127,31 @@ def _binomial(draw: random.Random, trials: int, p: float) -> int:
 def read_trace(
     lines: Iterable[str], model: Model, store: ProfileStore, where: str = "trace"
 ) -> tuple[Submission, ...]:
-    """Read a workload from CSV with the columns of :data:`TRACE_COLUMNS`.
+    """Read a workload from CSV with the columns of :data:`TRACE_COLUMNS`; only :data:`REQUIRED_COLUMNS` must be there.
+
+    ``gpus`` may be a sum: ``2+2`` is a job of two graphs, which run on different machines. A job with ``single_node``
+    ``no`` may span machines. ``bandwidth_mbps`` is the memory bandwidth that each graph needs on its machine. What is
+    empty or left out is table 7's minimum utility, yes and 0.
 
     :param store: profiles of the types that the trace may name; an empty ``solo_s`` means the profile's
     :raises InvalidValueError: naming the line and column that is wrong
     """
     reader = csv.DictReader(lines)
-    missing = set(TRACE_COLUMNS) - set(reader.fieldnames or ())
-    if missing:
-        raise InvalidValueError(where, sorted(missing)[0], f"columns {', '.join(TRACE_COLUMNS)}")
-    wishes: dict[tuple[str, int, int], GpuJob] = {}
+    columns = frozenset(reader.fieldnames or ())
+    for column in REQUIRED_COLUMNS:
+        if column not in columns:
+            allowed = f"a first line that names it, as in {','.join(TRACE_COLUMNS)}"
+            raise InvalidValueError(f"{where}, column {column}", ",".join(sorted(columns)), allowed)
+    wishes: dict[GpuJob, GpuJob] = {}
     rows = []
-    for line, row in enumerate(reader, start=2):
-        at = f"{where} line {line}"
-        if row["type"] not in store.profiles:
-            raise InvalidValueError(f"{at}, type", row["type"], ", ".join(store.profiles))
-        arrival_s = _number(row, "arrival_s", at, 0.0)
-        key = (row["type"], int(_number(row, "gpus", at, 1)), int(_number(row, "comm", at, 0)))
-        solo_s = _number(row, "solo_s", at, 0.001) if row["solo_s"] else store.get(key[0]).solo_s
-        rows.append((arrival_s, wishes.setdefault(key, model.wish(*key)), solo_s))
+    for line, given in enumerate(reader, start=2):
+        row = _Row(f"{where} line {line}", {key: text or "" for key, text in given.items()})
+        job = row.job(model, store)
+        arrival_s = row.number("arrival_s", 0.0)
+        solo_s = row.number("solo_s", 0.001, default=store.get(job.profile).solo_s)
+        rows.append((arrival_s, wishes.setdefault(job, job), solo_s))
+    if not rows:
+        raise InvalidValueError(where, "no line", "at least one job")
     rows.sort(key=lambda row: row[0])
     return tuple(
         Submission(number, arrival_s, job, solo_s, model.slo_slowdown)
@@ -150,26 +159,83 @@ def read_trace(
     )
 
 
-def _number(row: Mapping[str, str], column: str, at: str, minimum: float) -> float:
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = -math.inf
-    if not minimum <= value < math.inf:
-        raise InvalidValueError(f"{at}, {column}", row[column], f"a number >= {minimum:g}")
-    return value
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a trace.
+
+    :param at: file and line, for messages
+    :param cells: text by column
+    """
+
+    at: str
+    cells: Mapping[str, str]
+
+    def job(self, model: Model, store: ProfileStore) -> GpuJob:
+        """Return what its job wants."""
+        name = self.cells["type"]
+        if name not in store.profiles:
+            self._refuse("type", ", ".join(store.profiles))
+        comm = self._whole("comm", self.cells["comm"], 0, MOST_COMM)
+        tasks = [self._whole("gpus", text, 1) for text in self.cells["gpus"].split("+")]
+        single_node = self.cells.get("single_node", "")
+        if single_node not in _YES_NO:
+            self._refuse("single_node", "yes, no")
+        return GpuJob(
+            tuple(JobGraph.complete(each, comm) for each in tasks),
+            name,
+            self.number("min_utility", 0.0, 1.0, default=model.min_utility(max(tasks))),
+            _YES_NO[single_node],
+            int(self.number("bandwidth_mbps", 0.0, default=0.0)),
+        )
+
+    def number(
+        self, column: str, low: float, high: float = math.inf, *, default: float | None = None
+    ) -> float:
+        """Return a finite number between two limits.
+
+        :param default: what an empty cell or a column that is not there means; None where that is not allowed
+        """
+        text = self.cells.get(column, "")
+        if not text and default is not None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high or value == math.inf:
+            limit = "" if high == math.inf else f" and <= {high:g}"
+            self._refuse(column, f"a number >= {low:g}{limit}")
+        return value
+
+    def _whole(self, column: str, text: str, low: int, high: int | None = None) -> int:
+        value = int(text) if text.strip().isdecimal() else -1
+        if value < low or (high is not None and value > high):
+            self._refuse(column, f"whole numbers >= {low}" + (f" and <= {high}" if high else ""))
+        return value
+
+    def _refuse(self, column: str, allowed: str) -> NoReturn:
+        raise InvalidValueError(f"{self.at}, {column}", self.cells.get(column, ""), allowed)
 
 
 def write_trace(submissions: Sequence[Submission], file: TextIO) -> None:
     """Write a workload of data-parallel jobs as :func:`read_trace` reads it.
 
-    A job of one GPU has nobody to talk to: its weight is written as 0.
+    A job whose graphs have one GPU each has nobody to talk to: its weight is written as 0.
     """
     writer = csv.writer(file)
     writer.writerow(TRACE_COLUMNS)
     for one in submissions:
         job = one.job
-        comm = job.graph.edges[0][2] if job.graph.edges else 0
+        comm = max((weight for part in job.parts for *_, weight in part.edges), default=0)
         writer.writerow(
-            [f"{one.arrival_s:.3f}", job.profile, job.gpus, f"{comm:g}", f"{one.solo_s:.3f}"]
+            [
+                f"{one.arrival_s:.3f}",
+                job.profile,
+                "+".join(str(part.tasks) for part in job.parts),
+                f"{comm:g}",
+                f"{one.solo_s:.3f}",
+                f"{job.min_utility:g}",
+                "yes" if job.single_node else "no",
+                job.bandwidth_mbps,
+            ]
         )

@@ -94,6 +94,25 @@ def test_f_000_07_too_few_runs_and_unknown_keys_are_refused_by_name() -> None:
         parse_profiles({"a": {"pack": [1] * 5}}, "file")
 
 
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        (None, "file: None"),
+        ([1], r"file: \[1\]"),
+        ({"a": [1]}, r"file\.a: \[1\]"),
+        ({"a": {}}, r"file\.a\.pack_s: None"),
+        ({"a": {"pack_s": "12345"}}, r"file\.a\.pack_s: '12345'"),
+        ({"a": {"pack_s": [1, 2, 3, 4, "5"]}}, r"file\.a\.pack_s"),
+        ({"a": {"pack_s": [1, 2, 3, 4, float("inf")]}}, r"file\.a\.pack_s"),
+        ({"a": {"pack_s": [1] * 5, "beside_s": [1]}}, r"file\.a\.beside_s: \[1\]"),
+    ],
+)
+def test_f_000_07_a_file_of_another_shape_is_refused_by_key(document, where) -> None:
+    """F-000-07: nova-scheduler reads it at its start, which no mistake in it may stop."""
+    with pytest.raises(InvalidValueError, match=where):
+        parse_profiles(document, "file")
+
+
 def test_built_in_profiles_hold_the_known_points_of_figure_13() -> None:
     def slowdown(victim: int, aggressor: int) -> float:
         return COMM_PROFILES.slowdown(comm_profile(victim), comm_profile(aggressor))

@@ -47,6 +47,35 @@ def test_a_written_trace_runs_again_with_measured_profiles(
     assert makespans == ["10", "20"]
 
 
+def test_f_000_08_a_trace_runs_jobs_of_several_machines(tmp_path: Path) -> None:
+    """F-000-08: two graphs on two machines, and a job of six GPUs that may span machines of four."""
+    trace, out = tmp_path / "trace.csv", tmp_path / "out"
+    trace.write_text(
+        "arrival_s,type,gpus,comm,solo_s,single_node\n"
+        "0,alexnet-tiny,2+2,4,10,\n"
+        "50,alexnet-tiny,6,4,10,no\n"
+    )
+    arguments = ["--trace", str(trace), "--fleet", "minsky:2", "--strategies", "topo"]
+    assert main([*arguments, "--output", str(out)]) == 0
+    rows = list(csv.DictReader((out / "jobs.csv").open()))
+    assert rows[0]["places"] == "0:0+1 1:0+1"
+    assert rows[1]["places"].startswith("0:") and " 1:" in rows[1]["places"]
+
+
+def test_f_000_09_jobs_wait_for_memory_bandwidth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,type,gpus,comm,solo_s,bandwidth_mbps\n"
+        "0,alexnet-tiny,1,0,10,60000\n"
+        "0,alexnet-tiny,1,0,10,60000\n"
+    )
+    arguments = ["--trace", str(trace), "--fleet", "minsky:1", "--strategies", "topo,fcfs"]
+    assert main([*arguments, "--bandwidth-mbps", "100000"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["20", "20"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -54,14 +83,25 @@ def test_a_written_trace_runs_again_with_measured_profiles(
         (["--strategies", "best"], "strategy: 'best'"),
         (["--utility-weights", "1,1"], "three numbers with sum 1"),
         (["--utility-weights", "1,1,1"], "three numbers >= 0 with sum 1"),
+        (["--utility-weights", "nan,0,1"], "three numbers >= 0 with sum 1"),
+        (["--jobs", "0"], "--jobs: 0 is not allowed; allowed: a number >= 1"),
+        (["--rate-per-min", "0"], "--rate-per-min: 0.0 is not allowed; allowed: a number > 0"),
+        (["--rate-per-min", "nan"], "--rate-per-min: nan"),
+        (["--bandwidth-mbps", "-1"], "--bandwidth-mbps: -1"),
         (["--trace", "/nonexistent.csv"], "No such file"),
+        (["--profiles", "/nonexistent.yaml"], "--profiles: '/nonexistent.yaml'"),
+        (["--trace", __file__, "--profiles", "/nonexistent.yaml"], "readable YAML or JSON file"),
+        (["--output", "/proc/nowhere"], "output: '/proc/nowhere' is not allowed"),
+        (["--write-trace", "/proc/nowhere"], "output: '/proc/nowhere' is not allowed"),
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_one_sentence(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert (told.err.count("\n"), told.out) == (1, "")
 
 
 class Terminal(io.StringIO):

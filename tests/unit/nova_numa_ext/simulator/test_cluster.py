@@ -32,7 +32,7 @@ def cluster_with(*busy: int) -> Cluster:
     cluster = Cluster(fleet(f"minsky:{len(busy)}"))
     for machine, mask in enumerate(busy):
         if mask:
-            cluster.take("alexnet-tiny", [Place(machine, 0, tuple(members(mask)))])
+            cluster.take(ONE, [Place(machine, 0, tuple(members(mask)))])
     return cluster
 
 
@@ -56,8 +56,8 @@ def test_f_000_18_best_fit_takes_the_tightest_machine_and_socket() -> None:
 
 def test_f_000_18_fleets_of_different_machines_compare_by_share() -> None:
     cluster = Cluster(fleet("dgx1:1,minsky:1"))
-    cluster.take("alexnet-tiny", [Place(0, 0, (0, 1, 2, 3))])
-    cluster.take("alexnet-tiny", [Place(1, 0, (0,))])
+    cluster.take(ONE, [Place(0, 0, (0, 1, 2, 3))])
+    cluster.take(ONE, [Place(1, 0, (0,))])
     assert offered(BestFit, cluster, ONE) == [(0, (4,))]  # half free, against three quarters
 
 
@@ -84,13 +84,31 @@ def test_f_000_08_a_single_node_job_waits_and_another_may_span_machines() -> Non
     assert all(len(gpus) >= 1 for _, gpus in spanning)
 
 
+def test_f_000_09_memory_bandwidth_that_is_taken_is_not_given_twice() -> None:
+    """F-000-09: t_bw <= p_bw, for every strategy, on one machine and over several."""
+    hungry = GpuJob((JobGraph.complete(1, 4),), "alexnet-tiny", bandwidth_mbps=60_000)
+    wide = GpuJob(
+        (JobGraph.complete(6, 4),), "alexnet-tiny", single_node=False, bandwidth_mbps=60_000
+    )
+    for kind in STRATEGIES.values():
+        cluster = Cluster(fleet("minsky:2"), bandwidth_mbps=100_000)
+        cluster.take(hungry, [Place(0, 0, (0,))])
+        assert [machine for machine, _ in offered(kind, cluster, hungry)] == [1]
+        assert offered(kind, cluster, wide) == []
+        cluster.take(hungry, [Place(1, 0, (0,))])
+        assert offered(kind, cluster, hungry) == []
+        assert offered(kind, cluster, ONE) != []
+        cluster.give(hungry, [Place(0, 0, (0,))])
+        assert [machine for machine, _ in offered(kind, cluster, hungry)] == [0]
+
+
 def test_a_job_leaves_its_gpus_as_it_found_them() -> None:
     cluster = cluster_with(0b0001)
     before = cluster.hosts[0]
     place = Place(0, 0, (2, 3))
-    cluster.take("alexnet-tiny", [place])
+    cluster.take(ONE, [place])
     assert cluster.hosts[0].free == 0b0010
-    cluster.give("alexnet-tiny", [place])
+    cluster.give(ONE, [place])
     assert cluster.hosts[0] == before
 
 
@@ -100,7 +118,7 @@ def test_the_ranking_answers_as_a_look_at_every_machine_would(name: str) -> None
     draw = random.Random(name)
     cluster = Cluster(fleet("minsky:6,dgx1:2"))
     strategy = strategy_class(name)(cluster, STORE, THIRDS)
-    running: list[tuple[str, tuple[Place, ...]]] = []
+    running: list[tuple[GpuJob, tuple[Place, ...]]] = []
     jobs = [submission.job for submission in poisson(MODEL, 400, 10, seed=5)]
     for job in jobs:
         if running and draw.random() < 0.4:
@@ -109,8 +127,8 @@ def test_the_ranking_answers_as_a_look_at_every_machine_would(name: str) -> None
         fresh = strategy_class(name)(cluster, STORE, THIRDS).offer(job)
         assert offer == fresh
         if offer is not None:
-            cluster.take(job.profile, offer.places)
-            running.append((job.profile, offer.places))
+            cluster.take(job, offer.places)
+            running.append((job, offer.places))
     for machine, host in enumerate(cluster.hosts):
         used = [place.mask for _, places in running for place in places if place.machine == machine]
         assert sum(used) == host.graph.all & ~host.free  # never one GPU for two jobs

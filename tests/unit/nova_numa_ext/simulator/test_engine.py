@@ -86,7 +86,7 @@ def test_f_000_15_topo_places_at_once_and_topo_p_waits_for_its_minimum() -> None
 
 
 def test_a_minimum_that_even_an_empty_machine_misses_is_an_error() -> None:
-    with pytest.raises(NeverPlacedError, match="1 jobs find no place under topo_p"):
+    with pytest.raises(NeverPlacedError, match="no place under topo_p on an empty cluster: 1;"):
         story("topo_p", (0.0, one(4, minimum=0.9), 10.0))
     with pytest.raises(NeverPlacedError):
         story("fcfs", (0.0, one(5), 10.0))

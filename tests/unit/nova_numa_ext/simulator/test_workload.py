@@ -2,11 +2,13 @@
 """Drawn workloads and trace files."""
 
 import io
+import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from nova_numa_ext.policy.gpu_job import Profile, ProfileStore
+from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.workload import (
     BATCHES,
     NETWORKS,
@@ -50,13 +52,17 @@ def test_the_model_holds_the_known_points_of_the_source() -> None:
 
 
 def test_a_written_trace_reads_back() -> None:
-    jobs = poisson(MODEL, 20, 10, seed=1)
+    jobs = [job for job in poisson(MODEL, 40, 10, seed=1) if job.job.gpus > 1]
+    pair = JobGraph.complete(2, 3)
+    special = (
+        GpuJob((pair, pair), "alexnet-tiny", 0.7),
+        GpuJob((pair,), "alexnet-tiny", single_node=False, bandwidth_mbps=5_000),
+    )
+    jobs += [replace(jobs[-1], job=job) for job in special]
     text = io.StringIO()
     write_trace(jobs, text)
     back = read_trace(text.getvalue().splitlines(), MODEL, MODEL.store())
-    assert [(one.job.profile, one.job.gpus, one.job.min_utility) for one in back] == [
-        (one.job.profile, one.job.gpus, one.job.min_utility) for one in jobs
-    ]
+    assert [one.job for one in back] == [one.job for one in jobs]
     assert [one.solo_s for one in back] == pytest.approx([one.solo_s for one in jobs], abs=1e-3)
 
 
@@ -66,17 +72,45 @@ def test_a_trace_is_put_in_order_and_takes_missing_times_from_profiles() -> None
     first, second = read_trace(lines, MODEL, store)
     assert (first.arrival_s, first.solo_s, first.job.gpus) == (3.0, 5.0, 1)
     assert (second.solo_s, second.job.graph.edges) == (77.0, ((0, 1, 4.0),))
+    assert second.job.single_node and second.job.min_utility == 0.5
+
+
+def test_f_000_08_a_trace_tells_graphs_and_who_may_span_machines() -> None:
+    """F-000-08: disconnected graphs and the single-node constraint."""
+    lines = [
+        "arrival_s,type,gpus,comm,solo_s,single_node,min_utility,bandwidth_mbps",
+        "0,alexnet-tiny,2+1,4,,,,",
+        "1,alexnet-tiny,6,4,,no,0.1,3000",
+    ]
+    apart, wide = (one.job for one in read_trace(lines, MODEL, MODEL.store()))
+    assert [part.tasks for part in apart.parts] == [2, 1]
+    assert apart.single_node
+    assert (wide.single_node, wide.min_utility, wide.bandwidth_mbps) == (False, 0.1, 3000)
 
 
 @pytest.mark.parametrize(
     ("lines", "where"),
     [
-        (["arrival_s,type"], "columns"),
+        (["arrival_s,type"], "column gpus: 'arrival_s,type' is not allowed"),
+        (["arrival_s,type,gpus,comm,solo_s"], "at least one job"),
+        (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny"], "line 2, comm"),
+        (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny,1,5,"], "line 2, comm"),
+        (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny,1.5,4,"], "line 2, gpus"),
+        (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny,2+,4,"], "line 2, gpus"),
+        (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny,1,4,inf"], "line 2, solo_s"),
+        (
+            ["arrival_s,type,gpus,comm,solo_s,single_node", "1,alexnet-tiny,1,4,,maybe"],
+            "line 2, single_node: 'maybe' is not allowed; allowed: yes, no",
+        ),
+        (
+            ["arrival_s,type,gpus,comm,solo_s,min_utility", "1,alexnet-tiny,1,4,,1.1"],
+            "line 2, min_utility: '1.1' is not allowed; allowed: a number >= 0 and <= 1",
+        ),
         (["arrival_s,type,gpus,comm,solo_s", "x,alexnet-tiny,1,4,"], "line 2, arrival_s"),
         (["arrival_s,type,gpus,comm,solo_s", "1,alexnet-tiny,0,4,"], "line 2, gpus"),
         (["arrival_s,type,gpus,comm,solo_s", "1,resnet,1,4,"], "line 2, type"),
     ],
 )
 def test_a_wrong_trace_is_refused_with_line_and_column(lines: list[str], where: str) -> None:
-    with pytest.raises(InvalidValueError, match=where):
+    with pytest.raises(InvalidValueError, match=re.escape(where)):
         read_trace(lines, MODEL, MODEL.store())
