@@ -2,7 +2,6 @@
 """Put the agent together from its configuration: the one place that knows all parts."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from oslo_config import cfg
 from host_agent import conf as agent_conf
 from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
-from host_agent.assignment import Observation
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.calibration_file import CalibrationFile
@@ -41,14 +39,13 @@ from host_agent.report import (
     publish_settings,
 )
 from host_agent.sensors.bandwidth import BandwidthReader
-from host_agent.sensors.counters import NoCounters
 from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import SloSources
-from host_agent.steering_parts import build_counters, build_steering
+from host_agent.steering_parts import build_steering
 from placement_traits.topology import HostTopology
 
 
@@ -144,8 +141,13 @@ def build_qos(
     privileged: Privileged,
     journal: Journal,
     metrics: Metrics,
+    *,
+    proxy: IpcProxy | None = None,
 ) -> BandwidthQos:
-    """Return the bandwidth controller, not yet started."""
+    """Return the bandwidth controller, not yet started.
+
+    :param proxy: guesses at servers that tell no latency, from counters that somebody else reads
+    """
     paths, settings = agent_conf.paths(conf), agent_conf.settings(conf)
     slo = settings.slo
     resctrl = tree(paths)
@@ -161,15 +163,6 @@ def build_qos(
     samples = slo.feed.least_samples
     prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
     host = conf.host.name or os.uname().nodename
-    proxy = IpcProxy(slo.ipc_tolerance) if slo.ipc_tolerance else None
-    counters = build_counters(conf, source, privileged) if proxy else NoCounters()
-
-    def count(observation: Observation) -> None:
-        now = time.monotonic()
-        found = counters.read(observation, now).counters
-        if proxy is not None:
-            proxy.take({uuid: c.ipc for uuid, c in found.items() if c.ipc is not None}, now)
-
     qos = BandwidthQos(
         slo,
         SloSources(slo.feed, SloChannels(), prometheus, proxy),
@@ -179,7 +172,6 @@ def build_qos(
             BandwidthReader(resctrl).servers,
             levels,
             source.wake,
-            count,
         ),
         QosStore(paths.slo, metrics.lost),
         journal,
@@ -227,7 +219,9 @@ def build(
     observer = build_observer(conf, source, privileged, progress=progress)
     journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     acts = settings.slo.enabled and guarded
-    qos = build_qos(conf, source, privileged, journal, metrics) if acts else None
+    tolerance = settings.slo.ipc_tolerance
+    proxy = IpcProxy(tolerance) if acts and tolerance else None
+    qos = build_qos(conf, source, privileged, journal, metrics, proxy=proxy) if acts else None
     executor = Executor(
         privileged,
         journal,
@@ -241,7 +235,9 @@ def build(
         progress=progress,
         dry_run=dry_run,
     )
-    steering = build_steering(conf, source, privileged, metrics.lost)
+    steering = build_steering(
+        conf, source, privileged, metrics.lost, (proxy.take,) if proxy else ()
+    )
     metrics.include(steering.samples)
     refiners: list[Refiner] = [steering]
     listeners: list[Listener] = [metrics]

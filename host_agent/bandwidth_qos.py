@@ -58,7 +58,6 @@ LOG = logging.getLogger(__name__)
 _QUIET_S: Final = 0.2
 _NOBODY_S: Final = 1.0
 _RETRY_S: Final = 1.0
-_COUNT_S: Final = 1.5
 _ACTIONS: Final = 10
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -75,7 +74,6 @@ class Host:
     :param traffic: reads the memory traffic of servers
     :param levels: tells the legal levels on a host, per cent, ascending
     :param wake: starts a round of the agent now
-    :param count: takes the counters of servers that tell no latency; called in each round
     """
 
     throttle: Callable[[Sequence[GroupLevel]], Sequence[str]]
@@ -83,7 +81,6 @@ class Host:
     traffic: Callable[[Iterable[PartitionPlace]], Mapping[str, Bandwidth]]
     levels: Callable[[HostTopology], tuple[int, ...]]
     wake: Callable[[], None]
-    count: Callable[[Observation], None] = lambda _observation: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,6 @@ class BandwidthQos:
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s, self._doubts = "", 0.0, False
-        self._counted_s = -math.inf
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
         self._paused = self._heard_pause = False
@@ -178,19 +174,11 @@ class BandwidthQos:
         self._view = view
         if self._ports is not None:
             self._ports.serve(view.lcs)
-        self._guess(view, observation)
         state = self._state
         self._refined_s = self._clock()
         self._refined = levels(view, state.wanted, self._fed, acts=self._acts)
         self._refined_shares = self._shares(view, state)
         return refined(decision, self._refined, self._refined_shares, state.phase)
-
-    def _guess(self, view: View, observation: Observation) -> None:
-        """Have counters read while somebody tells no latency."""
-        silent = any(lc.slo_p99_us and lc.uuid not in self._fed for lc in view.lcs)
-        if silent and self._clock() - self._counted_s >= _COUNT_S:
-            self._counted_s = self._clock()
-            self._host.count(observation)
 
     def turn(self, now_s: float) -> bool:
         """Tell whether the executor has to do something, or pages are under way and have to be looked at."""

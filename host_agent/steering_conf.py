@@ -32,7 +32,8 @@ OPTIONS: Final[dict[cfg.OptGroup, list[cfg.Opt]]] = {
             "sample_s",
             default=1.0,
             min=0.05,
-            help="Seconds between two readings while no memory search runs; a search reads every [bwap]interval_s.",
+            help="Seconds between two readings while no memory search runs; a search reads every [bwap]interval_s. "
+            "Above 15 latencies cannot be guessed at by instructions per cycle ([slo]ipc_tolerance_percent).",
         ),
         cfg.FloatOpt(
             "model_noise_percent",

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put steering together from the configuration: its sensors, its guard, its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from oslo_config import cfg
 
 from host_agent import conf as agent_conf
 from host_agent import steering_conf
 from host_agent.calibration_file import CalibrationFile
-from host_agent.controllers.steering_shapes import Settings
+from host_agent.controllers.steering_shapes import Counters, Settings
 from host_agent.events import DomainSource
 from host_agent.foreign_balancers import Guard
 from host_agent.paths import HostPaths
@@ -20,6 +20,7 @@ from host_agent.sensors.counters import (
     LibvirtCounters,
     NoCounters,
     PerfCounters,
+    Shared,
     ToldOnce,
 )
 from host_agent.steering_refiner import Choices, SteeringRefiner
@@ -30,14 +31,16 @@ def build_steering(
     source: DomainSource,
     privileged: Privileged,
     lost: Callable[[str], None],
+    also: Sequence[Callable[[Mapping[str, Counters], float], None]] = (),
 ) -> SteeringRefiner:
     """Return the refiner for cores and memory shares.
 
     :param lost: told about each state file that could not be written
+    :param also: take its readings of the counters, see :class:`~host_agent.sensors.counters.Shared`
     """
     paths = agent_conf.paths(conf)
     return SteeringRefiner(
-        build_counters(conf, source, privileged),
+        Shared(_counters(conf, source, privileged), also),
         choices(conf),
         CalibrationFile(paths.calibration).weights,
         Guard(paths.proc, conf.agent.resync_s),
@@ -65,10 +68,7 @@ def choices(conf: cfg.ConfigOpts) -> Choices:
     )
 
 
-def build_counters(
-    conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged
-) -> CounterSource:
-    """Return the configured source of performance counters."""
+def _counters(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged) -> CounterSource:
     wanted = steering_conf.counters(conf.counters)
     perf, libvirt = PerfCounters(privileged), LibvirtCounters(source.perf_totals)
     make: dict[str, Callable[[], CounterSource]] = {

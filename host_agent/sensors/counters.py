@@ -253,6 +253,31 @@ class FirstOf:
         return Readings(problem="; ".join(problems))
 
 
+class Shared:
+    """One stack of counters for all who need them: each reading of its one reader is handed to the others, too.
+
+    A second stack would open each performance counter twice, and a second reader of this one would halve the time
+    between readings for both.
+
+    :param inner: the source
+    :param others: called with each reading and its time, in the reader's thread; must not block
+    """
+
+    def __init__(
+        self,
+        inner: CounterSource,
+        others: Sequence[Callable[[Mapping[str, Counters], float], None]],
+    ) -> None:
+        self._inner, self._others = inner, others
+
+    def read(self, observation: Observation, now_s: float) -> Readings:
+        """See :class:`CounterSource`."""
+        found = self._inner.read(observation, now_s)
+        for take in self._others:
+            take(found.counters, now_s)
+        return found
+
+
 class ToldOnce:
     """Says in the log when counters come, go, or come from elsewhere.
 

@@ -6,6 +6,8 @@ finds a new one. The deviation from it over the tolerated one stands for latency
 quarter slower than it could (the default) counts as violated. That is a guess, for a program may also have changed what
 it computes; so a server that is only guessed at keeps the fixed protection of ``[rdt]be_mba_percent``, too.
 
+Readings of less than a second and a half are taken together: the best of many short ones would be luck.
+
 Source: Gureya 2021, section 5.3, lets a plug-in report any metric; IPC because it needs nothing of the guest.
 """
 
@@ -13,28 +15,32 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Final
 
+from host_agent.controllers.steering_shapes import Counters
 from host_agent.sensors.latency_window import LatencyReading
 
 _HALF_LIFE_S: Final = 3600.0
 _LEAST: Final = 20
 _FRESH_S: Final = 15.0
 _RECENT: Final = 3
+_SAMPLE_S: Final = 1.5
 
 
 @dataclass(slots=True)
 class _Server:
-    """What was seen of one: samples, reference and when it held, newest figures with their times."""
+    """What was seen of one: samples, reference and when it held, newest figures with their times, readings since."""
 
     samples: int = 0
     reference: float = 0.0
     at_s: float = -math.inf
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    readings: list[float] = field(default_factory=list)
 
 
 class IpcProxy:
-    """Remembers IPC by server.
+    """Remembers IPC by server; one thread takes, another may read.
 
     :param tolerance: tolerated deviation from the reference, above 0.0 and below 1.0
     """
@@ -43,10 +49,17 @@ class IpcProxy:
         self._tolerance = tolerance
         self._servers: dict[str, _Server] = {}
 
-    def take(self, ipc: Mapping[str, float], now_s: float) -> None:
-        """Take one sample: UUID -> IPC since the last one. Servers that are missing are forgotten when they get old."""
-        for uuid, value in ipc.items():
+    def take(self, counters: Mapping[str, Counters], now_s: float) -> None:
+        """Take a reading: UUID -> counters since the last one. Who is missing is forgotten after an hour."""
+        for uuid, found in counters.items():
+            if found.ipc is None:
+                continue
             server = self._servers.setdefault(uuid, _Server())
+            server.readings.append(found.ipc)
+            if now_s - server.at_s < _SAMPLE_S:
+                continue
+            value = fmean(server.readings)
+            server.readings.clear()
             decay = 0.5 ** ((now_s - server.at_s) / _HALF_LIFE_S) if server.samples else 0.0
             server.reference = max(value, server.reference * decay)
             server.samples += 1
@@ -64,7 +77,7 @@ class IpcProxy:
         server = self._servers.get(uuid)
         if server is None or server.samples < _LEAST or now_s - server.at_s > _FRESH_S:
             return LatencyReading(None, 0, 0, since_s)
-        # tuple() first: the agent's loop appends meanwhile.
+        # tuple() first: the other thread appends meanwhile.
         newest = [value for at, value in tuple(server.recent) if at >= since_s]
         if not newest or server.reference <= 0.0:
             return LatencyReading(None, 0, 0, since_s)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from host_agent.actuators.executor import Executor
-from host_agent.assignment import Observation
 from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf import RdtSettings, Settings
 from host_agent.controllers.balm_shapes import Phase, Wanted
 from host_agent.controllers.balm_shapes import Settings as BalmSettings
 from host_agent.controllers.memory_traffic import Traffic
+from host_agent.controllers.steering_shapes import Counters
 from host_agent.journal import Entry
 from host_agent.loop import Agent
 from host_agent.metrics import METRICS
@@ -118,7 +118,6 @@ class Bench:
                 self._traffic,
                 lambda _topology: LEVELS,
                 self._wake,
-                self._count,
             ),
             QosStore(self.folder / "slo.json"),
             self,
@@ -168,9 +167,6 @@ class Bench:
         bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
         return {uuid: Bandwidth({0: Traffic(5000.0, 9000.0)}) for uuid in bes}
 
-    def _count(self, observation: Observation) -> None:
-        self.proxy.take({guest.uuid: self.ipc for guest in observation.guests}, self.now)
-
     def _wake(self) -> None:
         self.wakes += 1
 
@@ -187,6 +183,7 @@ class Bench:
 
     def round(self) -> None:
         self.agent.round(full=True, relist=True)
+        self.proxy.take({uuid: Counters(ipc=self.ipc) for uuid in self.host.running}, self.now)
 
     def report(self, p99_us: float, seconds: float, title: str = "lc") -> None:
         """Let a guest report at each tenth of a second; the controller polls five times as often."""
@@ -542,11 +539,14 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
         if bench.proposals and bench.qos._state.phase is Phase.WATCH:
             break
     assert bench.proposals[0][0] == be.uuid
+    assert bench.qos.hopeless() == {lc.uuid}, "the publisher would tell nobody"
     (entry,) = {e.server: e for e in bench.told("cannot_fix")}.values()
     assert entry.server == lc.uuid
     assert be.uuid in entry.problem
     assert bench.told("release"), "what had no effect stays in force"
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
+    bench.report(500, 4.0)
+    assert bench.qos.hopeless() == frozenset()
 
 
 def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:

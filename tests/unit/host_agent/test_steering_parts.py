@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steering put together from the configuration; resource control in force, as the model of the host reads it."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from host_agent import assembly, steering_conf
 from host_agent import conf as agent_conf
-from host_agent import steering_conf
 from host_agent.controllers import bwap, mapping
 from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_shape import INTEL
 from host_agent.hostmodel.resctrl_threads import ThreadTable
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.resctrl import Resctrl
+from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.modelled import partitions_in_force
 from host_agent.sensors.observer import Observer
 from host_agent.steering_parts import build_steering, choices
 from placement_traits.errors import InvalidValueError
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
+from tests.support.servers import BE_SPECS, LC_SPECS, Server
 from tests.support.steered import Steered
 
 
@@ -75,6 +77,31 @@ def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str
     server = bench.host.boot(Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"))
     bench.run(5)
     assert len(set(bench.cpus(server))) == 2
+
+
+def test_one_stack_of_counters_serves_steering_and_the_guess_at_latencies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two would open every performance counter twice and tell twice that there are none."""
+    host = FakeHost(four_nodes())
+    host.count_problem = "no PMU"
+    host.boot(Server("silent", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
+    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: host.topology)
+    conf = load(tmp_path, f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n")
+    taken: list[float] = []
+    monkeypatch.setattr(IpcProxy, "take", lambda _self, _found, now_s: taken.append(now_s))
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    reads: list[object] = []
+    count = host.count
+    monkeypatch.setattr(host, "count", lambda threads: reads.append(threads) or count(threads))
+    parts.agent.round(full=True, relist=True)
+    assert not reads, "a round reads no counters"
+    now_s = time.monotonic() + 1.0
+    for turn in range(3):
+        parts.agent._refiners.turn(now_s + 2.0 * turn)
+    assert len(reads) == 3
+    assert taken == [now_s, now_s + 2.0, now_s + 4.0]
+    assert caplog.text.count("no performance counters") == 1
 
 
 def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from host_agent.sensors.counters import (
     NoCounters,
     PerfCounters,
     Readings,
+    Shared,
     ToldOnce,
 )
 from host_agent.sensors.modelled import ModelledCounters
@@ -150,6 +151,16 @@ class Script:
 
     def read(self, observation: Observation, now_s: float) -> Readings:
         return next(self.readings)
+
+
+def test_what_one_reads_is_handed_to_the_others_with_its_time(host: Host) -> None:
+    heard: list[tuple[float, dict[str, Counters]]] = []
+    first, second = {"a": Counters(ipc=1.0)}, {"a": Counters(ipc=2.0)}
+    inner = Script(iter([Readings(first, "perf"), Readings(second, "perf")]))
+    shared = Shared(inner, [lambda found, now_s: heard.append((now_s, dict(found)))])
+    assert shared.read(host.seen, 1.0).counters == first
+    assert shared.read(host.seen, 2.0).source == "perf"
+    assert heard == [(1.0, first), (2.0, second)]
 
 
 def test_counters_that_come_and_go_are_told_once(
