@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move a server's ways and bandwidth in Placement to the L3 domain where nova-compute really put it.
+"""Move a server's ways and bandwidth in Placement to the L3 domain where it really runs.
 
 Placement's candidate and the cells that nova-compute picks differ now and then (``az:host`` skips our filter; another
-server came in between). The host wins. Nothing else of the allocation is touched, and nothing at all unless
+server came in between), and servers without a NUMA topology are placed by the agent. The host wins. Nothing else of the
+allocation is touched, and nothing at all unless
 
-* the domain runs here, bound to its cells, and has been where it is for some seconds;
+* the domain runs here, bound to its cells or kept in one L3 domain, and has been where it is for some seconds;
 * the consumer is the server itself, not a migration, and holds nothing of another host;
 * nova says it is ACTIVE on this host, without a task and without a migration that is not over;
 * nobody has changed the allocation since it was read (consumer generation).
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
 LOG = logging.getLogger(__name__)
 
 RECHECK_S: Final = 600.0
-_REASON: Final = "nova-compute chose other cells than Placement's candidate"
+_REASON: Final = "it runs elsewhere than in Placement's candidate"
 
 
 class Settled:
@@ -117,7 +118,7 @@ class Rehomer:
         if totals(_ours(held.resources)) != totals(claim.l3(self._root)):
             return (
                 f"Server {claim.title} ({claim.uuid}) does not hold in Placement what its flavor asks of L3 domains: "
-                "see numa-host-agent-ctl heal --dry-run."
+                "see numa-host-agent-ctl heal --dry-run (servers with a NUMA topology)."
             )
         return None
 

@@ -10,7 +10,7 @@ but the newest tree, so catching up is one pass.
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,12 +83,15 @@ class PublishSettings:
     pinned: bool = True
 
 
-def neighbours(done: Round, *, pinned: bool = True) -> dict[int, frozenset[NeighbourTrait]]:
+def neighbours(
+    done: Round, *, pinned: bool = True, hopeless: Container[str] = ()
+) -> dict[int, frozenset[NeighbourTrait]]:
     """Return who lives in each L3 domain: a server lives in all domains that its vCPUs may run in.
 
     Paused servers count: they come back.
 
     :param pinned: vCPUs are where they were decided to be; else they are where they are
+    :param hopeless: servers whose objective cannot be kept here
     """
     topology = done.observation.topology
     found: dict[int, set[NeighbourTrait]] = {domain.id: set() for domain in topology.l3_domains}
@@ -101,6 +104,7 @@ def neighbours(done: Round, *, pinned: bool = True) -> dict[int, frozenset[Neigh
             for trait in (
                 _TIER_TRAITS.get(request.tier) if request.tier else None,
                 _CLASS_TRAITS.get(request.interference_class),
+                NeighbourTrait.UNMET_SLO if guest.uuid in hopeless else None,
             )
             if trait
         }
@@ -140,16 +144,36 @@ def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -
 
     :param placed: of the servers that nova has bound to cells
     """
+    return [*placed, *_unbound(done, placed, pinned=pinned)]
+
+
+def movable(done: Round, placed: Sequence[Claim]) -> list[Claim]:
+    """Return the claims that have one right place in Placement.
+
+    Besides those of servers that nova has bound to cells, that of a floating server while its vCPU threads can run in
+    one L3 domain only. One that is spread over several stays where it was claimed.
+
+    :param placed: of the servers that nova has bound to cells
+    """
+    running = {
+        guest.uuid
+        for guest in done.observation.guests
+        if guest.workload.floating and guest.workload.activity is Activity.RUNNING
+    }
+    unbound = _unbound(done, placed, pinned=False)
+    return [*placed, *(one for one in unbound if one.uuid in running and len(one.parts) == 1)]
+
+
+def _unbound(done: Round, placed: Sequence[Claim], *, pinned: bool) -> Iterator[Claim]:
     known = {claim.uuid for claim in placed}
-    floating = []
     for guest in done.observation.guests:
-        request = guest.workload.request
+        workload = guest.workload
+        request = workload.request
         if request is None or not request.bandwidth_mbps or guest.uuid in known:
             continue
         domains = sorted(_domains(done, guest, pinned=pinned))
         parts = tuple(Part(l3, 0, request.bandwidth_mbps // len(domains)) for l3 in domains)
-        floating.append(Claim(guest.uuid, guest.workload.title, parts))
-    return [*placed, *floating]
+        yield Claim(guest.uuid, workload.title, parts)
 
 
 def wanted(
@@ -157,12 +181,14 @@ def wanted(
     settings: PublishSettings,
     foreign_groups: int,
     reserved_mbps: Mapping[int, int] | None = None,
+    hopeless: Container[str] = (),
 ) -> ProviderTree:
     """Return the tree that Placement should hold after a round.
 
     :param foreign_groups: resctrl control groups of other software
     :param reserved_mbps: bandwidth that is not for sale now, by L3 domain; one that is missing keeps what Placement
         has, None: nothing is held back
+    :param hopeless: servers whose objective cannot be kept here
     """
     tree_settings = TreeSettings(
         packing=settings.packing,
@@ -172,7 +198,7 @@ def wanted(
     )
     states = {
         l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3))
-        for l3, traits in neighbours(done, pinned=settings.pinned).items()
+        for l3, traits in neighbours(done, pinned=settings.pinned, hopeless=hopeless).items()
     }
     return wanted_tree(settings.root, done.observation.topology, tree_settings, states)
 
@@ -186,6 +212,7 @@ class Publisher:
     :param foreign_groups: counts resctrl groups of other software
     :param metrics: told whether Placement is up to date
     :param pressure: says how much bandwidth is held back; None holds nothing back
+    :param hopeless: says which servers' objectives cannot be kept here
     :param settled: says which servers have been where they are for some time
     :param make_rehomer: makes what moves their allocations there, for a root's name, called like ``make_writer``; None
         moves nothing
@@ -199,6 +226,7 @@ class Publisher:
         metrics: Metrics,
         *,
         pressure: Pressure | None = None,
+        hopeless: Callable[[], Container[str]] = frozenset,
         settled: Settled | None = None,
         make_rehomer: Callable[[str], Rehomer] | None = None,
     ) -> None:
@@ -207,6 +235,7 @@ class Publisher:
         self._foreign_groups = foreign_groups
         self._metrics = metrics
         self._pressure = pressure
+        self._hopeless = hopeless
         self._settled = settled
         self._rehomer = functools.cache(make_rehomer) if make_rehomer else None
         self._claims: tuple[Claim, ...] = ()
@@ -230,9 +259,9 @@ class Publisher:
         if self._pressure is not None:
             declared = declarations(done, placed, pinned=settings.pinned)
             reserved = self._pressure.reserved_mbps(done.observation.topology, declared)
-        tree = wanted(done, settings, self._foreign_groups(), reserved)
+        tree = wanted(done, settings, self._foreign_groups(), reserved, self._hopeless())
         with self._changed:
-            present = placed if done.listed else ()
+            present = movable(done, placed) if done.listed else ()
             self._claims = self._settled.of(present) if self._settled else ()
             if tree != self._wanted:
                 self._wanted = tree

@@ -12,10 +12,13 @@ from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
 from host_agent.allocations import Allocations
-from host_agent.assignment import Guest, Observation
+from host_agent.assignment import Decision, Guest, Observation
 from host_agent.claims import NotTouchableError, claims
+from host_agent.loop import Round
 from host_agent.nova_api import NovaApi
+from host_agent.privileged.shapes import Process, Role, Thread
 from host_agent.rehome import Rehomer, Settled
+from host_agent.report import movable
 from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
@@ -107,6 +110,25 @@ def test_a_server_of_two_cells_keeps_the_half_that_is_right(host):
     assert host.rehomer.turn(claims(Observation(four_nodes(), (guest,)))) == ()
     moved = {"h1:l3_0": {"CUSTOM_LLC_WAY": 4}, "h1:l3_3": {"CUSTOM_LLC_WAY": 2}}
     assert host.held(server.uuid) == {**moved, **rest}
+
+
+def test_the_bandwidth_of_a_server_that_the_agent_has_placed_follows_it(host):
+    """A floating server that may run in one L3 domain only; nova's own part stays."""
+    specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "3000"}
+    server = Server("be", specs, shared="0-7")
+    held = {"h1": {"VCPU": 1, "MEMORY_MB": 64}}
+    bandwidth = {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 3000}
+    host.cloud.claim(
+        server.uuid,
+        allocations={
+            host.cloud.uuid(rp): amounts for rp, amounts in {**held, "h1:l3_0": bandwidth}.items()
+        },
+    )
+    threads = (Thread(1, Role.VCPU, 0, "CPU 0/TCG", "6"),)
+    guest = Guest(parse(server.xml, Activity.RUNNING), Process(1, 0, "0-7", threads))
+    done = Round(Observation(four_nodes(), (guest,)), Decision())
+    assert host.rehomer.turn(movable(done, ())) == ()
+    assert host.held(server.uuid) == {**held, "h1:l3_3": bandwidth}
 
 
 def test_an_allocation_that_lacks_something_is_for_heal(host):

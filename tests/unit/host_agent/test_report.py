@@ -22,6 +22,7 @@ from host_agent.report import (
     PublishSettings,
     declarations,
     make_adapter,
+    movable,
     neighbours,
     wanted,
 )
@@ -55,6 +56,18 @@ def test_neighbours_are_told_per_l3_domain() -> None:
         2: {NeighbourTrait.BE, NeighbourTrait.DEVIL},
         3: set(),
     }
+
+
+def test_where_an_objective_cannot_be_kept_is_told() -> None:
+    lc = Server("lc", LC_SPECS, cpus=(1,))
+    round_ = turn((lc, 1), (Server("be", BE_SPECS), 4))
+    tree = wanted(round_, SETTINGS, 0, hopeless={lc.uuid})
+    told = [
+        l3
+        for l3 in range(4)
+        if (child := tree.child(f"compute1:l3_{l3}")) and NeighbourTrait.UNMET_SLO in child.traits
+    ]
+    assert told == [0]
 
 
 def test_who_uses_gpus_is_told_near_them() -> None:
@@ -99,6 +112,32 @@ def test_declared_bandwidth_of_a_floating_server_is_split_over_its_domains() -> 
     placed = (Claim("lc", "lc", (Part(0, 4, 1_000),)),)
     found = declarations(floating(specs, shared="0-3"), placed)
     assert declared_mbps(found) == {0: 3_000, 1: 2_000}
+
+
+@pytest.mark.parametrize(
+    ("seen", "place"),
+    [("4", (Part(2, 0, 4_000),)), ("4-5", (Part(2, 0, 4_000),)), ("3-4", None), ("", None)],
+)
+def test_declared_bandwidth_follows_a_floating_server_that_keeps_to_one_domain(
+    seen: str, place: tuple[Part, ...] | None
+) -> None:
+    """Issue 3: the host wins, for servers that the agent places, too; L3 domains have two CPUs each."""
+    specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
+    placed = (Claim("lc", "lc", (Part(0, 4, 1_000),)),)
+    bound, *unbound = movable(floating(specs, seen=seen), placed)
+    assert bound == placed[0]
+    assert [claim.parts for claim in unbound] == ([place] if place else [])
+
+
+def test_the_place_of_a_floating_server_is_not_told_while_it_stands_still() -> None:
+    """A paused one may be arriving: nova has not finished with it."""
+    specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
+    round_ = floating(specs, seen="4")
+    (guest,) = round_.observation.guests
+    still = dataclasses.replace(guest.workload, activity=Activity.PAUSED)
+    guests = (dataclasses.replace(guest, workload=still),)
+    observation = dataclasses.replace(round_.observation, guests=guests)
+    assert movable(dataclasses.replace(round_, observation=observation), ()) == []
 
 
 def test_what_is_held_back_is_in_the_tree() -> None:
