@@ -107,9 +107,16 @@ def build_observer(
 
 
 def build_publisher(
-    conf: cfg.ConfigOpts, source: DomainSource, metrics: Metrics, journal: Journal
+    conf: cfg.ConfigOpts,
+    source: DomainSource,
+    metrics: Metrics,
+    journal: Journal,
+    hopeless: Callable[[], frozenset[str]] = frozenset,
 ) -> Publisher:
-    """Return what tells Placement, not yet started."""
+    """Return what tells Placement, not yet started.
+
+    :param hopeless: says which servers' objectives cannot be kept here
+    """
     paths = agent_conf.paths(conf)
 
     return Publisher(
@@ -118,6 +125,7 @@ def build_publisher(
         lambda: foreign_groups(paths),
         metrics,
         pressure=make_pressure(conf, tree(paths)),
+        hopeless=hopeless,
         settled=Settled(conf.placement.rehome_after_s),
         make_rehomer=(lambda root: make_rehomer(conf, root, journal))
         if conf.placement.rehome
@@ -247,7 +255,8 @@ def build(
     if guarded:
         listeners.append(sign)
     if conf.placement.enabled and not dry_run:
-        publisher = build_publisher(conf, source, metrics, journal)
+        hopeless = qos.hopeless if qos else frozenset
+        publisher = build_publisher(conf, source, metrics, journal, hopeless)
         listeners.append(publisher)
     else:
         publisher = None

@@ -152,6 +152,7 @@ class BandwidthQos:
         self._traffic: Mapping[str, Traffic] = {}
         self._heard = _Heard({}, {}, {})
         self._red: dict[str, float] = {}
+        self._hopeless: frozenset[str] = frozenset()
         self._refined: Mapping[str, Mapping[int, int]] = {}
         self._refined_s = -math.inf
         self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
@@ -197,6 +198,10 @@ class BandwidthQos:
             self._places = places
             self._in_force = self._told_executor()
         self._enforce(self._view)
+
+    def hopeless(self) -> frozenset[str]:
+        """Tell the servers whose objective was found impossible to keep here and has been violated since."""
+        return self._hopeless
 
     def overtaken(self) -> frozenset[str]:
         """Tell the groups whose levels in force are not those that the executor was told."""
@@ -431,6 +436,7 @@ class BandwidthQos:
                 seconds = round(self._clock() - self._red.pop(uuid), 3)
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
         self._red = {uuid: since for uuid, since in self._red.items() if uuid in colours}
+        self._hopeless &= self._red.keys()
 
     def _tell(
         self,
@@ -469,6 +475,7 @@ class BandwidthQos:
                         reasons=tuple(map(str, event.reasons)),
                         problem=problem,
                     )
+                self._hopeless |= self._red.keys() & set(event.lcs)
                 self._escalate(event, self._titles())
             case ShouldLeave():
                 what = {"in_favour_of": list(event.lcs)}

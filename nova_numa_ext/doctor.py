@@ -12,7 +12,7 @@ from placement_traits import names
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import FleetSnapshot, HostView
-from placement_traits.names import RdtTrait, TierTrait
+from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
 
@@ -128,6 +128,13 @@ def _host_problems(host: HostView) -> Iterator[str]:
         return
     if all(domain.bandwidth_mbps is None for domain in host.l3):
         yield "offers no memory bandwidth: set [placement]bandwidth_mbps_per_node there"
+    unmet = [d.l3_id for d in host.l3 if NeighbourTrait.UNMET_SLO in d.neighbours]
+    if unmet:
+        domains = ", ".join(map(str, unmet))
+        yield (
+            f"a latency objective cannot be kept in L3 domains {domains}: live-migrate a best-effort server; "
+            "entries cannot_fix of numa-host-agent-ctl journal there name those whose leaving helps"
+        )
     full = [d.l3_id for d in host.l3 if d.bandwidth_mbps and d.bandwidth_mbps.free < 0]
     if full:
         domains = ", ".join(map(str, full))

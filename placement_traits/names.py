@@ -60,6 +60,8 @@ class NeighbourTrait(StrEnum):
     DEVIL = "CUSTOM_NUMA_EXT_HAS_DEVIL"
     LC = "CUSTOM_NUMA_EXT_HAS_LC"
     BE = "CUSTOM_NUMA_EXT_HAS_BE"
+    # A latency-critical server whose objective the agent cannot keep there: somebody should be live-migrated.
+    UNMET_SLO = "CUSTOM_NUMA_EXT_HAS_UNMET_SLO"
     # A server whose GPUs are near the domain and communicate with this weight (``numa_ext:gpu_comm``).
     GPU_COMM_1 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_1"
     GPU_COMM_2 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_2"

@@ -236,6 +236,32 @@ def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
     assert "older than compute API 2.86" in found["Nova"][1]
 
 
+def test_a_proposed_live_migration_is_seen_from_anywhere(cloud):
+    """The agent found an objective impossible to keep: list, host, server and doctor say where."""
+    cloud.host("h1", used={0: (1, 0), 1: (1, 0), 3: (1, 0)})
+    cloud.boot(LC)
+    unmet = frozenset({NeighbourTrait.LC, NeighbourTrait.UNMET_SLO})
+    cloud.publish("h1", state={2: L3State(unmet)})
+    server = SimpleNamespace(
+        name="web",
+        id=cloud.last_servers[0],
+        status="ACTIVE",
+        hypervisor_hostname="h1",
+        compute_host="h1",
+        flavor=flavor("lc.small", LC),
+    )
+    _, (row,) = run(ListHost, cloud, Compute([]))
+    assert row["Neighbours"] == "LC UNMET_SLO"
+    _, rows = run(ShowHost, cloud, Compute([]), "h1")
+    (where,) = [row["Provider"].strip() for row in rows if "has UNMET SLO" in row["Traits"]]
+    assert where == "h1:l3_2"
+    _, shown = run(ShowServer, cloud, Compute([], [server]), "web")
+    assert "has UNMET SLO" in shown["domain_traits"]
+    _, found = examine(cloud, ComputeApi([], ["h1"]))
+    assert found["host h1"][0] == "degraded"
+    assert "cannot be kept in L3 domains 2: live-migrate" in found["host h1"][1]
+
+
 def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
     cloud.host("h1", agent=False)
     code, found = examine(cloud, ComputeApi([], ["h1"]))
