@@ -236,3 +236,11 @@ def test_what_the_requests_earlier_server_has_used_up_comes_last(nova_configurat
     state, view = sockets_of_gpus((0,), (1,))
     assert orders(flavor, state, view, gpu_job(0)) == [0, 1]
     assert orders(flavor, state, view, request=(gpu_job(0),)) == [1, 0]
+
+
+def test_a_gpu_that_the_request_has_used_up_disturbs_its_neighbours(nova_configuration):
+    """It is still offered, but the earlier server of the request is on it: both ways of deciding see it busy."""
+    flavor = {"numa_ext:gpu_policy": "topo", "numa_ext:gpu_comm": "4"}
+    state, view = sockets_of_gpus((0,), (1,), (2,), (3,), (4,))
+    assert orders(flavor, state, view) == [0, 1, 2, 3, 4]
+    assert orders(flavor, state, view, request=(gpu_job(0, comm=4),)) == [3, 4, 1, 2, 0]
