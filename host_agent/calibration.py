@@ -23,6 +23,10 @@ from placement_traits.topology import HostTopology
 class Profiler(Protocol):
     """Something that measures bandwidths."""
 
+    @property
+    def method(self) -> str:
+        """How it has measured, a few words."""
+
     def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
         """Return memory node -> worker -> MB/s while the CPUs of all workers read all ``nodes`` evenly."""
 
@@ -56,7 +60,9 @@ def calibrate(
     ):
         progress(f"[{number}/{total}] worker {worker}, memory on node {node}")
         pairs[node][worker] = profiler.profile([worker], [node])[node][worker]
-    return Calibration(far, sets, pairs, f"{now.isoformat(timespec='seconds')} by timing")
+    return Calibration(
+        far, sets, pairs, f"{now.isoformat(timespec='seconds')} by {profiler.method}"
+    )
 
 
 def default_megabytes(topology: HostTopology) -> int:

@@ -8,10 +8,12 @@ from typing import Any
 from host_agent import assembly
 from host_agent import calibration_file as file
 from host_agent import conf as agent_conf
-from host_agent.calibration import calibrate, default_megabytes, free_megabytes
+from host_agent.calibration import Profiler, calibrate, default_megabytes, free_megabytes
+from host_agent.calibration_counters import CountedProfiler, refused
 from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.events import LibvirtSource
 from host_agent.journal import utc_now
+from host_agent.privileged.partitions import tree
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
 
@@ -39,7 +41,9 @@ def run(
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
     _check_room(conf, topology, settings.megabytes)
     cpus = {node: topology.cpus_of_node(node) for node in topology.node_ids}
-    found = calibrate(topology, TimingProfiler(cpus, settings), now=utc_now(), progress=progress)
+    profiler = _profiler(conf, topology, TimingProfiler(cpus, settings), progress)
+    found = calibrate(topology, profiler, now=utc_now(), progress=progress)
+    progress(f"measured {found.measured}")
     if keep:
         try:
             file.save(paths.calibration, found)
@@ -59,6 +63,21 @@ def run(
         }
         for workers in found.sets
     ]
+
+
+def _profiler(
+    conf: agent_conf.Conf,
+    topology: HostTopology,
+    timing: TimingProfiler,
+    progress: Callable[[str], object],
+) -> Profiler:
+    """Return what measures: the CPU's counters where they can tell, else timing alone."""
+    resctrl = tree(agent_conf.paths(conf))
+    why_not = refused(resctrl, topology)
+    if why_not:
+        progress(f"by timing: {why_not}")
+        return timing
+    return CountedProfiler(timing, resctrl, topology, progress=progress)
 
 
 def _check_idle(conf: agent_conf.Conf) -> None:

@@ -3,9 +3,9 @@
 
 The processes of all workers run at the same time and visit all nodes equally often in random order, so the memory
 system is loaded as by evenly spread data; the time that each batch took tells how fast *its* node serves *this* CPU
-meanwhile. That needs no hardware counters, whose per-node traffic differs from CPU to CPU and is missing in virtual
-machines. The traversal is numpy's gather of independent addresses (a compiled loop without the interpreter), one per
-cache line: nothing has to be built on a compute host.
+meanwhile. That needs no hardware counters, which many machines and all virtual ones lack (where they are there,
+:mod:`host_agent.calibration_counters` watches the readers). The traversal is numpy's gather of independent addresses (a
+compiled loop without the interpreter), one per cache line: nothing has to be built on a compute host.
 
 Processes instead of threads: the interpreter's lock would be measured, too. They only read what the parent has filled,
 so the pages stay where it put them. Their own CPU time counts: waiting for memory is in it, waiting for a CPU is not.
@@ -20,7 +20,7 @@ import random
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -42,6 +42,9 @@ _LEAST_PLACED: Final = 0.95
 _CHECKED_PAGES: Final = 256
 
 Memory = npt.NDArray[np.uint64]
+
+Watch = Callable[[Sequence[int], float], None]
+"""Called with the pids of all readers once they read, and how many seconds they go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,14 @@ class TimingProfiler:
         self._cpus_of_node = cpus_of_node
         self._settings = settings
 
-    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+    method = "timing"
+
+    def profile(
+        self,
+        workers: Collection[int],
+        nodes: Collection[int],
+        watch: Watch = lambda _readers, _seconds: None,
+    ) -> Bandwidth:
         """Measure; see :class:`~host_agent.calibration.Profiler`.
 
         :raises CapabilityMissingError: memory or CPUs are not where they were asked for
@@ -85,7 +95,7 @@ class TimingProfiler:
                 node: stack.enter_context(memory_on(node, settings.megabytes << 20))
                 for node in nodes
             }
-            for cpu, speeds in _all_at_once(sorted(worker_of), memory, settings).items():
+            for cpu, speeds in _all_at_once(sorted(worker_of), memory, settings, watch).items():
                 for node, mbps in speeds.items():
                     rates[node][worker_of[cpu]] += mbps
         return {node: dict(to_worker) for node, to_worker in rates.items()}
@@ -159,7 +169,7 @@ def _check_placed(words: Memory, node: int) -> None:
 
 
 def _all_at_once(
-    cpus: Sequence[int], memory: Mapping[int, Memory], settings: TimingSettings
+    cpus: Sequence[int], memory: Mapping[int, Memory], settings: TimingSettings, watch: Watch
 ) -> dict[int, dict[int, float]]:
     """Let one process per CPU traverse all memory at the same time; return CPU -> node -> MB/s."""
     fork = multiprocessing.get_context("fork")
@@ -173,20 +183,26 @@ def _all_at_once(
         process.start()
         theirs.close()
         running.append((cpu, process, ours))
+    readers = [_answer(cpu, ours) for cpu, _, ours in running]
+    watch(readers, settings.seconds)
     speeds = {}
     for cpu, process, ours in running:
-        try:
-            speeds[cpu] = ours.recv()
-        except EOFError as error:
-            raise CapabilityMissingError(f"nothing was measured on CPU {cpu}") from error
+        speeds[cpu] = _answer(cpu, ours)
         process.join()
     return speeds
+
+
+def _answer(cpu: int, reader: Connection) -> Any:
+    try:
+        return reader.recv()
+    except EOFError as error:
+        raise CapabilityMissingError(f"nothing was measured on CPU {cpu}") from error
 
 
 def _traverse(
     cpu: int, memory: Mapping[int, Memory], settings: TimingSettings, start: Any, answer: Connection
 ) -> None:
-    """Run in a process of its own: time batches until the time is over, send node -> MB/s."""
+    """Run in a process of its own: send the pid, time batches until the time is over, send node -> MB/s."""
     os.sched_setaffinity(0, {cpu})
     chance = random.Random(cpu)
     half = min(words.size for words in memory.values()) // _WORDS // 2
@@ -195,6 +211,7 @@ def _traverse(
     into = np.empty(settings.batch_lines, dtype=np.uint64)
     spent_ns, batches = dict.fromkeys(memory, 0), dict.fromkeys(memory, 0)
     start.wait()
+    answer.send(os.getpid())
     end_ns = time.perf_counter_ns() + int(settings.seconds * 1e9)
     while time.perf_counter_ns() < end_ns or not all(batches.values()):
         for node in chance.sample(sorted(memory), len(memory)):

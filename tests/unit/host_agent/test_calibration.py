@@ -3,6 +3,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ class Counting:
     """A profiler that reads published traffic counters instead of a machine."""
 
     published: dict[tuple[int, ...], tuple[float, ...]]
+    method = "published figures"
     asked: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
 
     def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
@@ -176,7 +178,8 @@ def test_the_command_measures_keeps_and_shows(
     shown = capsys.readouterr()
     (first, *_) = json.loads(shown.out)
     assert sum(first["weights"].values()) == pytest.approx(1.0, abs=0.001)
-    assert shown.err.startswith("[1/")
+    assert re.match(r"by timing: .*\n\[1/", shown.err)
+    assert shown.err.endswith("by timing\n")
     topology = read_topology(Path("/sys"))
     assert CalibrationFile(tmp_path / "calibration.json").weights(topology)
 

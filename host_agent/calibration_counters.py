@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bandwidths by the CPU's own traffic counters (resctrl's MBM), where the timing's traversal is the load.
+
+Timing takes each line that was read for traffic; a counter knows what really came from memory. MBM tells two figures
+for the readers of a worker: what came from memory of its own node, and all. So the worker's own node is as counted,
+and the rest is shared out among the other nodes in the ratios that were timed (of two nodes the other one gets it all).
+
+Counters are believed only where they can be right; otherwise the timed figures stand, and the result says why:
+
+* every L3 domain belongs to one node (with sub-NUMA clusters one counter would cover several);
+* no figure is zero, and no worker's sum is further than a factor of four from the timed one: prefetching and page walks
+  add traffic, caches and a counter that works for other code (a virtual machine's) take some away.
+
+Sources: Gureya 2021, section 4.3, step 3; Linux Documentation/filesystems/resctrl.rst, "MBM".
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from host_agent.calibration_timing import TimingProfiler
+from host_agent.controllers.memory_traffic import Traffic
+from host_agent.controllers.weights import Bandwidth
+from host_agent.rdt.errors import ResctrlError
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
+from host_agent.sensors.bandwidth import Meter
+from placement_traits.errors import NumaExtError
+from placement_traits.topology import HostTopology
+
+_MONITOR: Final = f"{GROUP_PREFIX}calibrate"
+_EVENTS: Final = {"mbm_total_bytes", "mbm_local_bytes"}
+_BELIEVED: Final = 4.0
+_WATCHED: Final = 0.8  # of the time of a measurement: all readers still run at its end
+
+
+class UnbelievableError(NumaExtError):
+    """What the counters say cannot be the traffic of the readers."""
+
+
+class CountedProfiler:
+    """A :class:`~host_agent.calibration.Profiler` by counters, by timing where they cannot be believed.
+
+    :param timing: makes the load
+    :param resctrl: the tree
+    :param topology: of the host
+    :param progress: told why timed figures stand
+    """
+
+    def __init__(
+        self,
+        timing: TimingProfiler,
+        resctrl: Resctrl,
+        topology: HostTopology,
+        *,
+        progress: Callable[[str], object] = lambda _line: None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timing, self._resctrl, self._progress = timing, resctrl, progress
+        self._sleep, self._clock = sleep, clock
+        self._node_of = {domain.id: domain.nodes[0] for domain in topology.l3_domains}
+        self._profiles = self._counted = 0
+
+    @property
+    def method(self) -> str:
+        """See :class:`~host_agent.calibration.Profiler`."""
+        if not self._counted:
+            return self._timing.method
+        return f"resctrl's counters ({self._counted} of {self._profiles} measurements)"
+
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+        """See :class:`~host_agent.calibration.Profiler`."""
+        self._profiles += 1
+        seen: dict[int, Traffic] = {}
+        problems: list[str] = []
+
+        def watch(readers: Sequence[int], seconds: float) -> None:
+            try:
+                seen.update(self._watch(readers, seconds))
+            except (ResctrlError, UnbelievableError) as error:
+                problems.append(str(error))
+
+        timed = self._timing.profile(workers, nodes, watch)
+        try:
+            found = timed if problems else by_counters(timed, seen)
+        except UnbelievableError as error:
+            problems.append(str(error))
+        if problems:
+            self._progress(f"by timing, for the counters do not tell: {problems[0]}")
+            return timed
+        self._counted += 1
+        return found
+
+    def _watch(self, readers: Sequence[int], seconds: float) -> dict[int, Traffic]:
+        """Return the readers' traffic by the node that they run on, while they run."""
+        with self._monitor(readers):
+            meter = Meter(0.0)
+            meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), self._clock())
+            self._sleep(_WATCHED * seconds)
+            now = self._clock()
+            meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), now)
+        rate = meter.rate(now)
+        if rate is None:
+            raise UnbelievableError("a counter could not be read, or ran backwards")
+        sums: dict[int, list[Traffic]] = defaultdict(list)
+        for domain, traffic in rate.domains.items():
+            sums[self._node_of[domain]].append(traffic)
+        return {
+            node: Traffic(sum(t.local_mbps for t in found), sum(t.total_mbps for t in found))
+            for node, found in sums.items()
+        }
+
+    @contextmanager
+    def _monitor(self, readers: Sequence[int]) -> Iterator[None]:
+        """A monitoring group of the root group with the readers in it; what a killed calibration left is made anew."""
+        with self._resctrl.lock():
+            if _MONITOR in self._resctrl.actual().root.monitors:
+                self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
+            self._resctrl.create_monitor(ROOT_GROUP, _MONITOR)
+        try:
+            self._resctrl.move_tasks(ROOT_GROUP, _MONITOR, lambda: readers)
+            yield
+        finally:
+            with self._resctrl.lock():
+                self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
+
+
+def by_counters(timed: Bandwidth, seen: Mapping[int, Traffic]) -> Bandwidth:
+    """Return the counted bandwidths: memory node -> worker -> MB/s.
+
+    :param timed: the same by timing
+    :param seen: worker -> what its readers moved
+    :raises UnbelievableError: the counters cannot be right
+    """
+    found: dict[int, dict[int, float]] = {node: {} for node in timed}
+    for worker in sorted({worker for row in timed.values() for worker in row}):
+        rates = {node: row[worker] for node, row in timed.items()}
+        traffic = seen.get(worker, Traffic(0.0, 0.0))
+        counted, expected = traffic.total_mbps, sum(rates.values())
+        if not expected / _BELIEVED <= counted <= expected * _BELIEVED:
+            raise UnbelievableError(
+                f"worker {worker} moved {counted:.0f} MB/s by the counters, {expected:.0f} by timing"
+            )
+        remote = expected - rates.get(worker, 0.0)
+        for node, rate in rates.items():
+            local = node == worker
+            share = 1.0 if local else rate / remote
+            mbps = traffic.local_mbps if local else traffic.total_mbps - traffic.local_mbps
+            found[node][worker] = mbps * share
+            if mbps <= 0.0:
+                where = "its own node" if local else "other nodes"
+                raise UnbelievableError(
+                    f"worker {worker} read nothing from {where} by the counters"
+                )
+    return found
+
+
+def refused(resctrl: Resctrl, topology: HostTopology) -> str:
+    """Return why this host's counters cannot tell the bandwidths, "" when they can."""
+    if not resctrl.available():
+        return "resctrl is not mounted"
+    monitoring = resctrl.capabilities().monitoring
+    if monitoring is None or not set(monitoring.features) >= _EVENTS:
+        return "the CPU does not count memory traffic (MBM)"
+    for domain in topology.l3_domains:
+        if len(domain.nodes) != 1:
+            nodes = ",".join(map(str, domain.nodes))
+            return (
+                f"L3 domain {domain.id} spans the nodes {nodes}: its counter cannot tell them apart"
+            )
+    return ""
