@@ -7,7 +7,7 @@ the job. A fleet has few shapes, so the same few situations come again and again
 sets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,14 +85,14 @@ class Devices:
 
     :param near: N, cells (bits) of the host that nova accepts with the candidate's devices
     :param number: N, the candidate's GPU set, :data:`NO_SET` without
-    :param providers: N, providers of its GPUs
-    :param taken: N, how many of these providers earlier servers of the request have used up
+    :param parts: N, what the candidate takes of its GPUs' providers
+    :param taken: N, how many of these have no longer that much after earlier servers of the request
     :param judged: the sets
     """
 
     near: Bits
     number: Integers
-    providers: Sequence[Sequence[str]]
+    parts: Sequence[Mapping[str, int]]
     taken: Integers
     judged: JudgedSets
 

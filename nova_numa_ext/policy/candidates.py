@@ -12,11 +12,12 @@ server of the request (``--min/--max``), when free CPUs and so the predicted nod
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.admission import ANIMALS, conflict, holds
-from nova_numa_ext.policy.gpu_sets import GpuSet
+from nova_numa_ext.policy.gpu_sets import GpuSet, lacking
 from nova_numa_ext.policy.interference import penalty
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
@@ -41,12 +42,14 @@ class Candidate:
     :param l3: amounts by L3 provider, in order of provider
     :param providers: all providers it takes something from, ascending
     :param fallback_cpus: it allocates VCPU for a guest that asks for dedicated CPUs
+    :param parts: how much it takes from each provider, over all resource classes; a device has one
     """
 
     index: int
     l3: tuple[tuple[str, L3Amount], ...]
     providers: tuple[str, ...]
     fallback_cpus: bool = False
+    parts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 class Rank(NamedTuple):
@@ -78,9 +81,9 @@ class Rank(NamedTuple):
 
     def loses_to(self, better: "Rank") -> Reason:
         """Return the first field on which this rank is worse than ``better``."""
-        for field, mine, theirs in zip(self._fields, self, better, strict=True):
+        for name, mine, theirs in zip(self._fields, self, better, strict=True):
             if mine != theirs:
-                return Reason(field, _plain(mine), _plain(theirs))
+                return Reason(name, _plain(mine), _plain(theirs))
         return Reason(Term.PROVIDERS, "same", "same")
 
 
@@ -112,7 +115,7 @@ def order(
     nodes: Callable[[Candidate], tuple[int, ...] | None],
     *,
     taken: frozenset[str] = frozenset(),
-    used_up: frozenset[str] = frozenset(),
+    left: Mapping[str, int] = MappingProxyType({}),
     gpus: Callable[[Candidate], GpuSet | None] = lambda _: None,
 ) -> Ordering:
     """Order the candidates of one host.
@@ -120,7 +123,7 @@ def order(
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
     :param nodes: NUMA nodes that nova-compute will pick with this candidate; None when that is not known
     :param taken: L3 providers from which earlier servers of this request have taken something
-    :param used_up: providers of devices of which they have taken the last free part
+    :param left: free parts of the devices from which they have taken some
     :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
@@ -136,7 +139,7 @@ def order(
         rank = Rank(
             int(candidate.fallback_cpus),
             sum([d.uuid in taken and not holds(d, amount) for d, amount in used])
-            + len(used_up.intersection(candidate.providers)),
+            + len(lacking(left, candidate.parts)),
             int(chosen is not None and not chosen.enough),
             _off_node(places, expected) + (chosen.away(expected) if chosen else 0),
             class_penalty(request, places),

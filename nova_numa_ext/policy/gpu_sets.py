@@ -189,20 +189,31 @@ def situation(
     return Situation(gpus.graph, gpus.nodes, free, weights, known)
 
 
-def used_up(host: HostView, picks: Iterable[Pick]) -> frozenset[str]:
-    """Return the devices whose last free part earlier servers of the same request have taken.
+def parts_left(host: HostView, picks: Iterable[Pick]) -> dict[str, int]:
+    """Return the free parts of each device from which earlier servers of the same request have taken some.
 
     Nova got the candidates of all these servers from Placement before the first one was claimed, so they still offer
-    such devices. Several servers may share a device (vGPUs).
+    such devices. Several servers may share a device (vGPUs), and one may take several parts of it.
 
-    :param picks: the earlier servers on the host; each is taken to hold one part of each of its devices
+    :param picks: the earlier servers on the host
     """
-    parts = Counter(uuid for pick in picks for uuid in pick.gpus)
-    if not parts:
-        return frozenset()
-    return frozenset(
-        device.uuid for device in host.devices if 0 < parts[device.uuid] >= device.amount.free
-    )
+    taken = Counter(uuid for pick in picks for uuid in pick.gpus)
+    if not taken:
+        return {}
+    return {
+        device.uuid: device.amount.free - taken[device.uuid]
+        for device in host.devices
+        if device.uuid in taken
+    }
+
+
+def lacking(left: Mapping[str, int], parts: Mapping[str, int]) -> frozenset[str]:
+    """Return the devices that have no longer what a candidate would take of them: the claim would fail.
+
+    :param left: what :func:`parts_left` says
+    :param parts: what the candidate takes, by provider
+    """
+    return frozenset([uuid for uuid, free in left.items() if parts.get(uuid, 0) > free])
 
 
 def published(gpus: GpuMap, host: HostView) -> tuple[frozenset[int], ...]:

@@ -7,7 +7,8 @@ candidates of all its servers from Placement before the first one was claimed. B
 exactly.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,7 +33,7 @@ class Pick:
     :param interference_class: its class
     :param l3: amounts by L3 provider
     :param nodes: NUMA nodes it was predicted on, None for a floating guest
-    :param gpus: providers of its GPUs
+    :param gpus: providers of its GPUs; one that several servers share comes once for each part that it gives
     :param gpu_comm: how much they communicate
     :param certain: nova was seen to take this host; otherwise it is our best guess
     """
@@ -46,6 +47,11 @@ class Pick:
     gpus: tuple[str, ...] = ()
     gpu_comm: int = 0
     certain: bool = False
+
+
+def each_part(parts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return providers ascending, each as often as it gives a part: see :attr:`Pick.gpus`."""
+    return tuple(sorted(Counter(parts).elements()))
 
 
 def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:

@@ -18,7 +18,7 @@ from nova_numa_ext.policy import batch, batch_score, score
 from nova_numa_ext.policy.batch import Batch, Offered, Question
 from nova_numa_ext.policy.cells import GuestCell
 from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays
-from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import SCORED, Offer, Scores
 from nova_numa_ext.policy.terms import Term
@@ -169,11 +169,12 @@ class Judged:
         verdict = self.verdict(at)
         offer, kept = verdict.offer or Offer(), verdict.ordering.kept
         gpus = kept[0].gpus if kept else None
+        parts = {uuid: kept[0].candidate.parts[uuid] for uuid in gpus.providers} if gpus else {}
         return replace(
             base,
             l3=offer.candidate.l3 if offer.candidate else (),
             nodes=offer.nodes,
-            gpus=gpus.providers if gpus else (),
+            gpus=each_part(parts),
         )
 
     def scores(self, positions: Sequence[int | None], weights: Floats) -> Scores:
@@ -282,5 +283,5 @@ def _with_arrays(base: Pick, arrays: Arrays, at: int) -> Pick:
     nodes = [
         int(bits).bit_length() - 1 for bits in arrays.hosts.cells["node"][at][decided.chosen[at]]
     ]
-    gpus = offered.devices.providers[best] if offered.devices is not None else ()
-    return replace(base, l3=tuple(l3), nodes=tuple(nodes) or None, gpus=tuple(sorted(gpus)))
+    gpus = each_part(offered.devices.parts[best]) if offered.devices is not None else ()
+    return replace(base, l3=tuple(l3), nodes=tuple(nodes) or None, gpus=gpus)

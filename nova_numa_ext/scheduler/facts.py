@@ -234,7 +234,8 @@ def candidate(
         (uuid, _l3_amount(allocations[uuid]["resources"])) for uuid in providers if uuid in domains
     )
     fallback = dedicated and not any("PCPU" in taken["resources"] for taken in allocations.values())
-    return Candidate(index, l3, providers, fallback)
+    parts = {uuid: sum(taken["resources"].values()) for uuid, taken in allocations.items()}
+    return Candidate(index, l3, providers, fallback, parts)
 
 
 @functools.lru_cache(maxsize=1024)

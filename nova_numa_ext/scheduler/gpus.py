@@ -19,9 +19,10 @@ from nova_numa_ext.policy.gpu_sets import (
     GpuWish,
     Situation,
     gpu_map,
+    lacking,
+    parts_left,
     published,
     situation,
-    used_up,
 )
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import facts
@@ -34,6 +35,7 @@ LOG = logging.getLogger(__name__)
 _NO_DEVICES: Final = frozenset(
     {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT", *names.RESOURCE_CLASSES}
 )
+_NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 
 
@@ -64,19 +66,22 @@ class GpuPlanner:
         candidates: Sequence[Candidate],
         *,
         recent: Sequence[Pick],
-        used: frozenset[str],
+        left: Mapping[str, int],
     ) -> GpuOffer:
         """Judge the GPUs of one host.
 
         :param view: the host; it has GPUs
         :param free_devices: Placement's providers of its free devices, as nova-compute reports them
         :param recent: this scheduler's recent picks on it
-        :param used: devices that earlier servers of the request have used up; candidates may still name them
+        :param left: free parts of the devices from which earlier servers of the request have taken some; candidates
+            may still ask for more
         """
         known = self._known(view)
         gpus = known.gpus
         offered = gpus.mask(
-            uuid for candidate in candidates for uuid in candidate.providers if uuid not in used
+            uuid
+            for candidate in candidates
+            for uuid in candidate.parts.keys() - lacking(left, candidate.parts)
         )
         return GpuOffer(
             wanted,
@@ -105,36 +110,41 @@ class GpuPlanner:
         """
         judged = JudgedSets(wanted, self._rules)
         numbers: list[int] = []
-        providers: list[Sequence[str]] = []
+        parts: list[Mapping[str, int]] = []
         taken: list[int] = []
         for state, view in zip(host_states, views, strict=True):
             candidates = state.allocation_candidates
             if view is None or not view.gpus:
                 numbers += [NO_SET] * len(candidates)
-                providers += [()] * len(candidates)
+                parts += [{}] * len(candidates)
                 taken += [0] * len(candidates)
                 continue
             known = self._known(view)
             number_of = known.gpus.number_of
-            used = used_up(view, earlier.get(state.uuid, ()))
+            left = parts_left(view, earlier.get(state.uuid, ()))
             masks, offered = [], 0
             for raw in candidates:
-                mine = [uuid for uuid in raw["allocations"] if uuid in number_of]
+                mine = {
+                    uuid: sum(given["resources"].values())
+                    for uuid, given in raw["allocations"].items()
+                    if uuid in number_of
+                }
+                short = lacking(left, mine) if left else _NOTHING
                 mask = 0
                 for uuid in mine:
                     mask |= 1 << number_of[uuid]
-                    if uuid not in used:
+                    if uuid not in short:
                         offered |= 1 << number_of[uuid]
-                providers.append(mine)
+                parts.append(mine)
                 masks.append(mask)
-                taken.append(len(used.intersection(mine)))
+                taken.append(len(short))
             free = known.free(known_hosts.of(state))
             there = known.situation(offered, free, recent.get(state.uuid, ()))
             numbers += judged.numbers(there, masks)
         return Devices(
             np.array(near, np.uint64),
             np.array(numbers, np.int64),
-            providers,
+            parts,
             np.array(taken, np.int64),
             judged,
         )

@@ -10,7 +10,7 @@ from nova_numa_ext.policy.batch import Question, decidable
 from nova_numa_ext.policy.batch_devices import Devices
 from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.gpu_sets import GpuOffer, used_up
+from nova_numa_ext.policy.gpu_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
@@ -148,15 +148,15 @@ class Judge:
             facts.candidate(index, raw, domains, self._request.dedicated)
             for index, raw in enumerate(host_state.allocation_candidates)
         ]
-        used = used_up(view, self._mine.get(view.root_uuid, ())) if view else frozenset()
-        devices = self._devices(view, known, offered, used)
+        left = parts_left(view, self._mine.get(view.root_uuid, ())) if view else {}
+        devices = self._devices(view, known, offered, left)
         ordering = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
             nodes.of,
             taken=self.taken,
-            used_up=used,
+            left=left,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
         )
         first = ordering.kept[0] if ordering.kept else None
@@ -180,17 +180,17 @@ class Judge:
         view: HostView | None,
         known: facts.HostFacts,
         offered: Sequence[Candidate],
-        used: frozenset[str],
+        left: Mapping[str, int],
     ) -> GpuOffer | None:
         """GPUs that the host's candidates offer; None when the request asks for no device, or the host has none.
 
-        :param used: devices that earlier servers of the request have used up
+        :param left: free parts of the devices from which earlier servers of the request have taken some
         """
         if self._gpus is None or view is None or not view.gpus:
             return None
         recent = self._around.recent.get(view.root_uuid, ())
         return self._around.planner.offer(
-            self._gpus, view, known.free_devices, offered, recent=recent, used=used
+            self._gpus, view, known.free_devices, offered, recent=recent, left=left
         )
 
     def _poor_gpus(self, devices: GpuOffer | None, best: Ranked | None) -> tuple[Reason, ...]:

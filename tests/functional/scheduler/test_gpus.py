@@ -293,9 +293,9 @@ def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
     assert [places[uuid] for uuid in taken if uuid in places] == ["pci_0000_61_00_0"]
 
 
-def vgpus_of_one_request(cloud, count, **specs):
-    """Boot servers with a vGPU each; returns the position of each one's GPU."""
-    cloud.boot({**TOPO, "resources:VGPU": "1", **specs}, count=count)
+def vgpus_of_one_request(cloud, count, each=1, **specs):
+    """Boot servers with so many vGPUs of one GPU each; returns the position of each one's GPU."""
+    cloud.boot({**TOPO, "resources:VGPU": str(each), **specs}, count=count)
     names_of = {
         f"pci_{address.replace(':', '_').replace('.', '_')}": address for address in ADDRESSES
     }
@@ -328,6 +328,28 @@ def test_vgpus_of_one_request_are_on_different_gpus_when_each_serves_one(cloud, 
 def test_vgpus_of_one_request_share_a_gpu_until_it_is_full(cloud):
     add_vgpus(cloud, (0, 2), each=2)
     assert vgpus_of_one_request(cloud, 4) == [0, 0, 2, 2]
+
+
+def test_servers_of_one_request_take_several_vgpus_each_as_long_as_a_gpu_has_them(cloud):
+    """Of three parts the second server's two are no longer there, though Placement still offers the GPU for both."""
+    add_vgpus(cloud, (0, 2), each=3)
+    assert vgpus_of_one_request(cloud, 2, each=2) == [0, 2]
+
+
+def test_two_groups_of_one_server_may_take_their_vgpus_of_one_gpu(cloud):
+    """Of six parts all three servers get two; one of them finds a single part on each GPU, or leaves that to others."""
+    add_vgpus(cloud, (0, 2), each=3)
+    groups = {"group_policy": "none", "resources1:VGPU": "1", "resources2:VGPU": "1"}
+    cloud.boot({**TOPO, **groups}, count=3)
+    held = [
+        [
+            taken["resources"]["VGPU"]
+            for taken in cloud.placement.get(f"/allocations/{server}")["allocations"].values()
+            if "VGPU" in taken["resources"]
+        ]
+        for server in cloud.last_servers
+    ]
+    assert [sum(parts) for parts in held] == [2, 2, 2]
 
 
 def test_a_used_up_gpu_counts_as_a_neighbour_within_a_request(cloud):

@@ -42,8 +42,9 @@ def test_what_an_earlier_server_of_the_request_took_comes_last():
 
 
 def test_a_device_that_an_earlier_server_of_the_request_used_up_comes_last():
-    free, full = on(0, 0), replace(on(1, 0), providers=("gpu-0", "l3-0"))
-    assert first(lc(), host(domain(0)), [full, free], used_up=frozenset({"gpu-0"})) == 0
+    free, full = on(0, 0), replace(on(1, 0), providers=("gpu-0", "l3-0"), parts={"gpu-0": 2})
+    assert first(lc(), host(domain(0)), [full, free], left={"gpu-0": 1}) == 0
+    assert first(lc(), host(domain(0)), [full, free], left={"gpu-0": 2, "gpu-1": 0}) == 1
 
 
 def test_an_old_view_alone_does_not_overrule_placement():

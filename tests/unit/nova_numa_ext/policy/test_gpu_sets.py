@@ -16,8 +16,9 @@ from nova_numa_ext.policy.gpu_sets import (
     GpuRules,
     GpuWish,
     gpu_map,
+    lacking,
     occupied,
-    used_up,
+    parts_left,
 )
 from nova_numa_ext.policy.gpu_utility import Neighbour
 from nova_numa_ext.policy.picks import Pick
@@ -104,16 +105,20 @@ def test_what_is_published_where_every_gpu_is_free_is_old() -> None:
     assert neighbours(minsky(n0=4), 0b1111) == set()
 
 
-def test_a_device_is_used_up_when_a_request_has_taken_all_its_free_parts() -> None:
-    """Of gpu-0 all, of gpu-1, which serves two, one half; the rest nobody of the request has asked for."""
+def test_a_device_lacks_what_earlier_servers_of_a_request_have_taken_of_it() -> None:
+    """gpu-1 serves three: after one part and two more nothing is left. Nobody of the request has asked for the rest."""
     view = minsky()
     shared = tuple(
-        replace(d, amount=Amount(2, 0)) if d.uuid == "gpu-1" else d for d in view.devices
+        replace(d, amount=Amount(3, 0)) if d.uuid == "gpu-1" else d for d in view.devices
     )
     full = replace(view, devices=(*shared, DeviceView("gpu-9", "0000:99:00.0", Amount(1, 1))))
-    assert used_up(full, []) == frozenset()
-    assert used_up(full, [pick(0, 0, 1)]) == {"gpu-0"}
-    assert used_up(full, [pick(0, 0, 1), pick(4, 1)]) == {"gpu-0", "gpu-1"}
+    assert parts_left(full, []) == {}
+    one, two = pick(0, 0, 1), pick(4, 1, 1)
+    assert parts_left(full, [one]) == {"gpu-0": 0, "gpu-1": 2}
+    assert parts_left(full, [one, two]) == {"gpu-0": 0, "gpu-1": 0}
+    left = parts_left(full, [one])
+    assert lacking(left, {"gpu-1": 2, "gpu-9": 1}) == frozenset()
+    assert lacking(left, {"gpu-0": 1, "gpu-1": 3}) == {"gpu-0", "gpu-1"}
 
 
 def offer(
