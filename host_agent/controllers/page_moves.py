@@ -8,7 +8,7 @@ one page of a huge one moves all of it).
 * Every page that moves comes from a node that holds too much and goes to one that holds too little, so no page moves
   twice and the bytes moved are the minimum, up to the rounding of one unit per node.
 * Both directions work: towards the workers and away from them. ``mbind`` with an interleave policy can only narrow,
-  because pages on an allowed node stay (Gureya 2021, algorithm 3; see :mod:`host_agent.controllers.interleave`).
+  because pages on an allowed node stay (Gureya 2021, algorithm 3).
 * BWAP assumes that every page is equally hot. Real guests have hot stretches, so what moves is taken evenly over the
   address range, in stretches of ``granule_bytes``, and dealt to the targets in turn: each stretch of addresses ends up
   with about the same shares.
@@ -99,13 +99,6 @@ def resident_bytes(runs: Iterable[Run]) -> dict[int, int]:
     for run in runs:
         held[run.node] += run.bytes
     return dict(held)
-
-
-def resident_shares(runs: Iterable[Run]) -> dict[int, float]:
-    """Return node -> fraction of the resident bytes; empty when nothing is resident."""
-    held = resident_bytes(runs)
-    total = sum(held.values())
-    return {node: count / total for node, count in held.items()} if total else {}
 
 
 def share_error(actual: Shares, wanted: Shares) -> float:

@@ -10,7 +10,6 @@ Source: Gureya, *Resource Allocation for Data-Intensive Services in the Cloud*, 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import combinations
 from typing import TypeAlias
 
 from placement_traits.errors import InvalidValueError
@@ -73,26 +72,3 @@ def uniform(nodes: Iterable[int]) -> dict[int, float]:
     """Return equal shares for ``nodes``."""
     members = tuple(nodes)
     return {node: 1.0 / len(members) for node in members}
-
-
-def best_workers(bandwidth: Bandwidth, count: int) -> frozenset[int]:
-    """Return the ``count`` nodes with the highest aggregate bandwidth between each other (AsymSched's rule of thumb).
-
-    Ties go to the lowest node numbers. Exhaustive up to 12 nodes, above that the best of one greedy growth per node.
-    """
-    nodes = sorted(bandwidth)
-
-    def aggregate(members: Iterable[int]) -> float:
-        members = tuple(members)
-        return sum(bandwidth[a][b] for a in members for b in members if a != b)
-
-    if len(nodes) <= 12:
-        return frozenset(max(combinations(nodes, count), key=aggregate))
-    grown = []
-    for first in nodes:
-        members: tuple[int, ...] = (first,)
-        while len(members) < count:
-            rest = [node for node in nodes if node not in members]
-            members = max(((*members, node) for node in rest), key=aggregate)
-        grown.append(members)
-    return frozenset(max(grown, key=aggregate))

@@ -3,13 +3,15 @@
 
 import math
 import random
+from collections.abc import Collection
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_agent.calibration_file import distances
 from host_agent.controllers.weights import (
-    best_workers,
     canonical_weights,
     dwp_step,
     dwp_weights,
@@ -20,6 +22,7 @@ from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import CANONICAL_B as B_WEIGHTS
 from host_agent.hostmodel.published import shares
 from placement_traits.errors import InvalidValueError
+from placement_traits.presets import load
 
 A_TO_NODE_0 = (1, 0.596, 0.438, 0.390, 0.305, 0.202, 0.298, 0.195)
 
@@ -87,10 +90,17 @@ def test_f_004_06_asymmetric_sets_are_all_measured() -> None:
     assert pairs == [[0, 1], [1, 2]]  # 2+3 mirrors 0+1, the middle pair does not
 
 
-def test_f_004_06_workers_are_the_nodes_with_most_bandwidth_between_them() -> None:
-    bandwidth = {a: dict.fromkeys(range(4), 1.0) for a in range(4)}
-    bandwidth[1][3] = bandwidth[3][1] = 5.0
-    assert best_workers(bandwidth, 2) == {1, 3}
+@pytest.mark.parametrize("preset", ["opteron-6272-8-nodes", "xeon-e5-2660v4-cod"])
+def test_f_004_06_workers_are_the_nodes_with_most_bandwidth_between_them(preset: str) -> None:
+    """Before anything is measured the distances stand for it: what is nearer has more."""
+    far = distances(load(preset).topology)
+
+    def between(workers: Collection[int]) -> int:
+        return sum(255 - far[a][b] for a in workers for b in workers if a != b)
+
+    for profile in profile_sets(far):
+        most = max(between(found) for found in combinations(far, len(profile.workers)))
+        assert {between(member) for member in profile.members} == {most}
 
 
 def test_f_004_07_dwp_keeps_the_ratios_inside_each_cluster() -> None:

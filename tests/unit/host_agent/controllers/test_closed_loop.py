@@ -8,12 +8,13 @@ import pytest
 
 from benchmarks.bench_mapping import one_draw
 from host_agent.controllers import bwap
-from host_agent.controllers.page_moves import Run, plan_moves, resident_shares, share_error
+from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import canonical_weights, dwp_weights, uniform
 from host_agent.hostmodel.model import Guest, HostModel, Signals
 from host_agent.hostmodel.parameters import frozen
 from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS
 from placement_traits.presets import load
+from tests.support.runs import resident_shares
 
 OPTERON = load("opteron-6272-8-nodes").topology
 MB2 = 2 * 1024 * 1024

@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.controllers.interleave import fault_in, interleave_layers, rebind
+from benchmarks.interleave import fault_in, interleave_layers, rebind
 from host_agent.controllers.page_moves import (
     MovePlan,
     Run,
     apportion,
     plan_moves,
     resident_bytes,
-    resident_shares,
     share_error,
 )
 from host_agent.controllers.weights import dwp_step, dwp_weights
 from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import CANONICAL_B as B_WEIGHTS
 from host_agent.hostmodel.published import shares
+from tests.support.runs import resident_shares
 
 KB4, MB2 = 4096, 2 * 1024 * 1024
 

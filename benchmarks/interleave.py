@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A weighted interleave made of a few uniform ones (BWAP's algorithm 3), for memory that has no pages yet.
+"""The source's way to move pages (BWAP's algorithm 3), as a yardstick for the agent's plans.
 
 ``mbind`` knows only uniform interleaving. Over ranges with shrinking node sets it gives any weights: each range is one
-layer of the staircase of weights. Resident pages on an allowed node do not move, so the agent moves pages of running
-guests by :mod:`host_agent.controllers.page_moves`; this is what a launcher would call before first touch, and the
-yardstick for what the source's method moves and misses.
+layer of the staircase of weights. Resident pages on an allowed node do not move, which is why the agent moves pages of
+running guests by :mod:`host_agent.controllers.page_moves` instead.
 
 Source: Gureya 2021, algorithm 3 (L1197-1223).
 """
