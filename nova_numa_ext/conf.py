@@ -175,6 +175,17 @@ A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4
 error, and the built-in profiles and equal weights are used.
 """,
     ),
+    cfg.StrOpt(
+        "gpu_distances",
+        default="",
+        help="""
+YAML or JSON file with measured distances between GPUs, read when nova-scheduler takes its first decision.
+
+An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other hosts: the distance
+of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from NVLinks. A file that cannot be used is
+logged as an error, and default weights, profiles and distances are used.
+""",
+    ),
 )
 
 _weigher = (

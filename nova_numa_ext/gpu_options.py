@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's choices about GPUs, read from ``[numa_ext]``: weights of the utility, and the file of profiles."""
+"""The operator's choices about GPUs, read from ``[numa_ext]``: weights of the utility, profiles, measured distances."""
 
 from pathlib import Path
 from types import MappingProxyType
@@ -7,17 +7,18 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP
+from nova_numa_ext.gpu_files import read_distances, read_profiles
+from nova_numa_ext.policy.gpu_distances import Measured
 from nova_numa_ext.policy.gpu_job import COMM_PROFILES, ProfileStore
 from nova_numa_ext.policy.gpu_sets import GpuRules
 from nova_numa_ext.policy.gpu_utility import UtilityOptions
-from nova_numa_ext.profile_file import read_profiles
 from placement_traits.errors import InvalidValueError
 
 
 def rules(conf: cfg.ConfigOpts) -> GpuRules:
     """Read the operator's choices from ``[numa_ext]``.
 
-    :raises InvalidValueError: no weight is above 0, or the profiles cannot be read
+    :raises InvalidValueError: no weight is above 0, or a file cannot be used
     """
     options = conf[GROUP]
     weights = (
@@ -34,7 +35,12 @@ def rules(conf: cfg.ConfigOpts) -> GpuRules:
     return GpuRules(
         UtilityOptions(communication, interference, fragmentation),
         _store(options.gpu_profiles) if options.gpu_profiles else COMM_PROFILES,
+        _measured(options.gpu_distances) if options.gpu_distances else {},
     )
+
+
+def _measured(path: str) -> Measured:
+    return read_distances(Path(path), f"[{GROUP}]gpu_distances")
 
 
 def _store(path: str) -> ProfileStore:

@@ -14,7 +14,8 @@ not forward peer traffic, which is why on a DGX-1 two GPUs without a common NVLi
                0---1      2---3
                  1          1
 
-Where copies between GPUs have been measured, the measured matrix replaces the qualitative one.
+Where copies between GPUs have been measured, the measured matrix replaces the qualitative one
+(:mod:`nova_numa_ext.policy.gpu_distances`).
 
 A set of GPUs is written as a bit mask in inner loops (bit i = GPU i) and as a tuple of positions elsewhere.
 """
@@ -75,21 +76,14 @@ class GpuGraph:
 
     def __post_init__(self) -> None:
         size = len(self.gpus)
-        if (
-            len(self.sockets) != size
-            or len(self.uplinks) != size
-            or [len(row) for row in self.distances] != [size] * size
-        ):
-            raise InvalidValueError("distances", self.distances, f"{size} rows and columns")
-        pairs = [
-            (self.distances[a][b], self.distances[b][a]) for a in range(size) for b in range(a)
-        ]
-        if any(one != other or not 0 < one < math.inf for one, other in pairs):
+        if len(self.sockets) != size or len(self.uplinks) != size:
             raise InvalidValueError(
-                "distances", self.distances, "a symmetric matrix with values > 0 off the diagonal"
+                "sockets, uplinks", (self.sockets, self.uplinks), f"{size} each"
             )
-        object.__setattr__(self, "nearest", min((one for one, _ in pairs), default=1.0))
-        object.__setattr__(self, "farthest", max((one for one, _ in pairs), default=1.0))
+        check_distances(self.distances, size, "distances")
+        pairs = [self.distances[a][b] for a in range(size) for b in range(a)]
+        object.__setattr__(self, "nearest", min(pairs, default=1.0))
+        object.__setattr__(self, "farthest", max(pairs, default=1.0))
         count = max(self.sockets, default=-1) + 1
         masks = tuple(
             mask_of(gpu for gpu, socket in enumerate(self.sockets) if socket == number)
@@ -102,16 +96,25 @@ class GpuGraph:
         """Mask of all GPUs."""
         return (1 << len(self.gpus)) - 1
 
-    def numbers(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the GPUs with the given names, in that order; raises InvalidValueError for a name that is not here."""
-        try:
-            return tuple(self.gpus.index(name) for name in names)
-        except ValueError:
-            raise InvalidValueError("GPU", list(names), f"of {list(self.gpus)}") from None
-
     def touched(self, mask: int) -> int:
         """Mask of the sockets that have a GPU in ``mask``."""
         return mask_of(s for s, gpus in enumerate(self.socket_masks) if gpus & mask)
+
+
+def check_distances(distances: Distances, size: int, where: str) -> None:
+    """Make sure that a matrix is one of distances.
+
+    :param size: number of GPUs
+    :raises InvalidValueError: when its size is another, or it is not symmetric and positive
+    """
+    square = [len(row) for row in distances] == [size] * size
+    if not square or any(
+        distances[a][b] != distances[b][a] or not 0 < distances[a][b] < math.inf
+        for a in range(size)
+        for b in range(a)
+    ):
+        allowed = f"a symmetric matrix of {size} rows, with numbers > 0 off the diagonal"
+        raise InvalidValueError(where, [list(row) for row in distances], allowed)
 
 
 def mask_of(numbers: Iterable[int]) -> int:
@@ -229,10 +232,13 @@ def from_topology(
     return GpuGraph(graph.gpus, graph.sockets, measured, graph.uplinks)
 
 
-def shared(topology: HostTopology) -> GpuGraph:
-    """Return one graph object for all hosts whose GPUs look alike, so that they share remembered decisions."""
+def shared(topology: HostTopology, measured: Distances | None = None) -> GpuGraph:
+    """Return one graph object for all hosts whose GPUs look alike, so that they share remembered decisions.
+
+    :param measured: see :func:`from_topology`
+    """
     nodes = tuple(NumaNode(node.id, node.socket) for node in topology.nodes)
-    return _by_shape(topology.sockets, nodes, topology.gpus, topology.gpu_links)
+    return _by_shape(topology.sockets, nodes, topology.gpus, topology.gpu_links, measured)
 
 
 @lru_cache(maxsize=4096)
@@ -241,8 +247,10 @@ def _by_shape(
     nodes: tuple[NumaNode, ...],
     gpus: tuple[Gpu, ...],
     links: tuple[GpuEdge, ...],
+    measured: Distances | None,
 ) -> GpuGraph:
-    return from_topology(HostTopology(sockets, nodes, gpus=gpus, gpu_links=links))
+    topology = HostTopology(sockets, nodes, gpus=gpus, gpu_links=links)
+    return from_topology(topology, measured=measured)
 
 
 def join(graphs: Mapping[str, GpuGraph], weight: float = LEVEL_WEIGHTS.upper) -> GpuGraph:

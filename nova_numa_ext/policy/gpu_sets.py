@@ -9,10 +9,12 @@ GPUs of which nothing is known belong to a neighbour that neither suffers nor di
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from nova_numa_ext.policy.gpu_distances import Measured
 from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members, shared
 from nova_numa_ext.policy.gpu_job import (
     COMM_PROFILES,
@@ -41,10 +43,13 @@ class GpuRules:
 
     :param options: weights of the utility
     :param store: profiles; a flavor's own profile bears its name, the others are named by communication weight
+    :param measured: distances of GPUs by their addresses; the hosts' graphs carry them, so rules that differ in them
+        alone give one answer for one graph
     """
 
     options: UtilityOptions = THIRDS
     store: ProfileStore = COMM_PROFILES
+    measured: Measured = field(default_factory=dict, compare=False)
 
 
 DEFAULT_RULES: Final = GpuRules()
@@ -105,9 +110,13 @@ class GpuMap:
         return mask_of({self.number_of[uuid] for uuid in providers if uuid in self.number_of})
 
 
-def gpu_map(host: HostView) -> GpuMap:
-    """Find the GPUs of a host; hosts whose GPUs look alike share one graph."""
-    graph = shared(_topology(host))
+def gpu_map(host: HostView, measured: Measured = MappingProxyType({})) -> GpuMap:
+    """Find the GPUs of a host; hosts whose GPUs look alike share one graph.
+
+    :param measured: distances that replace those of the levels, by the addresses of all GPUs of a host
+    """
+    addresses = tuple(gpu.address for gpu in host.gpus)
+    graph = shared(_topology(host), measured.get(addresses))
     position = {address: number for number, address in enumerate(graph.gpus)}
     return GpuMap(
         graph,
@@ -352,7 +361,7 @@ def best_of_host(
 
     :param amount: GPUs, or parts of shared ones, that the server asks for
     """
-    gpus = gpu_map(view)
+    gpus = gpu_map(view, rules.measured)
     free = [d for d in view.devices if d.uuid in gpus.number_of and d.amount.free > 0]
     parts = sum(device.amount.free for device in free)
     if parts < amount:

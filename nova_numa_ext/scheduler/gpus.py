@@ -159,7 +159,8 @@ class GpuPlanner:
             return known
         if len(self._maps) >= _MOST_HOSTS_REMEMBERED:
             self._maps.clear()
-        gpus = known.gpus if known is not None and known.view_gpus is view.gpus else gpu_map(view)
+        same = known is not None and known.view_gpus is view.gpus
+        gpus = known.gpus if known and same else gpu_map(view, self._rules.measured)
         self._maps[view.root_uuid] = found = _Known(view, gpus)
         return found
 
@@ -204,5 +205,5 @@ def planner(conf: cfg.ConfigOpts) -> GpuPlanner:
     try:
         return GpuPlanner(rules(conf))
     except InvalidValueError as error:
-        LOG.error("GPUs are chosen with default weights and profiles: %s", error)
+        LOG.error("GPUs are chosen with default weights, profiles and distances: %s", error)
         return GpuPlanner()

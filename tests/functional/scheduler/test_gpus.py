@@ -422,10 +422,23 @@ def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(nova_configur
     assert store.slowdown("comm-4", "comm-4") == pytest.approx(1.3)
 
 
+def test_f_000_04_measured_distances_come_from_a_file_and_decide(
+    minskys, nova_configuration, tmp_path
+):
+    """F-000-04: by levels and links GPUs 0 and 1 are the pair; measured, it is 1 and 3."""
+    path = tmp_path / "distances.yaml"
+    rows = "[[0, 9, 9, 9], [9, 0, 9, 1], [9, 9, 0, 9], [9, 1, 9, 0]]"
+    path.write_text(f"minsky:\n  gpus: {list(ADDRESSES)}\n  distances: {rows}\n")
+    nova_configuration.set("gpu_distances", str(path), "numa_ext")
+    engine.use(engine.Engine(CONF, minskys.cloud.view, None))
+    assert minskys.job(2, comm=4, policy="pack") == ("h1", (1, 3))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"gpu_profiles": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
+        ({"gpu_distances": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
         (
             {f"gpu_{n}_weight": 0.0 for n in ("communication", "interference", "fragmentation")},
             "one of them > 0",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nova_numa_ext.policy.gpu_distances import parse_distances
 from nova_numa_ext.policy.gpu_graph import (
     GpuGraph,
     LevelWeights,
@@ -59,6 +60,37 @@ def test_f_000_04_a_measured_matrix_overrides_the_levels() -> None:
 def test_f_000_04_a_measured_matrix_that_cannot_be_one_is_refused(measured) -> None:
     with pytest.raises(InvalidValueError, match="distances"):
         GpuGraph(("a", "b"), (0, 0), measured, (1.0, 1.0))
+
+
+def test_f_000_04_a_file_tells_the_distances_of_each_kind_of_host() -> None:
+    """F-000-04: they override the levels on hosts with these GPUs."""
+    addresses = [gpu.address for gpu in minsky().gpus]
+    rows = [[0, 5, 1, 9], [5, 0, 9, 9], [1, 9, 0, 9], [9, 9, 9, 0]]
+    measured = parse_distances({"odd": {"gpus": addresses, "distances": rows}}, "file")
+    found = measured[tuple(addresses)]
+    assert shared(minsky(), found).distances[0] == (0, 5, 1, 9)
+    assert shared(minsky(), found) is shared(minsky(), found)
+    assert shared(minsky()).distances[0] == (0, 1, 42, 42)
+
+
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        (None, "file: None"),
+        ({"a": [1]}, r"file\.a: \[1\]"),
+        ({"a": {"gpus": ["1"]}}, r"file\.a: .* a mapping of gpus and distances"),
+        ({"a": {"gpus": ["2", "1"], "distances": []}}, r"file\.a\.gpus: .*ascending"),
+        ({"a": {"gpus": ["1", "1"], "distances": []}}, r"file\.a\.gpus"),
+        ({"a": {"gpus": ["1"], "distances": "0"}}, r"file\.a\.distances: '0'"),
+        ({"a": {"gpus": ["1"], "distances": [["x"]]}}, r"file\.a\.distances"),
+        ({"a": {"gpus": ["1", "2"], "distances": [[0, 1]]}}, "a symmetric matrix of 2 rows"),
+        ({"a": {"gpus": ["1", "2"], "distances": [[0, 1], [2, 0]]}}, "a symmetric matrix"),
+    ],
+)
+def test_f_000_04_a_wrong_file_of_distances_is_refused_by_key(document, where) -> None:
+    """F-000-04: in one sentence that names what is wrong."""
+    with pytest.raises(InvalidValueError, match=where):
+        parse_distances(document, "file")
 
 
 def test_nodes_of_one_socket_are_a_level_between_socket_and_gpu() -> None:
@@ -121,12 +153,6 @@ def test_hosts_of_one_shape_share_a_graph_whatever_their_memory() -> None:
     other = replace(one, nodes=tuple(replace(node, memory_mb=4096) for node in one.nodes))
     assert shared(one) is shared(other)
     assert shared(one) is not shared(dgx1())
-
-
-def test_gpus_are_found_by_address() -> None:
-    assert graph("minsky").numbers(["0001:01:00.0", "0000:01:00.0"]) == (2, 0)
-    with pytest.raises(InvalidValueError, match="0002:01"):
-        graph("minsky").numbers(["0002:01:00.0"])
 
 
 @pytest.mark.parametrize("link", [link for link in GpuLink if link.startswith("NV")])

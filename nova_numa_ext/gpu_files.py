@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of measured profiles that ``[numa_ext]gpu_profiles`` and the simulator's ``--profiles`` name."""
+"""Files of GPU measurements that options name: run times of jobs, and distances of GPUs."""
 
 from pathlib import Path
 
 import yaml
 
+from nova_numa_ext.policy.gpu_distances import Measured, parse_distances
 from nova_numa_ext.policy.gpu_job import ProfileStore, parse_profiles
 from placement_traits.errors import InvalidValueError
 
@@ -15,11 +16,20 @@ def read_profiles(path: Path, where: str) -> ProfileStore:
     :param where: the option that names the file, for messages
     :raises InvalidValueError: in one sentence, when it cannot be read or says what is not allowed
     """
+    return parse_profiles(_decoded(path, where), f"{where} {path}")
+
+
+def read_distances(path: Path, where: str) -> Measured:
+    """Read distances from a YAML or JSON file; arguments and errors as with :func:`read_profiles`."""
+    return parse_distances(_decoded(path, where), f"{where} {path}")
+
+
+def _decoded(path: Path, where: str) -> object:
     try:
-        document = yaml.safe_load(path.read_text())
+        document: object = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())
         raise InvalidValueError(
             where, str(path), f"a readable YAML or JSON file ({why})"
         ) from error
-    return parse_profiles(document, f"{where} {path}")
+    return document
