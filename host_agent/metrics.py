@@ -84,6 +84,12 @@ METRICS: Final[dict[str, Metric]] = {
             "Data-to-worker proximity factor that the memory search wants: 0 canonical weights, 1 all near.",
             _SERVER,
         ),
+        Metric(
+            "numa_ext_mapping_benefit",
+            "gauge",
+            "Expected benefit, 1 to 10, of giving a server of a class a domain of its own, as learnt so far.",
+            ("domain", "class"),
+        ),
         Metric("numa_ext_node_free_mb", "gauge", "Free memory of a NUMA node, MiB.", ("node",)),
         Metric(
             "numa_ext_server_memory_mb",

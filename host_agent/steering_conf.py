@@ -8,6 +8,7 @@ from oslo_config import cfg
 
 from host_agent.controllers import bwap, mapping
 from host_agent.controllers.mapping import Metric
+from host_agent.controllers.reshuffle import Limits
 
 COUNTERS: Final = cfg.OptGroup("counters", title="Performance counters of servers")
 MAPPING: Final = cfg.OptGroup("mapping", title="A core for each vCPU, repaired at run time")
@@ -146,6 +147,25 @@ OPTIONS: Final[dict[cfg.OptGroup, list[cfg.Opt]]] = {
             max=1.0,
             help="Part of a node's memory per core that a server with much memory leaves for each free core beside it.",
         ),
+        cfg.IntOpt(
+            "reshuffle_moves",
+            default=_MAPPING.limits.moves,
+            min=0,
+            help="Most servers that make room for one that finds no good place; 0 never moves one for another.",
+        ),
+        cfg.IntOpt(
+            "reshuffle_operations",
+            default=_MAPPING.limits.operations,
+            min=1,
+            help="Places that are compared before such a search ends without an answer: its limit of time, counted so "
+            "that the same host always gives the same answer. 1000 take some tenths of a second on a host of 36 nodes.",
+        ),
+        cfg.IntOpt(
+            "vcpu_cost_mb",
+            default=_MAPPING.limits.vcpu_cost_mb,
+            min=0,
+            help="Memory, MiB, whose move costs as much as that of one vCPU, where servers to be moved are compared.",
+        ),
     ],
     BWAP: [
         cfg.IntOpt(
@@ -222,6 +242,13 @@ OPTIONS: Final[dict[cfg.OptGroup, list[cfg.Opt]]] = {
             min=1,
             help="Missing readings in a row after which a search is given up.",
         ),
+        cfg.FloatOpt(
+            "stuck_s",
+            default=_BWAP.stuck_s,
+            min=1.0,
+            help="Seconds after which a search is given up whose pages have come no nearer, by half a percent of the "
+            "server's memory. Longer for very large servers, and where [memory]rate_mbps is low.",
+        ),
     ],
 }
 
@@ -264,6 +291,7 @@ def mapper(conf: Any) -> mapping.Settings:
         least_benefit=conf.least_benefit,
         benefit_keep=conf.benefit_keep,
         reserve_share=conf.reserve_share,
+        limits=Limits(conf.reshuffle_moves, conf.reshuffle_operations, conf.vcpu_cost_mb),
     )
 
 
@@ -286,4 +314,5 @@ def search(conf: Any) -> bwap.Settings:
         stable_variation=conf.stable_variation,
         phase_change=conf.phase_change,
         blind_samples=conf.blind_samples,
+        stuck_s=conf.stuck_s,
     )

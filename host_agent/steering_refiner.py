@@ -129,6 +129,9 @@ class SteeringRefiner:
                 value = getattr(counters, name)
                 if value is not None:
                     yield f"numa_ext_server_{name}", (uuid, titles.get(uuid, "")), value
+        for domain, by_class in state.mapper.benefit.items():
+            for kind, value in by_class.items():
+                yield "numa_ext_mapping_benefit", (domain, kind), value
         worse = mapping.deviations(state.mapper, self._choices.steering.mapper)
         for uuid, value in sorted(worse.items()):
             yield "numa_ext_server_deviation", (uuid, titles.get(uuid, "")), value

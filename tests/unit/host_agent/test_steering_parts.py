@@ -9,6 +9,7 @@ import pytest
 from host_agent import assembly, steering_conf
 from host_agent import conf as agent_conf
 from host_agent.controllers import bwap, mapping
+from host_agent.controllers.reshuffle import Limits
 from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_shape import INTEL
 from host_agent.hostmodel.resctrl_threads import ThreadTable
@@ -45,7 +46,11 @@ enabled = false
 metric = mpi
 threshold_percent = 20
 use_siblings = true
+reshuffle_moves = 1
+reshuffle_operations = 10
+vcpu_cost_mb = 7
 [bwap]
+stuck_s = 300
 samples = 9
 drop = 2
 step_percent = 5
@@ -58,7 +63,9 @@ model_programs = big-1:sc,big-2:oc
     assert (found.steering.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
     assert found.steering.mapper.metric is mapping.Metric.MPI
     assert found.steering.mapper.threshold == 0.2
-    assert (found.steering.search.samples, found.steering.search.step) == (9, 0.05)
+    assert found.steering.mapper.limits == Limits(1, 10, 7)
+    search = found.steering.search
+    assert (search.samples, search.step, search.stuck_s) == (9, 0.05, 300.0)
     programs = steering_conf.counters(conf.counters).model_programs
     assert programs == {"big-1": "sc", "big-2": "oc"}
 

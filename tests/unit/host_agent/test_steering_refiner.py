@@ -434,10 +434,14 @@ def test_a_failing_sensor_leaves_the_simple_rule_in_force(
 
 
 def test_what_is_seen_and_wanted_is_shown_as_metrics(make: Callable[..., Steered]) -> None:
+    """F-001-10: the learnt benefit matrix can be inspected."""
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP))
     bench.run(60)
     shown = {name: value for name, labels, value in bench.refiner.samples() if labels[1] == "a"}
+    learnt = {labels: v for name, labels, v in bench.refiner.samples() if "benefit" in name}
+    assert learnt["node", "devil"] == bench.refiner._state.mapper.benefit["node"]["devil"]
+    assert len(learnt) == 9
     exact = bench.measure(server)
     assert shown["numa_ext_server_ipc"] == pytest.approx(exact.ipc, rel=0.15)
     assert shown["numa_ext_server_stall_rate"] == pytest.approx(exact.stall_rate, rel=0.15)
