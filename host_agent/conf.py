@@ -148,6 +148,13 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             "servers.",
         ),
         cfg.FloatOpt(
+            "pause_ms",
+            default=50.0,
+            min=0.0,
+            help="Milliseconds that one call to the kernel should take at most to move pages: a server that wants one of "
+            "them waits. One huge page is moved in any case, and never more than 16 MiB at a time; 0 is no limit.",
+        ),
+        cfg.FloatOpt(
             "slice_s",
             default=1.0,
             min=0.01,
@@ -310,6 +317,7 @@ class MemorySettings:
     enabled: bool = True
     dead_band: float = 0.01
     rate_mbps: int = 400
+    pause_ms: float = 50.0
     slice_s: float = 1.0
     polled_slice_s: float = 0.1
     margin_mb: int = 256
@@ -429,6 +437,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             enabled=memory.enabled,
             dead_band=memory.dead_band_percent / 100,
             rate_mbps=memory.rate_mbps,
+            pause_ms=memory.pause_ms,
             slice_s=memory.slice_s,
             polled_slice_s=memory.polled_slice_s,
             margin_mb=memory.margin_mb,

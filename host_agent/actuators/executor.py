@@ -345,7 +345,7 @@ class Executor:
                 if stays:
                     self._note(guest, "move", stays)
                     continue
-                limits = MoveLimits(1 << 40, memory.rate_mbps, seconds)
+                limits = MoveLimits(1 << 40, memory.rate_mbps, seconds, memory.pause_ms)
                 report = self._privileged.move_memory(wanted.uuid, todo.targets, limits)
             except (NumaExtError, OSError) as error:
                 self._fail(guest, "move", str(error))

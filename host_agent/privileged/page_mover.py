@@ -16,6 +16,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, Protocol
@@ -112,6 +113,40 @@ def _split(units: int, due: Mapping[int, float]) -> dict[int, int]:
     return apportion(units, {node: amount / total for node, amount in open_.items()})
 
 
+class _Pace:
+    """How much one call of move_pages may move, so that a guest that wants these pages is not kept waiting too long.
+
+    It begins with one unit, doubles while calls take less than half of the limit and halves when one took longer.
+    """
+
+    def __init__(self) -> None:
+        self._size = UNIT
+        self._pause_ms = 0.0
+        self._clock: Callable[[], float] = time.monotonic
+        self.longest_ms = 0.0
+
+    def begin(self, pause_ms: float, clock: Callable[[], float]) -> None:
+        """Begin a call of the mover."""
+        self._pause_ms, self._clock, self.longest_ms = pause_ms, clock, 0.0
+
+    @property
+    def window(self) -> int:
+        """Bytes of the next window, whole units."""
+        return self._size if self._pause_ms else _WINDOW
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around one move_pages."""
+        began = self._clock()
+        yield
+        took_ms = 1000.0 * (self._clock() - began)
+        self.longest_ms = max(self.longest_ms, took_ms)
+        if took_ms > self._pause_ms:
+            self._size = max(UNIT, self._size // 2)
+        elif took_ms < self._pause_ms / 2:
+            self._size = min(_WINDOW, 2 * self._size)
+
+
 class Sweep:
     """One walk over guest memory that brings it to its targets; made once, advanced call by call.
 
@@ -138,6 +173,7 @@ class Sweep:
         self._left_pages = 0
         self._calls = 0
         self._moved_kb = 0
+        self._pace = _Pace()
         self._problem = ""
         known = {(found.start, found.end): found for found in ranges}
         for target in targets:
@@ -174,10 +210,11 @@ class Sweep:
         """Walk on within limits, at least over one window; call again for the rest."""
         started = clock()
         calls, moved_kb = self._calls, self._moved_kb
+        self._pace.begin(limits.pause_ms, clock)
         while self._stretches and not self._problem:
             done_kb = self._moved_kb - moved_kb
             room = max(UNIT, (limits.max_kb - done_kb) * 1024 // UNIT * UNIT)
-            self._window(min(_WINDOW, room))
+            self._window(min(self._pace.window, room))
             done_kb = self._moved_kb - moved_kb
             if limits.rate_mbps > 0:
                 due = started + done_kb * 1.024e-3 / limits.rate_mbps
@@ -197,6 +234,7 @@ class Sweep:
             self._calls - calls,
             round(clock() - started, 6),
             self._problem,
+            round(self._pace.longest_ms, 3),
         )
 
     def _window(self, size: int) -> None:
@@ -236,7 +274,8 @@ class Sweep:
         if not moves:
             return
         nodes = [node for _, node in moves]
-        self._kernel.move(self._pid, array("Q", [address for address, _ in moves]), nodes)
+        with self._pace.timed():
+            self._kernel.move(self._pid, array("Q", [address for address, _ in moves]), nodes)
         self._calls += 1
         # Where a unit was small pages after all, its first page arrived and its last did not.
         for offset, kb in ((0, _PAGE_KB), (size - PAGE, (size - PAGE) // 1024)):

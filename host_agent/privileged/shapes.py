@@ -82,11 +82,13 @@ class MoveLimits(NamedTuple):
     :param max_kb: KiB to move at most
     :param rate_mbps: MB/s at most, 0 for no limit
     :param seconds: time after which the call returns
+    :param pause_ms: how long one move_pages may take, 0 for no limit: what is being moved is waited for by the guest
     """
 
     max_kb: int
     rate_mbps: int
     seconds: float
+    pause_ms: float = 0.0
 
 
 class MoveReport(NamedTuple):
@@ -98,6 +100,7 @@ class MoveReport(NamedTuple):
     :param calls: move_pages calls that moved
     :param seconds: time taken
     :param problem: the sentence about what stopped it, "" when nothing did
+    :param longest_ms: the longest of the calls
     """
 
     moved_kb: int
@@ -106,6 +109,7 @@ class MoveReport(NamedTuple):
     calls: int
     seconds: float
     problem: str
+    longest_ms: float = 0.0
 
     @property
     def over(self) -> bool:

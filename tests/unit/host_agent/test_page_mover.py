@@ -169,6 +169,46 @@ def test_the_rate_is_kept_by_sleeping() -> None:
     assert now[0] == 64 * UNIT / 64e6
 
 
+def test_a_call_never_takes_much_longer_than_the_guest_may_wait() -> None:
+    """The kernel needs 10 ms for each huge page: at most twice the limit, and only until that is seen."""
+    memory = Memory([(0, True)] * 64)
+    now = [0.0]
+    sizes: list[int] = []
+    move = memory.move
+
+    def slow(pid: int, addresses: "array[int]", nodes: Sequence[int]) -> int:
+        sizes.append(len(addresses))
+        now[0] += 0.010 * len(addresses)
+        return move(pid, addresses, nodes)
+
+    memory.move = slow  # type: ignore[method-assign]
+    sweep = memory.sweep({1: 1.0})
+    limits = MoveLimits(1 << 40, 0, 0.2, 25.0)
+    reports = [sweep.advance(limits, clock=lambda: now[0], sleep=lambda _s: None)]
+    while not reports[-1].over:
+        reports.append(sweep.advance(limits, clock=lambda: now[0], sleep=lambda _s: None))
+    assert memory.pages() == {1: 64 * UNIT_PAGES}
+    assert set(sizes) <= {1, 2}
+    assert max(report.longest_ms for report in reports) == 20.0
+
+
+def test_an_easy_host_is_not_kept_at_small_calls() -> None:
+    memory = Memory([(0, True)] * 64)
+    memory.run({1: 1.0}, MoveLimits(1 << 40, 0, 3600.0, 25.0))
+    assert memory.calls < 64 / 4
+
+
+def test_one_huge_page_that_takes_too_long_moves_all_the_same() -> None:
+    memory = Memory([(0, True)] * 4)
+    ticks = iter(range(10_000))
+    sweep = memory.sweep({1: 1.0})
+    report = sweep.advance(
+        MoveLimits(1 << 40, 0, 3600.0, 1.0), clock=lambda: float(next(ticks)), sleep=lambda _s: None
+    )
+    assert (memory.pages(), memory.calls) == ({1: 4 * UNIT_PAGES}, 4)
+    assert report.longest_ms == 1000.0
+
+
 def test_each_call_makes_progress_however_slow_the_host_is() -> None:
     """Looking up alone takes longer than the whole call may: seen on emulated hosts."""
     memory = Memory([(0, True)] * 32)
