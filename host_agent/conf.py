@@ -151,8 +151,8 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
             "pause_ms",
             default=50.0,
             min=0.0,
-            help="Milliseconds that one call to the kernel should take at most to move pages: a server that wants one of "
-            "them waits. One huge page is moved in any case, and never more than 16 MiB at a time; 0 is no limit.",
+            help="Milliseconds that one call to the kernel should take at most to move pages: a server that wants one "
+            "of them waits. One huge page is moved in any case, never more than 16 MiB at a time; 0 is no limit.",
         ),
         cfg.FloatOpt(
             "slice_s",
