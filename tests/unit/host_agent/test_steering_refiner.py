@@ -274,6 +274,28 @@ def test_cores_that_went_offline_are_left(make: Callable[..., Steered]) -> None:
     assert len(bench.nodes(server)) == 1
 
 
+def test_memory_that_a_balloon_took_and_gave_back_is_spread_again_bit_by_bit(
+    make: Callable[..., Steered],
+) -> None:
+    """Pages that leave are no drift; those that are touched anew are on the vCPUs' node and move at a bounded rate."""
+    bench = make()
+    spread = {**BE_SPECS, "numa_ext:memory_policy": "uniform_all"}
+    server = bench.host.boot(floating("a", spread))
+    bench.run(10)
+    assert max(bench.shares(server).values()) == 0.25
+    guest = bench.host.running[server.uuid]
+    guest.memory_kb = dict.fromkeys(range(4), 64 * 1024)
+    moves = bench.host.writes.count(("move", server.uuid))
+    bench.run(70)
+    assert bench.host.writes.count(("move", server.uuid)) == moves
+    (home,) = bench.nodes(server)
+    guest.memory_kb = {**guest.memory_kb, home: 320 * 1024}
+    bench.host.move_kb = 32 * 1024
+    bench.run(70)
+    assert max(bench.shares(server).values()) == 0.25
+    assert bench.host.writes.count(("move", server.uuid)) == moves + 192 // 32
+
+
 @pytest.mark.parametrize(("use_siblings", "nodes"), [(False, 2), (True, 1)])
 def test_siblings_are_used_when_the_operator_wants_it(
     make: Callable[..., Steered], use_siblings: bool, nodes: int
