@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: no test fails because the machine is slow; long ones run when asked for."""
+"""For all tests: no test fails because the machine is slow or another test logs; long ones run when asked for."""
+
+import logging
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_before() -> Iterator[None]:
+    """Commands that a test runs set the root logger's level; others' debug lines would be in later tests' logs."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -223,7 +223,7 @@ def test_a_view_that_ages_says_so_once_and_recovers_once(fleet, caplog):
     fleet.fault = None
     fleet.view.refresh()
     assert fleet.view.snapshot().state is ViewState.FRESH
-    said = [record.message for record in caplog.records]
+    said = [each.message for each in caplog.records if each.name == "placement_traits.view"]
     assert said[0] == "The view of Placement is fresh: 4 hosts."
     assert said[1].startswith("The view of Placement is stale: 40.0 s old, allowed are 30.0 s.")
     assert "no route to Placement" in said[1]
