@@ -36,6 +36,7 @@ class Server:
     :param metadata: replaces nova's metadata
     :param shared: CPUs that a floating one may use, "" when nova restricts nothing
     :param devices: XML of more devices
+    :param backing: XML of how its memory is backed
     """
 
     title: str
@@ -48,6 +49,7 @@ class Server:
     shared: str = "0-1"
     node: int = 0
     devices: str = ""
+    backing: str = ""
 
     @property
     def xml(self) -> str:
@@ -85,7 +87,7 @@ class Server:
   <uuid>{self.uuid}</uuid>{metadata}
   <memory unit='KiB'>{self.memory_mb * 1024}</memory>
   {vcpu}{topology}
-  <memoryBacking><allocation mode='immediate'/></memoryBacking>
+  <memoryBacking>{self.backing}<allocation mode='immediate'/></memoryBacking>
   <os><type arch='x86_64' machine='pc'>hvm</type></os>
   <features><acpi/><apic/></features>
   <devices>

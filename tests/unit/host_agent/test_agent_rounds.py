@@ -375,6 +375,21 @@ def test_pages_of_a_vfio_server_stay(bench: Bench) -> None:
     assert (entry.result, "VFIO" in entry.problem) == (Result.NOTED, True)
 
 
+@pytest.mark.parametrize(
+    ("backing", "word"), [("<hugepages/>", "hugetlb"), ("<locked/>", "locked")]
+)
+@pytest.mark.parametrize("tier", ["LC", "BE"])
+def test_huge_and_locked_pages_stay(bench: Bench, tier: str, backing: str, word: str) -> None:
+    """Nova has promised the pool of huge pages on the other node to somebody else."""
+    server = (lc if tier == "LC" else be)(backing=backing)
+    bench.host.boot(server, {1: 32, 0: 32})
+    bench.round()
+    assert bench.host.memory_mb(server) == {1: 32, 0: 32}
+    assert "move" not in {name for name, _ in bench.host.writes}
+    told = [*bench.told("move"), *bench.told("decide")]
+    assert any(word in f"{entry.problem} {entry.reasons}" for entry in told)
+
+
 def test_a_vfio_server_lives_where_its_memory_was_pinned(bench: Bench) -> None:
     device = "<interface type='hostdev'/>"
     crowd = [bench.host.boot(be(f"be{n}"), {2: 64}) for n in range(3)]
