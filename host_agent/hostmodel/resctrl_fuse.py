@@ -12,11 +12,12 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
-from host_agent.hostmodel.resctrl_shape import Shape
+from host_agent.hostmodel.resctrl_shape import AMD, INTEL
 from host_agent.hostmodel.resctrl_threads import ProcThreads, cpu_time_demand
 
 # mfusepy prefers libfuse 2 where both are installed; its struct layouts are checked against 3 here.
@@ -141,12 +142,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--no-mba", action="store_true")
     parser.add_argument("--cdp", action="store_true")
+    parser.add_argument("--cdpl2", action="store_true")
+    parser.add_argument("--mba-mbps", action="store_true")
+    parser.add_argument(
+        "--l2-len", type=int, default=0, help="ways of an L2 cache per CPU; 0: none"
+    )
+    parser.add_argument("--amd", action="store_true", help="masks with holes, absolute bandwidth")
     parser.add_argument("--limbo", type=float, default=0.0, help="seconds an RMID stays in limbo")
     parser.add_argument("--demand", type=float, default=4e9, help="bytes per second of CPU time")
     parser.add_argument("--local", type=float, default=0.8, help="share of local traffic")
     given = parser.parse_args(arguments)
     domains = tuple(int(domain) for domain in given.domains.split(","))
-    shape = Shape(
+    shape = replace(
+        AMD if given.amd else INTEL,
         domains=domains,
         cbm_len=given.cbm_len,
         shareable=given.shareable,
@@ -155,6 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cpus=frozenset(range(given.cpus)),
         mba=not given.no_mba,
         cdp=given.cdp,
+        cdpl2=given.cdpl2,
+        mba_mbps=given.mba_mbps,
+        l2_len=given.l2_len,
+        l2_domains=tuple(range(given.cpus)) if given.l2_len else (),
     )
     model = ResctrlModel(
         shape,

@@ -5,8 +5,8 @@ It implements :class:`host_agent.rdt.files.ResctrlFiles`, so the library runs on
 :mod:`host_agent.hostmodel.resctrl_fuse` serves it as a real tree. Written from the kernel's documentation and from what
 running kernels answered; ``tests/conformance`` holds both to the same cases.
 
-What it does not have: pseudo-locking, the ``mba_MBps`` loop, the mount options ``cdpl2`` and ``debug``, real caches.
-Counters are synthetic: bytes that the threads would move, times the bandwidth level of their group.
+What it does not have: pseudo-locking, the mount option ``debug``, real caches. Counters are synthetic: bytes that the
+threads would move, times the bandwidth level of their group; what the loop of ``mba_MBps`` would do is not in them.
 """
 
 import errno
@@ -230,7 +230,7 @@ class ResctrlModel:
 
     def options(self) -> frozenset[str]:
         """Return the mount options."""
-        return frozenset({"rw", "cdp"} if self.shape.cdp else {"rw"})
+        return self.shape.mount_options
 
     # -- for tests and the FUSE server --
 
@@ -300,7 +300,7 @@ class ResctrlModel:
                 "bit_usage": partial(self._bit_usage, name),
                 "cbm_mask": partial("{:x}".format, shape.full_of(name)),
                 "min_cbm_bits": lambda: str(shape.min_cbm_bits),
-                "num_closids": lambda: str(shape.usable_closids),
+                "num_closids": partial(str, shape.closids_of(name)),
                 "shareable_bits": partial("{:x}".format, shape.shareable_of(name)),
             }
             if self.profile.sparse_masks_file:
@@ -310,7 +310,7 @@ class ResctrlModel:
                 "bandwidth_gran": lambda: str(shape.mba_gran),
                 "delay_linear": lambda: str(int(not shape.amd)),
                 "min_bandwidth": lambda: str(shape.mba_min),
-                "num_closids": lambda: str(shape.usable_closids),
+                "num_closids": partial(str, shape.closids_of("MB")),
             }
             if not shape.amd:
                 found["MB"]["thread_throttle_mode"] = lambda: shape.thread_throttle_mode
@@ -438,7 +438,7 @@ class ResctrlModel:
     def _show(self, control: _Control, show: Callable[[str, int], str]) -> str:
         width = max(map(len, control.schemata), default=0)
         lines = []
-        for name in sorted(control.schemata, key=lambda n: (n != "MB", n == "L3CODE")):
+        for name in reversed(control.schemata):
             values = control.schemata[name].items()
             text = ";".join(f"{domain}={show(name, value)}" for domain, value in values)
             lines.append(f"{name:>{width}}:{text}\n")
@@ -514,6 +514,8 @@ class ResctrlModel:
         value = int(text) if re.fullmatch(r"\+?[0-9]+", text) else _UINT32
         if value >= _UINT32:
             raise self._fail(errno.EINVAL, f"Invalid MB value {text}")
+        if shape.mba_mbps:
+            return value
         if not shape.mba_min <= value <= shape.mba_max:
             limits = f"[{shape.mba_min},{shape.mba_max}]"
             raise self._fail(errno.EINVAL, f"MB value {value} out of range {limits}")
@@ -701,7 +703,8 @@ class ResctrlModel:
         control = self._groups[name]
         monitor = control.monitors[monitor_name] if monitor_name else control.own
         for domain, traffic in zip(shape.domains, self._meter(tid), strict=True):
-            level = control.schemata["MB"][domain] / shape.mba_max if shape.mba else 1.0
+            throttled = shape.mba and not shape.mba_mbps
+            level = control.schemata["MB"][domain] / shape.mba_max if throttled else 1.0
             total = traffic.total_bytes * level
             local = traffic.local_bytes * level
             monitor.total[domain] = monitor.total.get(domain, 0.0) + total

@@ -13,6 +13,8 @@ class Shape:
     :ivar shareable: ways that devices fill too
     :ivar amd: empty and broken masks are legal, bandwidth is absolute (1/8 GB/s, 2048 is all)
     :ivar cdp: mounted with ``-o cdp``
+    :ivar cdpl2: mounted with ``-o cdpl2``
+    :ivar mba_mbps: mounted with ``-o mba_MBps``: bandwidth is MiB/s, any 32-bit number, all of it when not written
     :ivar l3_bytes: size of one L3 cache
     :ivar l2_len: ways of an L2 cache, 0: they cannot be allocated
     :ivar l2_domains: ids of the L2 caches
@@ -31,6 +33,8 @@ class Shape:
     monitoring: tuple[str, ...] = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
     amd: bool = False
     cdp: bool = False
+    cdpl2: bool = False
+    mba_mbps: bool = False
     mba_min: int = 10
     mba_gran: int = 10
     thread_throttle_mode: str = "max"
@@ -54,33 +58,52 @@ class Shape:
     @property
     def all_caches(self) -> tuple[str, ...]:
         """Names of all resources with masks."""
-        return (*self.caches, *(("L2",) if self.l2_len else ()))
+        if not self.l2_len:
+            return self.caches
+        return (*self.caches, *(("L2CODE", "L2DATA") if self.cdpl2 else ("L2",)))
+
+    @property
+    def mount_options(self) -> frozenset[str]:
+        """The words that ``/proc/mounts`` shows."""
+        chosen = {"cdp": self.cdp, "cdpl2": self.cdpl2, "mba_MBps": self.mba_mbps}
+        return frozenset({"rw", *(name for name, on in chosen.items() if on)})
 
     def domains_of(self, resource: str) -> tuple[int, ...]:
         """Ids of the caches of a resource; bandwidth is allocated by L3 cache."""
-        return self.l2_domains if resource == "L2" else self.domains
+        return self.l2_domains if _is_l2(resource) else self.domains
 
     def full_of(self, cache: str) -> int:
         """Mask of all ways of a cache."""
-        return (1 << self.l2_len) - 1 if cache == "L2" else self.full
+        return (1 << self.l2_len) - 1 if _is_l2(cache) else self.full
 
     def way_bytes(self, cache: str) -> int:
         """Size of one way of a cache."""
-        return self.l2_bytes // self.l2_len if cache == "L2" else self.l3_bytes // self.cbm_len
+        return self.l2_bytes // self.l2_len if _is_l2(cache) else self.l3_bytes // self.cbm_len
 
     def shareable_of(self, cache: str) -> int:
         """Ways of a cache that devices fill too: they reach the L3 only."""
-        return 0 if cache == "L2" else self.shareable
+        return 0 if _is_l2(cache) else self.shareable
 
     @property
     def mba_max(self) -> int:
         """The value that throttles nothing."""
+        if self.mba_mbps:
+            return (1 << 32) - 1
         return 2048 if self.amd else 100
+
+    def closids_of(self, resource: str) -> int:
+        """Classes of service of a resource; one that has code and data apart has half as many."""
+        halved = self.cdpl2 if _is_l2(resource) else self.cdp and resource != "MB"
+        return self.closids // 2 if halved else self.closids
 
     @property
     def usable_closids(self) -> int:
-        """Classes of service, root's included."""
-        return self.closids // 2 if self.cdp else self.closids
+        """Classes of service that groups may have, root's included."""
+        return min(map(self.closids_of, (*self.all_caches, "MB")))
+
+
+def _is_l2(resource: str) -> bool:
+    return resource.startswith("L2")
 
 
 INTEL: Final = Shape()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the conformance cases on the FUSE tree, below ``unshare``.
 
-Arguments are those of :mod:`tests.conformance.run`; ``--root`` is an empty directory to mount at.
+Arguments are those of :mod:`tests.conformance.run`; ``--root`` is an empty directory to mount at, ``--hardware`` more
+arguments for the server (:mod:`host_agent.hostmodel.resctrl_fuse`).
 """
 
 import argparse
@@ -42,12 +43,15 @@ def main() -> int:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--profile", required=True)
     parser.add_argument("--backend", default="resctrl")
-    given, _ = parser.parse_known_args()
+    parser.add_argument("--hardware", default="")
+    given, rest = parser.parse_known_args()
+    tree = ["--root", str(given.root), "--profile", given.profile, "--backend", given.backend]
     domains = "0,1"
     if given.backend == "pqos":
         domains = "0"  # libpqos compares them with the machine's own caches
         _show_libpqos_a_machine(given.root)
-    options = ("--profile", given.profile, "--domains", domains, "--cpus", "4", "--limbo", "0.2")
+    options = ["--profile", given.profile, "--domains", domains, "--cpus", "4", "--limbo", "0.2"]
+    options += given.hardware.split()
     module = "host_agent.hostmodel.resctrl_fuse"
     with subprocess.Popen([sys.executable, "-m", module, str(given.root), *options]) as server:
         deadline = time.monotonic() + _PATIENCE_S
@@ -58,7 +62,7 @@ def main() -> int:
                 return 2
             time.sleep(0.02)
         try:
-            return run.main()
+            return run.main([*tree, *rest])
         finally:
             subprocess.run(["umount", str(given.root)], check=True)
 

@@ -4,7 +4,13 @@
 Source: Linux Documentation/filesystems/resctrl.rst and what kernels 6.1 and 6.12 answered.
 """
 
-from host_agent.rdt.shapes import CacheControl, parse_mask
+from host_agent.rdt.shapes import (
+    UINT32_MAX,
+    BandwidthControl,
+    BandwidthUnit,
+    CacheControl,
+    parse_mask,
+)
 from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect
 
 
@@ -21,9 +27,14 @@ def _only_l3(bench: Bench) -> CacheControl:
     return _cache(bench)
 
 
-def _mba(bench: Bench) -> None:
-    if bench.capabilities.bandwidth is None:
+def _mba(bench: Bench, *units: BandwidthUnit) -> BandwidthControl:
+    """Return the bandwidth control; skip the case without one, or in another unit than these."""
+    bandwidth = bench.capabilities.bandwidth
+    if bandwidth is None:
         raise NotApplicableError("no memory bandwidth allocation")
+    if units and bandwidth.unit not in units:
+        raise NotApplicableError(f"bandwidth in {bandwidth.unit}")
+    return bandwidth
 
 
 def info_is_readable_and_not_writable(bench: Bench) -> None:
@@ -49,8 +60,10 @@ def new_group_shares_everything(bench: Bench) -> None:
     expect(bench.values("a", "L3"), dict.fromkeys(bench.domains, cache.cbm_mask), "default masks")
     expect(bench.read("a/mode"), "shareable\n", "default mode")
     expect(bench.read("a/tasks"), "", "threads of a new group")
-    if bench.capabilities.bandwidth:
-        expect(set(bench.values("a", "MB").values()), {100}, "default bandwidth")
+    bandwidth = bench.capabilities.bandwidth
+    if bandwidth:
+        everything = {bandwidth.max_bandwidth}
+        expect(set(bench.values("a", "MB").values()), everything, "default bandwidth")
 
 
 def new_group_keeps_out_of_exclusive_ways(bench: Bench) -> None:
@@ -132,7 +145,7 @@ def unterminated_schemata_leave_the_status(bench: Bench) -> None:
 
 
 def bandwidth_is_rounded_up_and_bounded(bench: Bench) -> None:
-    _mba(bench)
+    _mba(bench, BandwidthUnit.PERCENT)
     bench.make("a")
     d = bench.domains[0]
     for text, value in (("50", 50), ("55", 60), ("10", 10), ("91", 100)):
@@ -144,9 +157,52 @@ def bandwidth_is_rounded_up_and_bounded(bench: Bench) -> None:
     bench.refused("a/schemata", f"MB:{d}=abc\n", "EINVAL", "Invalid MB value abc")
 
 
+def absolute_bandwidth_is_bounded_and_not_rounded(bench: Bench) -> None:
+    """AMD: steps of 1/8 GB/s from nothing to the limit."""
+    most = _mba(bench, BandwidthUnit.EIGHTH_GBPS).max_bandwidth
+    bench.make("a")
+    d = bench.domains[0]
+    for value in (0, 1, 17, most):
+        bench.accepted("a/schemata", f"MB:{d}={value}\n")
+        expect(bench.values("a", "MB")[d], value, f"bandwidth after {value}")
+    status = f"MB value {most + 1} out of range [0,{most}]"
+    bench.refused("a/schemata", f"MB:{d}={most + 1}\n", "EINVAL", status)
+
+
+def the_kernels_loop_takes_any_number(bench: Bench) -> None:
+    """``mba_MBps``: a limit in MiB/s that the kernel tries to keep; nothing is rounded or out of range."""
+    _mba(bench, BandwidthUnit.MBPS)
+    bench.make("a")
+    d = bench.domains[0]
+    for value in (0, 1, 12_345, UINT32_MAX):
+        bench.accepted("a/schemata", f"MB:{d}={value}\n")
+        expect(bench.values("a", "MB")[d], value, f"bandwidth after {value}")
+    text = str(UINT32_MAX + 1)
+    bench.refused("a/schemata", f"MB:{d}={text}\n", "EINVAL", f"Invalid MB value {text}")
+
+
+def code_and_data_have_masks_of_their_own(bench: Bench) -> None:
+    """CDP, of the L3 or of the L2: two lines, half as many classes, no line for the cache as a whole."""
+    pairs = [(c, bench.capabilities.cache(c[:2] + "DATA")) for c in ("L3CODE", "L2CODE")]
+    found = [(code, data) for code, data in pairs if data is not None]
+    if not found:
+        raise NotApplicableError("not mounted with CDP")
+    bench.make("a")
+    for code, data in found:
+        d = data.domains[-1]
+        bench.accepted("a/schemata", f"{code}:{d}=1\n{data.name}:{d}=6\n")
+        expect((bench.values("a", code)[d], bench.values("a", data.name)[d]), (1, 6), "masks")
+        expect(bench.values("", code)[d], data.cbm_mask, "root's mask for code")
+        whole = f"{code[:2]}:{d}=1\n"
+        status = f"Unknown or unsupported resource name '{code[:2]}'"
+        bench.refused("a/schemata", whole, "EINVAL", status)
+    counts = {cache.num_closids for cache in bench.capabilities.caches}
+    expect(bench.capabilities.num_closids, min(counts), "classes that groups may have")
+
+
 def one_write_is_all_or_nothing(bench: Bench) -> None:
     _cache(bench)
-    _mba(bench)
+    _mba(bench, BandwidthUnit.PERCENT)
     bench.make("a")
     d = bench.domains[0]
     bench.accepted("a/schemata", f"MB:{d}=20\nL3:{d}=f\n")
@@ -439,6 +495,9 @@ CASES: tuple[Case, ...] = (
     unknown_domain_gets_no_reason,
     unterminated_schemata_leave_the_status,
     bandwidth_is_rounded_up_and_bounded,
+    absolute_bandwidth_is_bounded_and_not_rounded,
+    the_kernels_loop_takes_any_number,
+    code_and_data_have_masks_of_their_own,
     one_write_is_all_or_nothing,
     size_follows_the_mask,
     numbers_at_the_edge,

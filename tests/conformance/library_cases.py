@@ -18,7 +18,7 @@ from host_agent.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhauste
 from host_agent.rdt.executor import DryRun, Executor
 from host_agent.rdt.files import ResctrlFiles
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX
+from host_agent.rdt.shapes import GROUP_PREFIX, BandwidthUnit, CacheControl
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect
@@ -47,6 +47,19 @@ def _apply(bench: Bench, *wanted: WantedPartition) -> tuple[Write, ...]:
     return bench.executor.apply(_plan(bench, *wanted))
 
 
+def _percent(bench: Bench, *levels: int) -> list[int]:
+    """Return what levels in per cent are in this tree's unit; where the kernel's loop rules they are not written."""
+    bandwidth = bench.capabilities.bandwidth
+    if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:
+        raise NotApplicableError("no bandwidth that is ours to allocate")
+    return [bandwidth.from_percent(level) for level in levels]
+
+
+def _illegal_mask(cache: CacheControl) -> int:
+    """Return a mask out of range: beyond the cache where an empty one is legal."""
+    return cache.cbm_mask + 1 if cache.sparse_masks else 0
+
+
 def capabilities_come_from_info(bench: Bench) -> None:
     found = bench.capabilities
     expect(bool(found.l3), True, "L3 allocation is detected")
@@ -62,7 +75,8 @@ def errors_carry_the_kernels_sentence(bench: Bench) -> None:
     name = GROUP_PREFIX + "a"
     bench.resctrl.create_group(name)
     try:
-        bench.resctrl.write_schemata(name, {bench.capabilities.l3[0].name: {bench.domains[0]: 0}})
+        cache = bench.capabilities.l3[0]
+        bench.resctrl.write_schemata(name, {cache.name: {bench.domains[0]: _illegal_mask(cache)}})
     except ResctrlError as error:
         if bench.world.kernel_speaks:
             expect(error.status, "Mask out of range", "the kernel's sentence")
@@ -70,7 +84,7 @@ def errors_carry_the_kernels_sentence(bench: Bench) -> None:
         expect(error.path, f"{name}/schemata", "the file")
         expect("EINVAL" in str(error), True, str(error))
     else:
-        raise AssertionError("an empty mask was taken")
+        raise AssertionError("an illegal mask was taken")
 
 
 def only_our_groups_can_be_changed(bench: Bench) -> None:
@@ -103,7 +117,7 @@ def running_out_is_told(bench: Bench) -> None:
 def all_threads_are_moved_and_stay(bench: Bench) -> None:
     bench.needs_monitoring()
     group, monitor = GROUP_PREFIX + "a", GROUP_PREFIX + "vm"
-    bench.resctrl.create_group(group)
+    bench.make(group)
     bench.resctrl.create_monitor(group, monitor)
     process = bench.process()
     process.add_thread()
@@ -120,7 +134,7 @@ def all_threads_are_moved_and_stay(bench: Bench) -> None:
 
 def a_removed_group_gives_all_threads_back(bench: Bench) -> None:
     group = GROUP_PREFIX + "a"
-    bench.resctrl.create_group(group)
+    bench.make(group)
     process = bench.process()
     process.add_thread()
     process.add_thread()
@@ -131,7 +145,7 @@ def a_removed_group_gives_all_threads_back(bench: Bench) -> None:
 
 def threads_born_while_moving_are_caught(bench: Bench) -> None:
     group = GROUP_PREFIX + "a"
-    bench.resctrl.create_group(group)
+    bench.make(group)
     process = bench.process()
     first = process.pid
     looks = 0
@@ -151,7 +165,7 @@ def threads_born_while_moving_are_caught(bench: Bench) -> None:
 
 def an_ended_thread_is_passed_over(bench: Bench) -> None:
     group = GROUP_PREFIX + "a"
-    bench.resctrl.create_group(group)
+    bench.make(group)
     process = bench.process()
     process.add_thread()
     ended = process.end_thread()
@@ -176,7 +190,7 @@ def a_group_made_again_is_another_one(bench: Bench) -> None:
     group, monitor = GROUP_PREFIX + "a", GROUP_PREFIX + "vm"
     lives = []
     for _life in range(2):
-        bench.resctrl.create_group(group)
+        bench.make(group)
         bench.resctrl.create_monitor(group, monitor)
         readings = [*bench.resctrl.counters(group), *bench.resctrl.counters(group, monitor)]
         lives.append({reading.generation for reading in readings})
@@ -207,9 +221,10 @@ def lcs_own_their_ways(bench: Bench) -> None:
     if len(bench.domains) > 1:
         other = bench.values("", cache.name)[bench.domains[1]]
         expect(other, cache.cbm_mask, "root's ways in a domain without an LC")
-    if bench.capabilities.bandwidth:
+    with suppress(NotApplicableError):
+        wanted = _percent(bench, 40, 70)
         levels = sorted(bench.values(name, "MB")[domain] for name in masks if name)
-        expect(levels, [40, 70], "bandwidth of the BE classes")
+        expect(levels, wanted, "bandwidth of the BE classes")
 
 
 def every_class_has_all_of_the_second_level_cache(bench: Bench) -> None:
@@ -370,8 +385,9 @@ def best_effort_lends_its_classes(bench: Bench) -> None:
     if bench.capabilities.monitoring:
         wanted = sorted([vm_monitor(_BE_1), vm_monitor(_BE_2)])
         expect(bench.monitors(shared[0]), wanted, "BE VMs in it")
-    if bench.capabilities.bandwidth:
-        expect(bench.values(shared[0], "MB")[bench.domains[0]], 40, "the lower of both levels")
+    with suppress(NotApplicableError):
+        lower = _percent(bench, 40)
+        expect([bench.values(shared[0], "MB")[bench.domains[0]]], lower, "the lower of both levels")
 
 
 def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> None:
@@ -401,7 +417,7 @@ def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> 
 
 def threads_that_die_while_being_moved_are_no_trouble(bench: Bench) -> None:
     group = GROUP_PREFIX + "a"
-    bench.resctrl.create_group(group)
+    bench.make(group)
     process = bench.process()
     for _thread in range(3):
         process.add_thread()
@@ -421,15 +437,14 @@ def threads_that_die_while_being_moved_are_no_trouble(bench: Bench) -> None:
 
 
 def bandwidth_is_released_and_nothing_else(bench: Bench) -> None:
-    if bench.capabilities.bandwidth is None:
-        raise NotApplicableError("no memory bandwidth allocation")
+    (everything,) = _percent(bench, 100)
     wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 40))
     _apply(bench, *wanted)
     masks = {name: bench.values(name, bench.capabilities.l3[0].name) for name in bench.groups()}
     released = bench.executor.release_bandwidth()
     expect(len(released), 1, "commands")
     for name, mask in masks.items():
-        expect(set(bench.values(name, "MB").values()), {100}, f"bandwidth of {name}")
+        expect(set(bench.values(name, "MB").values()), {everything}, f"bandwidth of {name}")
         expect(bench.values(name, bench.capabilities.l3[0].name), mask, f"masks of {name}")
     expect(bench.executor.release_bandwidth(), (), "the second time")
 
@@ -438,17 +453,22 @@ def a_level_takes_the_short_way(bench: Bench) -> None:
     """The short way writes the level of one domain of our group, and nothing else; each group answers for itself."""
     bandwidth = bench.capabilities.bandwidth
     group, domain = GROUP_PREFIX + "a", bench.domains[0]
-    bench.resctrl.create_group(group)
-    if bandwidth is None:
+    bench.make(group)
+    if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:
+        before = bench.dump()
         (sentence,) = set_levels(bench.resctrl, [GroupLevel(group, ((domain, 50),))])
         expect("not allocated" in sentence, True, sentence)
+        expect(bench.dump(), before, "the tree")
         return
     step, before = bandwidth.bandwidth_gran, bench.dump()
-    level = bandwidth.min_bandwidth + 2 * step
-    between = GroupLevel(group, ((domain, level - step + 1),))
+    percent = bandwidth.min_bandwidth + step + 1
+    level = bandwidth.from_percent(percent)
+    if bandwidth.unit is BandwidthUnit.PERCENT:
+        expect(level, bandwidth.min_bandwidth + 2 * step, "the higher of two levels")
+    between = GroupLevel(group, ((domain, percent),))
     expect(set_levels(bench.resctrl, [between]), ("",), "problems of a level between two")
     values = bench.values(group, "MB")
-    expect(values[domain], level, "the higher of the two")
+    expect(values[domain], level, "the level")
     others = {values[other] for other in bench.domains[1:]}
     expect(others <= {bandwidth.max_bandwidth}, True, f"other domains have {others}")
     changed = {file for file, text in bench.dump().items() if before[file] != text}
@@ -462,9 +482,9 @@ def a_level_takes_the_short_way(bench: Bench) -> None:
 def an_illegal_plan_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
     found = _plan(bench, _lc(bench, _LC_1, 4))
-    name, line = found.groups[0].name, bench.capabilities.l3[0].name
-    empty = replace(found.groups[0], schemata={line: {bench.domains[0]: 0}})
-    broken = replace(found, groups=(empty,))
+    name, cache = found.groups[0].name, bench.capabilities.l3[0]
+    masks = {cache.name: {bench.domains[0]: _illegal_mask(cache)}}
+    broken = replace(found, groups=(replace(found.groups[0], schemata=masks),))
     try:
         bench.executor.apply(broken)
     except NumaExtError as error:

@@ -9,13 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from host_agent.hostmodel.resctrl_profiles import PROFILES
-from host_agent.hostmodel.resctrl_shape import Shape
+from host_agent.hostmodel.resctrl_shape import AMD, Shape
 from host_agent.rdt.files import RESCTRL_ROOT
 from tests.conformance import library_cases, pqos_cases
 from tests.conformance.bench import Case, NotApplicableError
@@ -31,6 +32,9 @@ SHAPES = {
     "cdp": Shape(cdp=True, closids=16),
     "no-mba": Shape(mba=False),
     "l2": Shape(domains=(0, 1), l2_len=8, l2_domains=(0, 2, 4, 6)),
+    "l2-cdp": Shape(domains=(0, 1), l2_len=8, l2_domains=(0, 2, 4, 6), cdpl2=True, closids=16),
+    "amd": replace(AMD, domains=(0, 1), closids=8),
+    "mba-mbps": Shape(domains=(0, 1), mba_mbps=True),
     "no-monitoring": Shape(monitoring=()),
 }
 
@@ -53,20 +57,30 @@ def test_model_of_every_shape(case: Case, shape: str) -> None:
 
 @pytest.mark.parametrize("case", (*library_cases.CASES, *pqos_cases.CASES), ids=_name)
 @pytest.mark.parametrize(
-    "shape", ["one-domain", "four-domains", "cdp", "l2", "no-mba", "no-monitoring"]
+    "shape", ["one-domain", "four-domains", "cdp", "l2", "l2-cdp", "no-mba", "no-monitoring"]
 )
 def test_the_pqos_backend_on_the_model(case: Case, shape: str, tmp_path: Path) -> None:
     _run(case, PqosModelWorld(PROFILES["6.12"], SHAPES[shape], tmp_path))
 
 
-@pytest.fixture(scope="module", params=PROFILES)
+HARDWARE = {
+    "amd": "--amd",
+    "cdp": "--cdp --cdpl2 --l2-len=8 --closids=16",
+    "mba-mbps": "--mba-mbps",
+}
+"""More trees that FUSE serves, with the newest profile."""
+
+
+@pytest.fixture(scope="module", params=[*PROFILES, *HARDWARE])
 def fuse_results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
     """Run all cases once on a FUSE tree: case -> result."""
     root = tmp_path_factory.mktemp("resctrl") / "root"
     root.mkdir()
-    return _on_fuse(tmp_path_factory, "--root", str(root), "--profile", request.param)
+    profile = request.param if request.param in PROFILES else "6.12"
+    hardware = f"--hardware={HARDWARE.get(request.param, '')}"
+    return _on_fuse(tmp_path_factory, "--root", str(root), "--profile", profile, hardware)
 
 
 def _on_fuse(factory: pytest.TempPathFactory, *arguments: str) -> dict[str, dict[str, Any]]:
