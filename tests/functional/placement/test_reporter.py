@@ -33,6 +33,7 @@ TREE = wanted_tree("h1", four_nodes(), SETTINGS)
 
 
 def test_the_first_run_makes_the_whole_tree(one_compute):
+    """F-000-05, F-004-46: nodes, L3 domains, RDT and GPUs with traits and inventories, in a real Placement."""
     report = Reporter(one_compute.client).sync(TREE)
     assert one_compute.everything() == as_literal(TREE)
     assert report.problems == ()
@@ -88,6 +89,7 @@ def test_a_host_without_rdt_makes_our_resource_classes_known_too(one_compute):
 
 
 def test_what_is_gone_is_removed(reported_compute):
+    """F-000-05: GPUs that are pulled out go with their providers."""
     host = four_nodes(gpus=(), gpu_links=(), rdt=None)
     tree = wanted_tree("h1", host, SETTINGS)
     report = reported_compute.reporter.sync(tree)

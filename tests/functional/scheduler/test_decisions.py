@@ -231,6 +231,24 @@ def test_the_explanation_of_a_server_names_terms_and_hosts(cloud, capsys):
         assert word in text
 
 
+def test_a_request_is_explained_by_its_id_server_by_server(cloud, capsys):
+    cloud.host("h1")
+    cloud.boot(LC, count=2)
+    words = [cloud.context.request_id, "--journal", str(cloud.journal_path)]
+    assert explain_command.main(words) == 0
+    told = capsys.readouterr().out
+    first, second = [told.index(f"server   {server}") for server in cloud.last_servers]
+    assert first < second
+
+
+def test_servers_on_a_host_are_never_looked_into(cloud):
+    """Nova has not loaded their flavors: each look would be a call to its database."""
+    cloud.host("h1")
+    cloud.hosts.servers["h1"] = {f"server-{number}": object() for number in range(3)}
+    assert cloud.boot(LC) == [("h1", ["l3_0"])]
+    assert not engine.engine().faults
+
+
 def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(
     cloud, capsys, monkeypatch
 ):

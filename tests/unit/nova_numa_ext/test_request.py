@@ -75,6 +75,7 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
     ],
 )
 def test_a_combination_without_meaning_has_a_sentence(changes, words):
+    """F-004-45."""
     flavor = {key: value for key, value in {**LC, **changes}.items() if value is not None}
     assert any(words in sentence for sentence in problems(flavor))
 
@@ -160,6 +161,7 @@ def test_the_image_can_ask_for_the_tier_but_not_contradict_the_flavor():
     ],
 )
 def test_one_key_and_its_value(key, value, sentence):
+    """F-000-06, F-004-45."""
     assert problem(key, value) == sentence
 
 
