@@ -234,11 +234,12 @@ def write_files(runs: Sequence[Run], source: dict[str, object], directory: Path)
         plots.timeline(runs, directory / "timeline.png", title)
 
 
-def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return columns and rows for a terminal."""
-    rows = [
-        (run.strategy, *(f"{metrics.summary(run)[column]:.4g}" for column in TABLE)) for run in runs
-    ]
+def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+    """Return columns and rows, numbers to four digits."""
+    rows: list[tuple[str | float, ...]] = []
+    for run in runs:
+        found = metrics.summary(run)
+        rows.append((run.strategy, *(float(f"{found[column]:.4g}") for column in TABLE)))
     return ("strategy", *TABLE), rows
 
 
@@ -256,8 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     columns, rows = table(runs)
-    widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
-    for line in (columns, *rows):
+    lines = [columns, *([f"{name}", *(f"{number:g}" for number in rest)] for name, *rest in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
         cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         sys.stdout.write("  ".join(cells) + "\n")
     return 0

@@ -3,6 +3,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
@@ -35,7 +36,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Value at a share of the sorted values, by nearest rank; 0 of nothing."""
     if not values:
         return 0.0
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def summary(run: Run) -> dict[str, float]:

@@ -83,6 +83,14 @@ def test_f_000_14_spread_shares_evenly() -> None:
     assert [(mask & chosen.mask).bit_count() for mask in wide.graph.socket_masks] == [2, 2, 2, 2]
 
 
+def test_f_000_14_spread_ranks_even_sets_before_uneven_ones() -> None:
+    """F-000-14: both touch two sockets and are worth the same; the lower numbers alone would win."""
+    sets = [(0, 1, 2, 4), (0, 1, 4, 5)]
+    ranked = rank(wish(4, 0), HostGpus(DGX1, DGX1.all), sets, GpuPolicy.SPREAD)
+    assert ranked[0].utility == ranked[1].utility
+    assert ranked[0].gpus == (0, 1, 4, 5)
+
+
 def test_f_000_14_topo_leaves_a_noisy_socket_and_mends_a_broken_one() -> None:
     noisy = HostGpus(MINSKY, 0b1110, (Neighbour("job", 0b0001),))
     one = GpuJob((JobGraph.complete(1, 4),), "job")

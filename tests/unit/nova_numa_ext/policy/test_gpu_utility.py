@@ -98,6 +98,25 @@ def test_f_000_10_what_others_do_to_each_other_is_not_held_against_a_job() -> No
     assert terms.interference == 0.0
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (UtilityOptions(1.0, 0.0, 0.0), 1 - 1.0),
+        (UtilityOptions(0.0, 1.0, 0.0), 1 - 2 / 3),
+        (UtilityOptions(0.0, 0.0, 1.0), 1 - 0.5),
+        (UtilityOptions(0.2, 0.3, 0.5), 1 - (0.2 * 1.0 + 0.3 * 2 / 3 + 0.5 * 0.5)),
+        (UtilityOptions(0.0, 1.0, 0.0, worst_slowdown=1.6), 1 - 2 / 3 / 2),
+        (UtilityOptions(0.0, 1.0, 0.0, worst_slowdown=1.1), 1 - 2 / 3),
+    ],
+)
+def test_f_000_10_each_weight_belongs_to_its_term(options: UtilityOptions, expected: float) -> None:
+    """F-000-10: T = 1 across sockets, B = 2/3 beside one harmless and one disturbing job, F = 0.5."""
+    store = ProfileStore({"job": Profile("job", beside={"job": 1.3})})
+    host = HostGpus(MINSKY, 0b1001, (Neighbour("job", 0b0010), Neighbour("quiet", 0b0100)))
+    terms = Scene(JobGraph.complete(2, 4), "job", host, store, options).terms((0, 3))
+    assert terms.utility == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("weights", [(0.5, 0.5, 0.5), (1.5, -0.5, 0.0)])
 def test_weights_that_do_not_sum_to_one_are_refused(weights: tuple[float, float, float]) -> None:
     with pytest.raises(InvalidValueError, match="sum 1"):

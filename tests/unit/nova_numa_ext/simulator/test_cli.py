@@ -62,6 +62,35 @@ def test_f_000_08_a_trace_runs_jobs_of_several_machines(tmp_path: Path) -> None:
     assert rows[1]["places"].startswith("0:") and " 1:" in rows[1]["places"]
 
 
+@pytest.mark.parametrize(
+    ("weights", "places"), [("1,0,0", "0:2+3"), ("0,1,0", "0:2+3"), ("0,0,1", "0:1+2")]
+)
+def test_f_000_10_weights_are_communication_interference_and_fragmentation(
+    tmp_path: Path, weights: str, places: str
+) -> None:
+    """F-000-10: a job of one GPU runs on GPU 0; fragmentation alone mends that socket, the others leave it."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,type,gpus,comm,solo_s\n0,alexnet-tiny,1,4,10\n1,alexnet-tiny,2,4,10\n"
+    )
+    arguments = ["--trace", str(trace), "--fleet", "minsky:1", "--strategies", "topo"]
+    assert main([*arguments, "--utility-weights", weights, "--output", str(tmp_path)]) == 0
+    assert [row["places"] for row in csv.DictReader((tmp_path / "jobs.csv").open())][1] == places
+
+
+def test_f_000_10_interference_alone_keeps_jobs_apart(tmp_path: Path) -> None:
+    """F-000-10: with fragmentation alone two jobs of one GPU share a socket, with interference alone they do not."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "arrival_s,type,gpus,comm,solo_s\n0,alexnet-tiny,1,4,10\n1,alexnet-tiny,1,4,10\n"
+    )
+    arguments = ["--trace", str(trace), "--fleet", "minsky:1", "--strategies", "topo"]
+    for weights, places in (("0,1,0", "0:2"), ("0,0,1", "0:1")):
+        assert main([*arguments, "--utility-weights", weights, "--output", str(tmp_path)]) == 0
+        rows = list(csv.DictReader((tmp_path / "jobs.csv").open()))
+        assert rows[1]["places"] == places
+
+
 def test_f_000_09_jobs_wait_for_memory_bandwidth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
