@@ -16,7 +16,7 @@ from placement_traits.names import InterferenceClass
 
 
 def to_plain(state: State) -> dict[str, Any]:
-    """Return what is kept of a state, for a file or for ``numa-host-agent-ctl status``."""
+    """Return what is kept of a state, for a file."""
     return {
         "benefit": {
             domain.value: {kind.value: state.benefit[domain][kind] for kind in InterferenceClass}
