@@ -51,6 +51,7 @@ def test_f_000_18_fcfs_takes_the_first_gpus_of_the_first_machine() -> None:
 def test_f_000_18_best_fit_takes_the_tightest_machine_and_socket() -> None:
     assert offered(BestFit, cluster_with(0, 0b0001, 0b1111), ONE) == [(1, (1,))]
     assert offered(BestFit, cluster_with(0, 0b0001), TWO) == [(1, (2, 3))]
+    assert offered(BestFit, cluster_with(0b1000), ONE) == [(0, (2,))]
     assert offered(BestFit, cluster_with(0b0101), TWO) == [(0, (1, 3))]
 
 
