@@ -37,9 +37,9 @@ def virsh(uri, *commands):
     return done.stdout.split(NEXT + "\n")
 
 
-def running(uri):
-    """(uuid, domain XML, state) of each running domain."""
-    uuids = virsh(uri, "list --uuid")[0].split()
+def running(uri, wanted):
+    """(uuid, domain XML, state) of each running domain, or of those of ``wanted`` UUIDs."""
+    uuids = [u for u in virsh(uri, "list --uuid")[0].split() if not wanted or u in wanted]
     if not uuids:
         return []
     answers = virsh(uri, *(f"{word} {uuid}" for uuid in uuids for word in ("dumpxml", "domstate")))
@@ -182,12 +182,13 @@ def main():
     """Print the facts as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--uri", default="qemu:///system")
+    parser.add_argument("uuids", nargs="*", help="only these domains; default: all")
     arguments = parser.parse_args()
     groups = resctrl_groups()
     result = {
         "domains": [
             domain(uuid, description, state, groups)
-            for uuid, description, state in running(arguments.uri)
+            for uuid, description, state in running(arguments.uri, arguments.uuids)
         ],
         "resctrl": {
             name: {

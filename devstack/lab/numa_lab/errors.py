@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception the lab shows to people."""
+"""The exceptions that the lab shows to people."""
 
 from pathlib import Path
 
@@ -14,3 +14,11 @@ class LabError(Exception):
     def __init__(self, message: str, log: Path | None = None) -> None:
         super().__init__(message)
         self.log = log
+
+
+class LateError(LabError):
+    """Something did not happen within its time; it may yet, on a machine with much to do."""
+
+
+class AskedWrongError(LabError):
+    """What was typed names nothing there is: typing it again is no help."""

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import LabError
+from .errors import LabError, LateError
 from .process import Process, run_logged, wait_for
 
 _CONTROL_SOCKET = "control.sock"
@@ -95,7 +95,8 @@ class GuestShell:
     ) -> subprocess.CompletedProcess[str]:
         """Run a shell command, or a program with its words, inside; its output is captured.
 
-        :raises LabError: with ``check``, when it ends with another status than 0; and when it takes too long.
+        :raises LateError: it takes too long.
+        :raises LabError: with ``check``, it ends with another status than 0.
         """
         line = command if isinstance(command, str) else shlex.join(command)
         try:
@@ -109,7 +110,7 @@ class GuestShell:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise LabError(f"on {self._name} not done after {timeout_s:.0f} s: {line}") from error
+            raise LateError(f"on {self._name} not done after {timeout_s:.0f} s: {line}") from error
         if check and done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip())[-500:]
             raise LabError(f"on {self._name} failed with status {done.returncode}: {line}: {said}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LabError
+from .errors import LabError, LateError
 
 _STATE_FIELD = 0
 _SESSION_FIELD = 3
@@ -160,7 +160,8 @@ def wait_for(
 
     :param condition: what is waited for, for the error's sentence ("Keystone answers").
     :param watched: processes whose end makes further waiting useless.
-    :raises LabError: ``timeout_s`` is over, or a watched process ended.
+    :raises LateError: ``timeout_s`` is over.
+    :raises LabError: a watched process ended.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = 0.05
@@ -169,7 +170,7 @@ def wait_for(
             process.require_alive()
         if time.monotonic() > deadline:
             fallback = watched[0].log if watched else None
-            raise LabError(f"not so after {timeout_s:.0f} s: {condition}", log or fallback)
+            raise LateError(f"not so after {timeout_s:.0f} s: {condition}", log or fallback)
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.3, 0.5)
 

@@ -6,13 +6,14 @@ host by ``readback.py``, which shares no code with the host agent.
 """
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .cloud_api import CloudApi
-from .errors import LabError
+from .errors import LabError, LateError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
 from .process import wait_for
@@ -51,7 +52,8 @@ class Show:
         """
         self._create()
         placed = self._wait_active()
-        facts = self._wait_enforced(placed)
+        with self._progress.step("agents pin, place memory and set RDT partitions"):
+            facts = wait_enforced(placed, self.read_back, _ENFORCED_TIMEOUT_S)
         return [list(HEAD), *(row(facts[name], placed[name]) for name, _ in SERVERS)]
 
     def _openstack(self, *words: str, show: bool = False) -> str:
@@ -109,24 +111,56 @@ class Show:
             )
         return {name: latest[name] for name, _ in SERVERS}
 
-    def _wait_enforced(self, placed: dict[str, Facts]) -> dict[str, Facts]:
-        hosts = {server["OS-EXT-SRV-ATTR:host"] for server in placed.values()}
-        latest: dict[str, Facts] = {}
+    def read_back(self, host: str, uuids: Sequence[str]) -> dict[str, Facts]:
+        """What kernel and libvirt of one host say of some servers, by name; the host's own facts stand under ``on``.
 
-        def enforced() -> bool:
-            for host in sorted(hosts):
-                latest.update(self.read_back(host))
-            return all(name in latest and is_enforced(latest[name]) for name, _ in SERVERS)
-
-        with self._progress.step("agents pin, place memory and set RDT partitions"):
-            wait_for("every server is enforced", enforced, _ENFORCED_TIMEOUT_S)
-        return latest
-
-    def read_back(self, host: str) -> dict[str, Facts]:
-        """What kernel and libvirt of one host say, by server name; the host's own facts stand under ``on``."""
+        :raises LateError: the host does not answer in time
+        """
         program = self._settings.source / "readback.py"
-        facts = json.loads(run_on(self._lab, host, f"/usr/bin/python3 {program}", _READ_TIMEOUT_S))
+        command = shlex.join(["/usr/bin/python3", str(program), *uuids])
+        facts = json.loads(run_on(self._lab, host, command, _READ_TIMEOUT_S))
         return {domain["server"]: {**domain, "on": facts} for domain in facts["domains"]}
+
+
+def wait_enforced(
+    placed: dict[str, Facts],
+    read_back: Callable[[str, Sequence[str]], dict[str, Facts]],
+    timeout_s: float,
+) -> dict[str, Facts]:
+    """Read the hosts of some servers until each server is enforced, a host that is done no more.
+
+    :param placed: nova's record of each server, by name
+    :param read_back: says what a host does with the servers of these UUIDs, by name
+    :raises LateError: not done in time; it names hosts, servers and the load of this machine
+    """
+    hosts: dict[str, dict[str, str]] = {}
+    for name, server in placed.items():
+        hosts.setdefault(server["OS-EXT-SRV-ATTR:host"], {})[name] = server["id"]
+    latest: dict[str, Facts] = {}
+    silent: set[str] = set()
+
+    def missing(host: str) -> list[str]:
+        return [name for name in hosts[host] if name not in latest or not is_enforced(latest[name])]
+
+    def enforced() -> bool:
+        for host in filter(missing, sorted(hosts)):
+            try:
+                latest.update(read_back(host, list(hosts[host].values())))
+                silent.discard(host)
+            except LateError:
+                silent.add(host)  # slow, not broken: it is asked again
+        return not any(map(missing, hosts))
+
+    try:
+        wait_for("every server is enforced", enforced, timeout_s)
+    except LateError as error:
+        late = "; ".join(
+            f"{host} {'does not tell of' if host in silent else 'has not enforced'} "
+            f"{', '.join(missing(host))} in time"
+            for host in filter(missing, sorted(hosts))
+        )
+        raise LateError(f"{late} (load {os.getloadavg()[0]:.0f}); run it again") from error
+    return latest
 
 
 HEAD = (
@@ -146,11 +180,17 @@ HEAD = (
 def run_on(lab: Lab, host: str, command: str, timeout_s: float) -> str:
     """Run a shell command on a compute host and return its output.
 
+    :raises LateError: the command takes too long
     :raises LabError: the command failed
     """
     if host == LOCAL_NAME:
         words: Sequence[str] = lab.local().inside(["sh", "-c", command])
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, check=False, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LateError(f"on {host} not done after {timeout_s:.0f} s: {command}") from error
     else:
         hosts = {emulated.name: emulated for emulated in lab.emulated_hosts()}
         done = hosts[host].run(command, timeout_s)

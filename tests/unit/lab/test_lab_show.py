@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The show waits for its own servers, with patience for hosts that are slow."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from numa_lab.errors import LabError, LateError
+from numa_lab.show import wait_enforced
+
+PLACED = {
+    name: {"id": f"uuid-{name}", "OS-EXT-SRV-ATTR:host": host}
+    for name, host in (("lc1", "h1"), ("lc2", "h2"), ("be1", "h2"))
+}
+ENOUGH_S = 30.0
+Asked = list[tuple[str, tuple[str, ...]]]
+
+
+def facts(group: str = "numa_ext-be-0") -> dict[str, Any]:
+    return {
+        "pages_kb": {"0": 128},
+        "ram_kb": 128,
+        "groups": [group],
+        "on": {"resctrl": {group: {}}},
+    }
+
+
+def on(host: str) -> dict[str, Any]:
+    return {n: facts() for n, server in PLACED.items() if server["OS-EXT-SRV-ATTR:host"] == host}
+
+
+def answering(asked: Asked, *late: str) -> Callable[[str, Sequence[str]], dict[str, Any]]:
+    """Hosts that answer; each name in ``late`` is one time that this host does not."""
+    left = list(late)
+
+    def read_back(host: str, uuids: Sequence[str]) -> dict[str, Any]:
+        asked.append((host, tuple(uuids)))
+        if host in left:
+            left.remove(host)
+            raise LateError(f"on {host} not done after 120 s")
+        return on(host)
+
+    return read_back
+
+
+def test_a_host_that_was_slow_once_is_asked_again_and_one_that_is_done_is_not() -> None:
+    asked: Asked = []
+
+    found = wait_enforced(PLACED, answering(asked, "h2"), ENOUGH_S)
+
+    assert set(found) == set(PLACED)
+    h2 = ("h2", ("uuid-lc2", "uuid-be1"))
+    assert asked == [("h1", ("uuid-lc1",)), h2, h2]
+
+
+def test_a_host_that_never_answers_is_named_with_its_servers_and_the_load() -> None:
+    with pytest.raises(LateError) as caught:
+        wait_enforced(PLACED, answering([], "h2"), 0.0)
+
+    said = str(caught.value)
+    assert said.startswith("h2 does not tell of lc2, be1 in time (load ")
+    assert said.endswith("); run it again")
+
+
+def test_a_server_that_is_not_enforced_is_named() -> None:
+    def read_back(host: str, _uuids: Sequence[str]) -> dict[str, Any]:
+        return {name: facts("" if name == "be1" else "numa_ext-lc") for name in on(host)}
+
+    with pytest.raises(LateError, match=r"^h2 has not enforced be1 in time"):
+        wait_enforced(PLACED, read_back, 0.0)
+
+
+def test_a_host_that_fails_is_not_asked_again() -> None:
+    def read_back(host: str, _uuids: Sequence[str]) -> dict[str, Any]:
+        raise LabError(f"{host} does not run")
+
+    with pytest.raises(LabError, match=r"^h1 does not run$"):
+        wait_enforced(PLACED, read_back, ENOUGH_S)
