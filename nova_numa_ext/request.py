@@ -206,7 +206,7 @@ class WorkloadRequest:
     :param huge_pages: the flavor sets ``hw:mem_page_size`` to something other than small pages
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
-    :param gpus: GPUs asked for, by PCI alias or by a GPU resource class
+    :param gpus: parts asked for of each GPU: 1 for a device of a PCI alias, the amount of a GPU resource class
     """
 
     vcpus: int
@@ -229,7 +229,7 @@ class WorkloadRequest:
     huge_pages: bool
     clos: int
     l3: tuple[L3Amount, ...]
-    gpus: int
+    gpus: tuple[int, ...]
 
     @property
     def floating(self) -> bool:
@@ -392,17 +392,18 @@ def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
     )
 
 
-def _gpus(extra_specs: Mapping[str, str]) -> int:
-    total = 0
+def _gpus(extra_specs: Mapping[str, str]) -> tuple[int, ...]:
+    """Placement gives each amount of a resource class from one provider, and each PCI device from its own."""
+    parts: list[int] = []
     for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
         name, _, count = alias.strip().rpartition(":")
         if "gpu" in name.lower() and count.isdecimal():
-            total += int(count)
+            parts += [1] * int(count)
     for key, value in extra_specs.items():
         match = _RESOURCE.match(key)
-        if match and match["resource"].endswith("GPU") and value.isdecimal():
-            total += int(value)
-    return total
+        if match and match["resource"].endswith("GPU") and value.isdecimal() and int(value):
+            parts.append(int(value))
+    return tuple(parts)
 
 
 def _combination_problems(
@@ -465,7 +466,7 @@ def _combination_problems(
             f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}.",
         ),
         (
-            request.remote_gpu is RemoteGpu.REQUIRED and request.gpus == 0,
+            request.remote_gpu is RemoteGpu.REQUIRED and not request.gpus,
             f"{Key.REMOTE_GPU}=required needs an amount of GPUs, by pci_passthrough:alias or resources:CUSTOM_…GPU.",
         ),
         (

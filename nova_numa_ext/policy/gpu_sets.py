@@ -355,20 +355,21 @@ def judge(
 
 
 def best_of_host(
-    wanted: GpuWish, rules: GpuRules, view: HostView, amount: int
+    wanted: GpuWish, rules: GpuRules, view: HostView, amounts: Sequence[int]
 ) -> tuple[GpuSet | None, tuple[Reason, ...]]:
     """Return the best GPUs of a host for a what-if, by what the view knows, and what the host lacks.
 
-    :param amount: GPUs, or parts of shared ones, that the server asks for
+    :param amounts: parts that the server asks for of each GPU; a shared GPU may serve several of them
     """
     gpus = gpu_map(view, rules.measured)
-    free = [d for d in view.devices if d.uuid in gpus.number_of and d.amount.free > 0]
-    parts = sum(device.amount.free for device in free)
-    if parts < amount:
-        return None, (Reason(Term.GPUS_FREE, parts, amount),)
+    most = max(amounts)
+    free = [d for d in view.devices if d.uuid in gpus.number_of and d.amount.free >= most]
+    room = sum(device.amount.free // most for device in free)
+    if room < len(amounts):
+        return None, (Reason(Term.GPUS_FREE, room, len(amounts)),)
     mask = gpus.mask(device.uuid for device in free)
     host = occupied(gpus, view, mask)
-    size = min(amount, mask.bit_count())
+    size = min(len(amounts), mask.bit_count())
     choice = choose(wanted.job(size), host, wanted.policy, store=rules.store, options=rules.options)
     if choice.best is None:
         return None, choice.reasons

@@ -293,6 +293,31 @@ def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
     assert [places[uuid] for uuid in taken if uuid in places] == ["pci_0000_61_00_0"]
 
 
+@pytest.mark.parametrize(
+    ("specs", "gpus"),
+    [
+        ({"resources:VGPU": "2"}, ["0000:61:00.0"]),
+        (
+            {"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "none"},
+            ["0000:21:00.0", "0000:61:00.0"],
+        ),
+    ],
+)
+def test_a_what_if_asks_all_parts_of_an_amount_of_one_gpu(cloud, specs, gpus):
+    """GPU 0 serves one more, GPU 2 two more: an amount of two is given by one provider, two groups by any."""
+    host = cloud.host("h1", agent=False)
+    for position, parts in ((0, 1), (2, 2)):
+        name = f"pci_{ADDRESSES[position].replace(':', '_').replace('.', '_')}"
+        child(cloud, host, name, "OWNER_NOVA", VGPU=parts)
+    cloud.publish("h1", MINSKY)
+    compute = Compute([flavor("vgpu", {**TOPO, **specs}), flavor("many", {"resources:VGPU": "3"})])
+    _, [row] = run(Simulate, cloud, compute, "--flavor", "vgpu")
+    assert row["Possible"] == "yes"
+    assert row["GPUs"].partition(" (")[0].split() == gpus
+    _, [row] = run(Simulate, cloud, compute, "--flavor", "many")
+    assert row["Lacks"] == "GPUs free in Placement: 0, wanted: 1"
+
+
 def vgpus_of_one_request(cloud, count, each=1, **specs):
     """Boot servers with so many vGPUs of one GPU each; returns the position of each one's GPU."""
     cloud.boot({**TOPO, "resources:VGPU": str(each), **specs}, count=count)
