@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the host agent: declared once, read into frozen settings, shown by ``oslo-config-generator``."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from host_agent import slo_conf, steering_conf
+from host_agent import conf_check, slo_conf, steering_conf
 from host_agent.paths import HostPaths
 from placement_traits.errors import InvalidValueError
 
@@ -373,14 +374,35 @@ def load(
     :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
     :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
         :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
+    :raises ConfigurationError: a file cannot be read, or holds a value that is not allowed
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     conf.register_cli_opts(_CLI)
     register(conf)
     if default_config_files is None:
         default_config_files = _default_files()
-    conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
+
+    def parse() -> None:
+        conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
+
+    conf_check.read(parse, conf, [group.name for group in _OPTIONS])
     return conf
+
+
+def unknown_keys(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the keys of the configuration files that nobody reads, each with its file."""
+    from keystoneauth1 import exceptions, loading
+
+    known = {group.name: list(options) for group, options in list_opts()}
+    known["DEFAULT"] = _CLI
+    known[PLACEMENT.name] += loading.get_adapter_conf_options()
+    loading.register_auth_conf_options(conf, PLACEMENT.name)
+    credentials = conf.placement.auth_section or PLACEMENT.name
+    plugin = conf[credentials].auth_type
+    found = known.setdefault(credentials, loading.get_auth_common_conf_options())
+    with contextlib.suppress(exceptions.NoMatchingPlugin):  # told by who asks for the credentials
+        found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
+    return list(conf_check.unknown(conf.config_file, known))
 
 
 def _default_files() -> list[str]:

@@ -23,6 +23,7 @@ def check(conf: agent_conf.Conf) -> list[Finding]:
     """Check everything."""
     paths = agent_conf.paths(conf)
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        lambda: _configuration(conf),
         lambda: _agent(paths),
         lambda: _libvirt(conf, paths),
         _rights,
@@ -37,6 +38,12 @@ def check(conf: agent_conf.Conf) -> list[Finding]:
         lambda: _nova(conf),
     )
     return [finding for one in checks for finding in one()]
+
+
+def _configuration(conf: agent_conf.Conf) -> Iterator[Finding]:
+    unread = agent_conf.unknown_keys(conf)
+    files = ", ".join(conf.config_file) or "no file, defaults only"
+    yield verdict("configuration", not unread, files, f"nobody reads {'; '.join(unread)}")
 
 
 def _agent(paths: HostPaths) -> Iterator[Finding]:

@@ -22,7 +22,11 @@ LOG = logging.getLogger("host_agent")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; return the exit status."""
-    conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments)
+    try:
+        conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments)
+    except NumaExtError as error:
+        sys.stderr.write(f"numa-host-agent: {error}\n")
+        return 1
     logging.basicConfig(
         level=logging.DEBUG if conf.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -36,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(conf: agent_conf.Conf) -> int:
+    for key in agent_conf.unknown_keys(conf):
+        LOG.warning("nobody reads %s", key)
     parts = assembly.build(conf, out=sys.stdout.write)
     if conf.dry_run:
         return _turn(conf, parts)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wrong configuration is told in one sentence, by the agent and by its command."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from host_agent import conf as agent_conf
+from host_agent import conf_check, doctor
+from host_agent.cmd import agent, ctl
+from nova_numa_ext.findings import Level
+
+BOTH = pytest.mark.parametrize(
+    "run", [agent.main, lambda words: ctl.main([*words, "journal"])], ids=["agent", "ctl"]
+)
+Run = Callable[[list[str]], int]
+
+
+def one_sentence(run: Run, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run([f"--config-file={file}"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+@BOTH
+def test_a_missing_file_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "/nope" in one_sentence(run, Path("/nope"), capsys)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[agent]\ninterval_s = abc\n", ["[agent]interval_s", "'abc'"]),
+        ("[rdt]\nbackend = foo\n", ["[rdt]backend", "resctrl"]),
+        ("[host]\nname = h1\n[pinning]\nenabled = perhaps\n", ["[pinning]enabled", "perhaps"]),
+        ("[agent]\ngarbage\n", ["garbage", ":2"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    run: Run, text: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(text)
+    said = one_sentence(run, file, capsys)
+    assert [word for word in (str(file), *words) if word not in said] == []
+
+
+MISSPELT = "[agent]\nintervall_s = 5\ninterval_s = 5\n[agnet]\nresync_s = 9\n"
+
+
+def load(tmp_path: Path, text: str) -> agent_conf.Conf:
+    (tmp_path / "agent.conf").write_text(text)
+    return agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
+
+
+def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> None:
+    assert agent_conf.unknown_keys(load(tmp_path, MISSPELT)) == [
+        f"[agent]intervall_s (interval_s was meant?) in {tmp_path}/agent.conf",
+        f"[agnet] (agent was meant?) in {tmp_path}/agent.conf",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[DEFAULT]\ndebug = true\ndry_run = true\n",
+        "[placement]\nauth_type = password\nusername = nova\nuser-domain-name = Default\n"
+        "region_name = R\ntimeout = 9\ncell_packing = spread\n",
+        "[placement]\nauth_type = v3applicationcredential\napplication_credential_id = 1\n",
+        "[placement]\nauth_section = shared\n[shared]\nauth_type = password\npassword = x\n",
+        "[oslo_messaging_rabbit]\nssl = true\n[numa_ext_privileged]\nhelper_command = sudo\n",
+    ],
+)
+def test_keys_of_libraries_are_known(text: str, tmp_path: Path) -> None:
+    assert agent_conf.unknown_keys(load(tmp_path, text)) == []
+
+
+def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        "".join(
+            f"[{group.name}]\n" + "".join(f"{option.name} = 1\n" for option in options)
+            for group, options in agent_conf.list_opts()
+        )
+    )
+    known = {group.name: options for group, options in agent_conf.list_opts()}
+    assert list(conf_check.unknown([str(file)], known)) == []
+
+
+def test_the_doctor_and_the_log_of_the_start_tell_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"{MISSPELT}[libvirt_host]\nuri = test:///default\n[host]\nproc = {tmp_path}\n"
+    (tmp_path / "file").write_text("")
+    blocked = text.replace("[agent]\n", f"[agent]\nstate_dir = {tmp_path}/file/state\n")
+    (finding,) = doctor._configuration(load(tmp_path, blocked))
+    assert finding.level is Level.DEGRADED
+    assert "intervall_s" in finding.detail
+    assert agent.main([f"--config-file={tmp_path}/agent.conf"]) == 1  # no state folder
+    assert "nobody reads [agent]intervall_s" in caplog.text
