@@ -143,7 +143,7 @@ def socket_of(host: Host, server: Server) -> str:
 @pytest.fixture(scope="module")
 def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
     """The servers, their ports plugged in by the agent, and behind these the modelled guests."""
-    cloud = Cloud(running_cloud.settings, running_cloud.lab, running_cloud.hosts)
+    cloud = running_cloud.of_one_test()
     host = cloud.hosts["h1"]
     cloud.openstack("image", "set", "--property", "hw_qemu_guest_agent=yes", IMAGE)
     try:
