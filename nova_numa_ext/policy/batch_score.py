@@ -122,7 +122,8 @@ def _fewest_nodes(request: WorkloadRequest, cells: Records) -> Floats:
 def _neighbours(request: WorkloadRequest, offer: Offers) -> Floats:
     domains, nodes = offer.domains, offer.nodes[:, None]
     near: Mask = domains["present"] & ((nodes == 0) | (domains["nodes"] & nodes != 0))
-    among = np.where(np.any(offer.used, axis=1, keepdims=True), offer.used, near)
+    claimed = offer.used & near
+    among = np.where(np.any(claimed, axis=1, keepdims=True), claimed, near)
     others: Mask = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & among
     penalty = (penalties(request.interference_class)[domains["neighbours"]] * among).max(
         axis=1, initial=0

@@ -7,8 +7,9 @@ The score is a weighted mean. A term lies in [0, 1], 1 is best:
 term                      value
 ========================  ============================================================================================
 ``slices``                NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
-``neighbours``            1 − ½ · (share of the L3 domains it may use in which the other tier runs) − ½ · (worst
-class penalty / 2) ``ways``                  ways that stay free in the chosen domains / their capacity
+``neighbours``            1 − ½ · (share of its L3 domains in which the other tier runs) − ½ · (worst penalty / 2); its
+                          domains: the chosen ones on its nodes, or all on its nodes, or all of the host
+``ways``                  ways that stay free in the chosen domains / their capacity
 ``bandwidth``             bandwidth that stays free: in the chosen domains / their capacity; of a server without a
                           chosen domain, in the whole host / the largest such figure among the hosts (most spare wins)
 ``fragmentation``         share of the free dedicated CPUs that guest cells of the same shape can still use afterwards
@@ -110,7 +111,7 @@ def terms(
     chosen = _chosen(offer)
     return {
         Term.SLICES: _slices(request, offer),
-        Term.NEIGHBOURS: _neighbours(request, chosen or _reachable(offer)),
+        Term.NEIGHBOURS: _neighbours(request, _lived_in(offer)),
         Term.WAYS: _left([(d.ways, amount) for d, amount, _ in _amounts(offer)]),
         Term.BANDWIDTH: _left([(d.bandwidth_mbps, amount) for d, _, amount in _amounts(offer)])
         if chosen
@@ -158,6 +159,13 @@ def _amounts(offer: Offer) -> list[tuple[L3View, int, int]]:
 
 def _chosen(offer: Offer) -> list[L3View]:
     return [domain for domain, _, _ in _amounts(offer)]
+
+
+def _lived_in(offer: Offer) -> list[L3View]:
+    """L3 domains that the server will use: those it claims, unless nova-compute will pick nodes away from them all."""
+    reachable = _reachable(offer)
+    claimed = {domain.uuid for domain in _chosen(offer)}
+    return [domain for domain in reachable if domain.uuid in claimed] or reachable
 
 
 def _reachable(offer: Offer) -> list[L3View]:

@@ -132,6 +132,16 @@ def test_a_rabbit_is_not_put_beside_a_devil(cloud):
     }
 
 
+def test_a_host_where_the_rabbit_would_live_beside_a_devil_all_the_same_is_the_worse_one(cloud):
+    """A claim elsewhere does not help: nova-compute picks the node, on both hosts number 2."""
+    devils = {NeighbourTrait.DEVIL}
+    for name, devils_at in (("h1", 2), ("h2", 0)):
+        cloud.host(name, used={0: (1, 512), 1: (1, 512), 3: (1, 512)})
+        cloud.publish(name, state={devils_at: L3State(frozenset(devils))})
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    assert cloud.boot(rabbit) == [("h2", ["l3_2"])]
+
+
 def test_a_rabbit_may_stay_where_it_is_the_only_rabbit(cloud):
     """A resize asks its own host, too, where the agent has published the server's own class."""
     cloud.host("h1")

@@ -63,6 +63,19 @@ def test_a_floating_guest_likes_hosts_where_one_node_would_do(vcpus, value):
     assert term(be(vcpus=vcpus), offer, Term.SLICES) == value
 
 
+@pytest.mark.parametrize(
+    ("nodes", "value"),
+    [((0,), 1.0), ((1,), 0.5), ((0, 1), 1.0), (None, 1.0), ((2,), 0.5)],
+)
+def test_neighbours_are_those_where_the_server_will_live(nodes, value):
+    """It claims domain 0; a devil lives in domain 1, a best-effort server in domain 2."""
+    devil, best_effort = [NeighbourTrait.DEVIL], [NeighbourTrait.BE]
+    view = host(domain(0), domain(1, neighbours=devil), domain(2, neighbours=best_effort))
+    claims = Candidate(0, (("l3-0", amount(3)),), ("l3-0",))
+    rabbit = lc(3, **{"numa_ext:interference_class": "rabbit"})
+    assert term(rabbit, Offer(view, nodes=nodes, candidate=claims), Term.NEIGHBOURS) == value
+
+
 def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
     candidate = Candidate(0, (("l3-0", amount(3, 4000)),), ("l3-0",))
     offer = Offer(host(domain(0, ways=(12, 3)), domain(1)), candidate=candidate)
