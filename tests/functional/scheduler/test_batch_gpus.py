@@ -213,6 +213,15 @@ def orders(flavor, state, view, *earlier, request=()):
     return found
 
 
+def report_free(state, *numbers):
+    """Let nova-compute say that GPUs are free."""
+    state.pci_stats = PciDeviceStats(None)
+    state.pci_stats.pools = [
+        {"dev_type": "type-PCI", "numa_node": 0, "rp_uuid": f"gpu-{number}", "count": 1}
+        for number in numbers
+    ]
+
+
 def gpu_job(*numbers, comm=0):
     gpus = tuple(f"gpu-{number}" for number in numbers)
     return Pick("other", "root", None, InterferenceClass.SHEEP, gpus=gpus, gpu_comm=comm)
@@ -244,3 +253,31 @@ def test_a_gpu_that_the_request_has_used_up_disturbs_its_neighbours(nova_configu
     state, view = sockets_of_gpus((0,), (1,), (2,), (3,), (4,))
     assert orders(flavor, state, view) == [0, 1, 2, 3, 4]
     assert orders(flavor, state, view, request=(gpu_job(0, comm=4),)) == [3, 4, 1, 2, 0]
+
+
+def test_a_gpu_that_an_earlier_request_has_just_taken_is_busy_though_nova_compute_calls_it_free(
+    nova_configuration,
+):
+    """Placement offers it no longer; nova-compute tells so only after its next update."""
+    flavor = {"numa_ext:gpu_policy": "topo", "numa_ext:gpu_comm": "4"}
+    state, view = sockets_of_gpus((1,), (2,), (3,), (4,))
+    report_free(state, 0)
+    assert orders(flavor, state, view)[0] == 0
+    assert orders(flavor, state, view, gpu_job(0, comm=4))[:2] == [2, 3]
+
+
+def test_a_free_gpu_that_no_candidate_has_disturbs_nobody(nova_configuration):
+    """Placement shows only some candidates of a large host: what nova-compute calls free is no neighbour."""
+    flavor = {"numa_ext:gpu_policy": "topo", "numa_ext:gpu_comm": "4"}
+    state, view = sockets_of_gpus((1,), (3,))
+    marked = {GPU_COMM_TRAITS[4]}
+    view = replace(
+        view,
+        l3=tuple(
+            replace(domain, neighbours=frozenset(marked if domain.l3_id == 0 else ()))
+            for domain in view.l3
+        ),
+    )
+    assert orders(flavor, state, view) == [1, 0]
+    report_free(state, 0, 2, 4)
+    assert orders(flavor, state, view) == [0, 1]
