@@ -2,9 +2,9 @@
 """BALM's green branch: give bandwidth back while every objective is met by far.
 
 After a green time one thing is given back as a trial: a level to a server that is still throttled, else a few pages
-to the nodes that a displaced server's own memory policy prefers. If the system stays green or grey it is kept and the
-next green time begins; otherwise it is taken back at once and the hold before the next trial doubles, so that the
-system does not bounce between two configurations.
+to the nodes that a displaced server's own memory policy prefers. If the system stays green, or grey for a green time,
+it is kept and the next green time begins; otherwise it is taken back at once and the hold before the next trial
+doubles, so that the system does not bounce between two configurations.
 
 Source: Gureya 2021, section 5.3 ("re-configuring upon workload changes"; trigger and step are not given there).
 """
@@ -39,9 +39,15 @@ def trial(turn: Turn) -> None:
         meanwhile = turn.lowest if verdict.colour is Colour.RED else tried.before.level
         turn.put_back(tried.be, tried.before, "take_again", meanwhile=meanwhile)
         turn.watch(green_hold_s=hold)
-    elif arriving != "moving" and turn.ripe and verdict.colour.good:
+    elif arriving != "moving" and turn.ripe and verdict.colour.good and _proven(turn):
         turn.say("given_back", tried.be, verdict.colour.name.lower())
         turn.watch(green_hold_s=None)
+
+
+def _proven(turn: Turn) -> bool:
+    """Where little room is left, what was given back has to show for as long as one waits that it can stay."""
+    proof_s = 0.0 if turn.verdict.colour is Colour.GREEN else turn.settings.green_hold_s
+    return turn.now_s - turn.state.judge_from_s >= proof_s
 
 
 def _hold_s(turn: Turn) -> float:

@@ -20,6 +20,7 @@ What the source leaves open or gets wrong is decided here like this:
 Source: Gureya 2021, algorithm 4 and section 5.3.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from host_agent.controllers import balm_release
@@ -124,22 +125,33 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
     if now.level >= FULL or not turn.observation.levels or be.uuid in search.capped:
         _next(turn)
         return False
-    ratio = turn.verdict.worst(turn.verdict.ratios)
-    rise = search.rise if search.ratio is None else max(0.0, ratio - search.ratio)
-    search = replace(search, ratio=ratio, rise=rise)
+    search = _with_rises(search, turn.verdict.ratios)
     turn.keep(search=search)
-    if turn.settings.foresee and rise is not None and ratio + rise > 1.0:
-        turn.say(f"foreseen_{be.uuid}", ratio + rise, 1.0)
+    foreseen = max(
+        (ratio + search.rises.get(lc, 0.0) for lc, ratio in turn.verdict.ratios.items()),
+        default=0.0,
+    )
+    if turn.settings.foresee and foreseen > 1.0:
+        turn.say(f"foreseen_{be.uuid}", foreseen, 1.0)
         shares = _pages_away(turn, be)
         if shares is None:
             _cap(turn, be.uuid)
             return False
-        turn.keep(search=replace(search, undo=now, ratio=None))
+        turn.keep(search=replace(search, undo=now, ratios=None))
         turn.move(be.uuid, replace(now, shares=shares), now.level, "pages_before", careful=True)
         return True
     turn.keep(search=replace(search, undo=now))
     turn.want(be.uuid, replace(now, level=turn.level_up(now.level)), "release")
     return True
+
+
+def _with_rises(search: Search, ratios: Mapping[str, float]) -> Search:
+    """Take note of what the last step up has done to each server: the worst may be another than the one that rises."""
+    before = search.ratios
+    if before is None:
+        return replace(search, ratios=ratios)
+    rises = {lc: max(0.0, ratio - before[lc]) for lc, ratio in ratios.items() if lc in before}
+    return replace(search, ratios=ratios, rises=rises)
 
 
 def _pages_away(turn: Turn, be: BeServer) -> dict[int, float] | None:
@@ -166,7 +178,7 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
         direction = "outbound" if be.nodes & search.location else "inbound"
         known_good = valid is not None and turn.settings.throttle_while_moving
         meanwhile = valid.level if valid is not None and known_good else now.level
-        turn.keep(search=replace(search, undo=now, ratio=None))
+        turn.keep(search=replace(search, undo=now, ratios=None))
         turn.move(
             be.uuid, Wanted(now.level, shares), meanwhile, f"pages_{direction}", careful=known_good
         )
@@ -201,7 +213,7 @@ def _cap(turn: Turn, uuid: str) -> None:
 def _next(turn: Turn) -> None:
     search = _search(turn)
     turn.keep(
-        search=replace(search, position=search.position + 1, undo=None, ratio=None, rise=None)
+        search=replace(search, position=search.position + 1, undo=None, ratios=None, rises={})
     )
 
 
@@ -216,7 +228,7 @@ def _end(turn: Turn) -> None:
         )
         if rest and turn.observation.levels:
             turn.keep(
-                search=replace(search, order=rest, position=0, undo=None, ratio=None, rise=None)
+                search=replace(search, order=rest, position=0, undo=None, ratios=None, rises={})
             )
             climb(turn)
             return

@@ -232,9 +232,9 @@ class Search:
     :param valid: what was wanted when all objectives were last met in this pass; empty when never
     :param undo: what was wanted of the climbing server before its last action; None before the first
     :param capped: servers whose limit was found
-    :param ratio: worst latency over objective before the climbing server's last step up; None before the first since
-        its pages moved
-    :param rise: by how much the last step up has raised it; None before the second one
+    :param ratios: latencies over objectives before the climbing server's last step up; None before the first since its
+        pages moved
+    :param rises: by how much the last step up has raised each; empty before the second one
     """
 
     order: tuple[str, ...]
@@ -243,8 +243,8 @@ class Search:
     valid: Mapping[str, Wanted] = field(default_factory=dict)
     undo: Wanted | None = None
     capped: frozenset[str] = frozenset()
-    ratio: float | None = None
-    rise: float | None = None
+    ratios: Mapping[str, float] | None = None
+    rises: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,18 @@ def test_a_step_that_will_violate_is_not_taken() -> None:
     assert all(0.45 + 0.015 * level * share <= 1.0 for level, share in ours.trace)
 
 
+def test_a_step_is_foreseen_by_the_server_that_rises_and_not_by_the_worst_one() -> None:
+    """Another server is steadily near its objective: it hides nothing."""
+
+    def plant(found: Mapping[str, Be]) -> Ratios:
+        server = found["be"]
+        return {"lc": 0.3 + 0.02 * server.level * server.local(0), "steady": 0.9}
+
+    host = Host({"lc": 0, "steady": 1}, {"be": be(0, 1.0)}, plant).settle()
+    assert host.end("be")[1] == 100
+    assert all(0.3 + 0.02 * level * share <= 1.0 for level, share in host.trace)
+
+
 def test_a_server_that_could_not_climb_gets_a_second_lap() -> None:
     """The first one's pages cannot move; only the second one's do heal."""
 
@@ -312,6 +324,28 @@ def test_f_004_32_a_trial_that_hurts_is_undone_and_the_next_waits_longer() -> No
     assert pauses[-1] > 2.5 * pauses[0]
     host.run(5.0)
     assert host.end("be") == valid
+
+
+def test_what_leaves_little_room_has_to_prove_itself_before_it_is_kept() -> None:
+    """What was given back hurts only seconds later: it is taken back, and nothing is searched."""
+    hurts = True
+
+    def plant(found: Mapping[str, Be]) -> Ratios:
+        if round(found["be"].local(0), 3) <= 0.3:
+            return {"lc": 0.7}
+        return {"lc": 1.3 if hurts else 0.9}
+
+    host = Host({"lc": 0}, {"be": be(1, 0.6)}, plant).settle()
+    hurts = False
+    while host.state.phase is not Phase.TRIAL:
+        host.poll()
+    host.run(3.0)
+    assert host.state.phase is Phase.TRIAL, "kept without proof"
+    hurts = True
+    host.run(1.0)
+    assert (host.state.phase, host.state.search) == (Phase.WATCH, None)
+    host.run(5.0)
+    assert host.end("be") == (0.7, 100)
 
 
 def test_green_releases_throttles_before_pages() -> None:
