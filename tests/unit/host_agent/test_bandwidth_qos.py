@@ -196,6 +196,20 @@ class Bench:
         self.now += seconds
         self.qos.poll()
 
+    def watch(self) -> tuple[Server, Server]:
+        """Boot a latency-critical server that is well and a best-effort one; the controller knows both."""
+        lc, be = self.lc(), self.be()
+        self.round()
+        self.qos.poll()  # connects
+        self.report(700, 1.0)
+        return lc, be
+
+    def search(self) -> tuple[Server, Server]:
+        """The same, and the objective is violated: the best-effort server is at the minimum."""
+        servers = self.watch()
+        self.report(1500, 0.6)
+        return servers
+
     def level(self, server: Server) -> set[int]:
         """What the executor is told about a BE server."""
         wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
@@ -218,10 +232,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_violation_is_written_to_resctrl_before_any_round(bench: Bench) -> None:
-    lc, be = bench.lc(), bench.be()
-    bench.round()
-    bench.qos.poll()  # connects
-    bench.report(700, 1.0)
+    lc, be = bench.watch()
     bench.report(1500, 1.0)
     assert bench.levels, "nothing was written"
     (level,) = bench.levels[0]
@@ -239,11 +250,7 @@ def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_no
     bench: Bench,
 ) -> None:
     """While the server is throttled its neighbour is well; any more than the minimum violates, as in F2."""
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     moved = 0
     for _ in range(120):
         level = bench.levels[-1][0].mba_percent[0][1] if bench.levels else 50
@@ -314,12 +321,7 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
 
 
 def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
-    bench.report(1500, 0.6)
+    _, be = bench.search()
     assert bench.kept(be) == Wanted(10)
     bench.guests["lc"].hang_up()
     bench.restart()  # no close: it was killed
@@ -333,11 +335,7 @@ def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> Non
 
 
 def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench) -> None:
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     bench.report(1500, 0.3)
     for _ in range(200):  # heal, then climb
         bench.report(900, 0.1)
@@ -354,11 +352,7 @@ def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench
 def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_search(
     bench: Bench,
 ) -> None:
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     before = bench.qos._state.wanted[be.uuid].level
     bench.report(1500, 0.6)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
@@ -371,11 +365,7 @@ def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> 
     """No round comes any more, and the guard is told to keep what stands."""
     bench = Bench(tmp_path)
     bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     before = bench.qos._state.wanted[be.uuid].level
     bench.report(1500, 1.0)
     assert bench.qos.turn(bench.now)
@@ -391,11 +381,7 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
     bench: Bench,
 ) -> None:
     """Not only by the next round: meanwhile ``release-bandwidth`` would be undone, for the whole pause."""
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     before = bench.qos._state.wanted[be.uuid].level
     bench.report(1500, 0.6)
     (bench.folder / "paused").touch()
@@ -416,11 +402,7 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
 
 def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:
     """The executor carries out what it was told before the controller changed its mind."""
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     before = bench.qos._refined
     bench.report(1500, 0.6)
     written = len(bench.levels)
@@ -432,11 +414,7 @@ def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> No
 
 
 def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench) -> None:
-    bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    bench.watch()
     bench.refused = "resctrl: the group is gone"
     wakes = bench.wakes
     bench.report(1500, 3.0)
@@ -450,11 +428,7 @@ def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench
 
 def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
     """Not only when it is time to: the round that the failure wakes is to make the group anew."""
-    bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    bench.watch()
     assert not bench.qos.doubted()
     bench.refused = "resctrl: the group is gone"
     bench.report(1500, 0.6)
@@ -463,11 +437,7 @@ def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
 
 
 def test_a_level_that_could_not_be_written_is_forgotten_with_its_group(bench: Bench) -> None:
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     bench.refused = "resctrl: the group is gone"
     bench.report(1500, 0.6)
     bench.refused = ""
@@ -502,11 +472,7 @@ def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) 
 
 
 def test_the_levels_that_the_short_way_has_written_are_known_as_ours(bench: Bench) -> None:
-    bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    bench.watch()
     assert bench.qos.overtaken() == frozenset()
     bench.report(1500, 0.6)
     assert bench.qos.overtaken() == {"numa_ext-BE"}
@@ -515,11 +481,7 @@ def test_the_levels_that_the_short_way_has_written_are_known_as_ours(bench: Benc
 
 
 def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
-    bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    bench.watch()
     (bench.folder / "paused").touch()
     bench.round()
     bench.report(1500, 2.0)
@@ -528,10 +490,7 @@ def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
 
 def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     """F-004-38 in the agent: journal, status and the way to a higher layer."""
-    lc, be = bench.lc(), bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    lc, be = bench.watch()
     for _ in range(300):
         bench.report(2000, 0.5)
         if bench.qos.turn(bench.now):
@@ -550,11 +509,7 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
 
 
 def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:
-    lc = bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    lc, _ = bench.watch()
     for _ in range(1500):
         bench.guests["lc"].send(b"x" * 4000 + b"\n")
         bench.poll()
@@ -629,11 +584,7 @@ def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> Non
 
 
 def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) -> None:
-    lc = bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    lc, _ = bench.watch()
     bench.guests["lc"].close()
     bench.host.delete(lc)
     path = bench.folder / "again.port"
@@ -647,11 +598,7 @@ def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) ->
 
 
 def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
-    lc, be = bench.lc(), bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
-    bench.report(1500, 0.6)
+    lc, be = bench.search()
     bench.round()
     told = json.loads((bench.folder / "slo.json").read_text())["told"]
     assert told["phase"] == "heal"
@@ -673,11 +620,7 @@ def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
 def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
-    bench.lc()
-    be = bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    _, be = bench.watch()
     bench.report(1500, 1.0)
     assert bench.levels == []
     assert bench.wakes
@@ -691,11 +634,7 @@ def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
 
 def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
     bench = Bench(tmp_path, balm=BalmSettings(budget_s_per_hour=1.0))
-    lc = bench.lc()
-    bench.be()
-    bench.round()
-    bench.qos.poll()
-    bench.report(700, 1.0)
+    lc, _ = bench.watch()
     bench.report(2000, 6.0)
     assert [entry.server for entry in bench.told("ignore")] == [lc.uuid]
     for guest in bench.guests.values():
