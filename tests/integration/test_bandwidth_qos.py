@@ -187,6 +187,41 @@ def _listens(host: Host, pid: str) -> bool:
     return bool(answer.strip()) and int(answer.split()[-1]) >= 2
 
 
+def read_by_somebody(host: Host, path: str) -> bool:
+    """Tell whether the kernel knows a connection to a listening socket."""
+    count = f'awk \'$6 == "03" && $8 == "{path}" {{ n++ }} END {{ print n + 0 }}\' /proc/net/unix'
+    return int(host.run(count)) > 0
+
+
+@pytest.mark.long
+def test_a_port_travels_with_a_live_migration(cloud: Cloud) -> None:
+    """On the target its socket is another one, and the agent there reads it; nothing is plugged in a second time."""
+    if "h2" not in cloud.hosts:
+        pytest.skip("needs a second emulated host")
+    source, target = cloud.hosts["h1"], cloud.hosts["h2"]
+    cloud.openstack("image", "set", "--property", "hw_qemu_guest_agent=yes", IMAGE)
+    try:
+        # Without shared storage the disk is copied: one of the image's size, not of a gigabyte.
+        server = cloud.boot(cloud.flavor(LC, disk=0), "--host", source.name)
+    finally:
+        cloud.openstack("image", "unset", "--property", "hw_qemu_guest_agent", IMAGE)
+    path = eventually("a port", partial(socket_of, source, server), PATIENCE_S, 5)
+    eventually("the agent reads it", partial(read_by_somebody, source, path), PATIENCE_S, 5)
+    cloud.openstack("server", "migrate", "--live-migration", "--host", target.name, server.id)
+    cloud.settled(server, 900)
+    assert server.host == target.name, f"it did not leave {server.host}: {server.fault}"
+    there = eventually("a port on the target", partial(socket_of, target, server), PATIENCE_S, 5)
+    eventually(
+        "the target's agent reads it", partial(read_by_somebody, target, there), PATIENCE_S, 5
+    )
+    plugged = [
+        entry["action"]
+        for entry in target.ctl("journal", "--server", server.id)
+        if entry["action"] == "plug"
+    ]
+    assert plugged == []
+
+
 def test_ports_were_plugged_in_by_the_agent(crowd: Crowd) -> None:
     plugged = {
         a["server"] for a in crowd.since() if a["action"] == "plug" and a["result"] == "done"
