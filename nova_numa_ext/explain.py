@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Journal entries joined into explanations, and explanations as text. Pure: no clock, no network."""
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from nova_numa_ext.policy.score import Score
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.policy.whatif import Answer
+
+_MOST_CANDIDATES: Final = 3  # of one host, those that are alike counted once
 
 
 @dataclass(slots=True)
@@ -72,7 +77,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     if explanation.weigh is not None:
         yield from _weigh_lines(explanation.weigh)
     elif explanation.filter is not None and explanation.filter.get("passed") == 1:
-        yield "weigher  not asked: one host was left"
+        names = [host["node"] for host in explanation.filter["details"] if not host["reasons"]]
+        yield f"chosen   {''.join(names)}: one host was left, the weigher was not asked"
 
 
 def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
@@ -109,19 +115,21 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
 def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     nodes = "floating" if host["nodes"] is None else f"NUMA node {_numbers(host['nodes'])} expected"
     yield f"  {host['node']}: {nodes}, {host['candidates_kept']} candidates"
-    for number, candidate in enumerate(host["candidates"], start=1):
-        where = f"L3 {_numbers(candidate['l3'])}" if candidate["l3"] else "no L3 domain"
-        where += _gpus(candidate.get("gpus"))
-        lost = (
-            f"loses on {candidate['loses']}"
-            if candidate["loses"]
-            else "first"
-            if number == 1
-            else "equal"
-        )
-        yield f"    {number}. {where}: {lost}"
+    alike = Counter((_where(candidate), candidate["loses"]) for candidate in host["candidates"])
+    shown = list(itertools.islice(alike.items(), _MOST_CANDIDATES))
+    for number, ((where, loses), count) in enumerate(shown, start=1):
+        lost = f"loses on {loses}" if loses else "first" if number == 1 else "equal"
+        yield f"    {number}. {where}: {lost}" + (f" ({count} alike)" if count > 1 else "")
+    more = host["candidates_kept"] - sum(count for _, count in shown)
+    if more:
+        yield f"    +{more} more"
     for removed in host["candidates_removed"]:
         yield f"    removed: {removed['reason']}"
+
+
+def _where(candidate: dict[str, Any]) -> str:
+    l3 = f"L3 {_numbers(candidate['l3'])}" if candidate["l3"] else "no L3 domain"
+    return l3 + _gpus(candidate.get("gpus"))
 
 
 def _gpus(chosen: dict[str, Any] | None) -> str:
@@ -137,17 +145,23 @@ def _gpus(chosen: dict[str, Any] | None) -> str:
 
 def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
     hosts = entry["hosts"]
-    yield f"weigher  {hosts} hosts, best first (score: weighted mean of the terms; -: unknown, taken as the mean)"
+    if entry["scores"] and "total" in entry["scores"][0]:
+        yield f"chosen   {entry['scores'][0]['node']}: the highest total of all weighers"
+    yield (
+        f"weigher  {hosts} hosts, best total first (score: weighted mean of the terms; -: unknown, taken as the mean; "
+        "total: others + multiplier * score)"
+    )
     terms = list(entry["scores"][0]["terms"]) if entry["scores"] else []
-    rows = [["host", "score", *terms, "others"]]
+    rows = [["host", *terms, "score", "others", "total"]]
     for score in entry["scores"]:
         values = [score["terms"][term] for term in terms]
         rows.append(
             [
                 score["node"],
-                f"{score['score']:.3f}",
                 *("-" if value is None else f"{value:.2f}" for value in values),
-                f"{score['before']:.2f}",
+                f"{score['score']:.3f}",
+                f"{score['before']:.3f}",
+                f"{score['total']:.3f}" if "total" in score else "-",
             ]
         )
     yield from table(rows)
@@ -171,6 +185,14 @@ def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
                 "addresses": list(answer.gpus.addresses),
                 "utility": round(answer.gpus.utility, 4),
             },
+            "l3": list(answer.l3),
+            "score": None if answer.score is None else round(answer.score.value, 4),
+            "terms": {}
+            if answer.score is None
+            else {
+                term.value: None if value is None else round(value, 4)
+                for term, value in answer.score.terms.items()
+            },
             "lacks": [
                 {
                     "term": str(reason.term),
@@ -187,13 +209,25 @@ def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 def _answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
     possible = sum(not answer.reasons for answer in answers)
-    yield f"{possible} of {len(answers)} hosts could take it now"
+    yield f"{possible} of {len(answers)} hosts could take it now, best first; Placement was read for this answer"
     width = max((len(answer.host.name) for answer in answers), default=0)
     for answer in answers:
         said = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"
+        if answer.score is not None:
+            said += f", score {answer.score.value:.3f} ({terms_text(answer.score)})"
+        if answer.l3:
+            said += f", L3 {_numbers(answer.l3)}"
         if answer.gpus is not None:
             said += f" (GPUs {' '.join(answer.gpus.addresses)}, utility {answer.gpus.utility:.3f})"
         yield f"  {answer.host.name:<{width}}  {said}"
+
+
+def terms_text(score: Score) -> str:
+    """Return the terms of a score that are known."""
+    known = {term: value for term, value in score.terms.items() if value is not None}
+    return (
+        ", ".join(f"{term.value} {value:.2f}" for term, value in known.items()) or "no term known"
+    )
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

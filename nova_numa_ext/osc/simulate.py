@@ -7,6 +7,7 @@ from typing import Any
 
 from osc_lib.command import command
 
+from nova_numa_ext.explain import terms_text
 from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Cloud
 from nova_numa_ext.policy.terms import sentence
@@ -15,10 +16,10 @@ from nova_numa_ext.simulator import cli as simulator
 
 
 class Simulate(command.Lister):  # type: ignore[misc]
-    """Ask every host whether a flavor could go there now, and what it lacks. Nothing is booted or claimed.
+    """Ask every host whether a flavor could go there now, and what it lacks or how good it is. Nothing is booted.
 
-    It judges what Placement knows; NUMA cells are judged by the scheduler alone, whose decisions numa-ext-explain
-    shows.
+    It judges what Placement knows now; NUMA cells are judged by the scheduler alone, whose decisions numa-ext-explain
+    shows. The score is the mean of the known terms, best host first; multipliers are not looked at.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -52,10 +53,12 @@ class Simulate(command.Lister):  # type: ignore[misc]
                 "no" if answer.reasons else "yes",
                 "; ".join(sentence(reason) for reason in answer.reasons),
                 words.gpus(answer.gpus),
+                "-" if answer.score is None else f"{answer.score.value:.3f}",
+                "-" if answer.score is None else terms_text(answer.score),
             )
             for answer in cloud.what_if(request, flavor.name)
         ]
-        return ("Host", "Possible", "Lacks", "GPUs"), rows
+        return ("Host", "Possible", "Lacks", "GPUs", "Score", "Terms"), rows
 
 
 class SimulateTrace(command.Lister):  # type: ignore[misc]

@@ -2,18 +2,30 @@
 """Where could a flavor go now, and what does each other host lack?
 
 When Placement offers no host, nova never asks a filter, so no decision is noted anywhere. This asks the same
-requirements of the whole fleet, amounts included, from the view.
+requirements of the whole fleet, amounts included, from the view, and compares the hosts that could take the server.
+
+The view knows no NUMA cells: which ones nova-compute would pick, and the terms of the score that need them, only the
+scheduler tells. The score is the mean of the terms that are known, each with the same weight.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import Final
+
+import numpy as np
 
 from nova_numa_ext.policy import admission
+from nova_numa_ext.policy.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
 from nova_numa_ext.policy.reason import Reason
+from nova_numa_ext.policy.score import SCORED, Offer, Score, Scores, combine, spare_mbps, terms
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import FleetSnapshot, HostView
+
+_MOST_CANDIDATES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +35,15 @@ class Answer:
     :param host: the host
     :param reasons: what it lacks, empty when it could take the server
     :param gpus: the best GPUs that are free there; None without
+    :param l3: ids of the L3 domains that it would claim from
+    :param score: how good the host is among those that could take the server; None when it lacks something
     """
 
     host: HostView
     reasons: tuple[Reason, ...]
     gpus: GpuSet | None = None
+    l3: tuple[int, ...] = ()
+    score: Score | None = None
 
 
 def ask(
@@ -38,7 +54,7 @@ def ask(
     flavor: str = "",
     rules: GpuRules = DEFAULT_RULES,
 ) -> tuple[Answer, ...]:
-    """Ask every host of the view, those that could take the server first, then by name.
+    """Ask every host of the view; those that could take the server come first, best first, then the others by name.
 
     :param free: free amounts of nova's own resource classes by root provider, where they are known
     :param flavor: name of the flavor, which may have a GPU profile of its own
@@ -49,7 +65,52 @@ def ask(
         reasons = lacking(request, host, (free or {}).get(host.root_uuid))
         gpus, more = _gpus(request, host, flavor, rules)
         answers.append(Answer(host, (*reasons, *more), gpus))
-    return tuple(sorted(answers, key=lambda answer: (bool(answer.reasons), answer.host.name)))
+    possible = _scored(request, [answer for answer in answers if not answer.reasons])
+    refused = [answer for answer in answers if answer.reasons]
+    return (*possible, *sorted(refused, key=lambda answer: answer.host.name))
+
+
+def _scored(request: WorkloadRequest, answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers of hosts that could take the server with domains and scores, best first, then by name."""
+    if not answers:
+        return []
+    best = [_best(request, answer.host) for answer in answers]
+    offers = [
+        Offer(
+            answer.host,
+            candidate=chosen.candidate if chosen else None,
+            gpu_utility=answer.gpus.utility if answer.gpus else None,
+        )
+        for answer, chosen in zip(answers, best, strict=True)
+    ]
+    most = max(spare_mbps(offer) or 0 for offer in offers)
+    found = [terms(request, offer, most) for offer in offers]
+    rows = np.array(
+        [[nan if (value := row[term]) is None else value for term in SCORED] for row in found]
+    )
+    scores = Scores(combine(rows, np.ones_like(rows)), rows)
+    scored = [
+        replace(answer, l3=chosen.rank.l3_ids if chosen else (), score=scores.of(row))
+        for row, (answer, chosen) in enumerate(zip(answers, best, strict=True))
+    ]
+    return sorted(scored, key=lambda each: (-each.score.value if each.score else 0, each.host.name))
+
+
+def _best(request: WorkloadRequest, host: HostView) -> Ranked | None:
+    """Return the best way to claim what a request asks of L3 domains, a domain of its own for each group."""
+    if not request.l3:
+        return None
+    candidates = list(itertools.islice(_candidates(request, host), _MOST_CANDIDATES))
+    kept = order(request, host, candidates, lambda _: None).kept
+    return kept[0] if kept else None
+
+
+def _candidates(request: WorkloadRequest, host: HostView) -> Iterator[Candidate]:
+    for index, domains in enumerate(itertools.permutations(host.l3, len(request.l3))):
+        claims = list(zip(domains, request.l3, strict=True))
+        if all(admission.holds(domain, amount) for domain, amount in claims):
+            l3 = tuple((domain.uuid, amount) for domain, amount in claims)
+            yield Candidate(index, l3, tuple(sorted(uuid for uuid, _ in l3)))
 
 
 def lacking(

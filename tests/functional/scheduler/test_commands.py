@@ -130,6 +130,23 @@ def test_a_what_if_names_what_each_host_lacks(cloud):
     assert "classes of service free: 0, wanted: 1" in by_host["h1"]
 
 
+def test_a_what_if_compares_the_hosts_term_by_term(cloud):
+    """Best-effort servers live on h1, h2 is empty, h3 has no RDT."""
+    for name in ("h1", "h2"):
+        cloud.host(name)
+    cloud.host("h3", rdt=False)
+    best_effort = L3State(frozenset({NeighbourTrait.BE}))
+    cloud.publish("h1", state=dict.fromkeys(range(4), best_effort))
+    _, rows = run(Simulate, cloud, Compute([flavor("lc", LC)]), "--flavor", "lc")
+    assert [row["Host"] for row in rows] == ["h2", "h1", "h3"]
+    best, second, without = rows
+    assert float(best["Score"]) > float(second["Score"])
+    assert "neighbours 1.00" in best["Terms"]
+    assert "neighbours 0.50" in second["Terms"]
+    assert "ways 0.69" in best["Terms"]
+    assert (without["Score"], without["Terms"]) == ("-", "-")
+
+
 def test_a_trace_is_simulated_without_a_cloud(tmp_path):
     arguments = ("--fleet", "minsky:1", "--jobs", "6", "--strategies", "topo,topo_p")
     app = SimpleNamespace(client_manager=None, stdout=io.StringIO())
