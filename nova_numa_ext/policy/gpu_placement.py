@@ -50,6 +50,7 @@ from placement_traits.names import GpuPolicy
 EXACT_LIMIT: Final = 20_000
 # Sets of jobs whose end is looked at when a job is refused: all of nine jobs; it bounds the time of a refusal.
 MOST_ENDINGS: Final = 512
+NEVER_ENOUGH: Final = "no set of this host reaches the minimum, even when it is empty"
 _MEMORY: Final = 1 << 14
 
 Table: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int16]]
@@ -260,7 +261,7 @@ def _needed(
             wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
             busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
             return f"GPUs {wanted} with utility {best.utility:.3f}, when the jobs on {busy} end"
-    return "no set of this host reaches the minimum, even when it is empty"
+    return NEVER_ENOUGH
 
 
 def _endings(jobs: int) -> Iterator[tuple[int, ...]]:

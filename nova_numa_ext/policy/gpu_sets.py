@@ -23,7 +23,7 @@ from nova_numa_ext.policy.gpu_job import (
     comm_profile,
     wish,
 )
-from nova_numa_ext.policy.gpu_placement import choose, preference, rank
+from nova_numa_ext.policy.gpu_placement import NEVER_ENOUGH, choose, preference, rank
 from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
@@ -394,9 +394,10 @@ def below_minimum(
     else:
         needed = choice.reasons[-1]
     postponed = (Reason(Term.GPU_POSTPONED, wanted.policy.value),)
+    waits = wanted.policy is GpuPolicy.TOPO_P and needed.value != NEVER_ENOUGH
     return (
         Reason(Term.GPU_BELOW_MINIMUM, round(terms.utility, _SHOWN_DECIMALS), wanted.min_utility),
         *terms.reasons[1:],
         needed,
-        *(postponed if wanted.policy is GpuPolicy.TOPO_P else ()),
+        *(postponed if waits else ()),
     )

@@ -193,7 +193,11 @@ class Engine:
                 [judged.position.get(state.uuid) for state in host_states], multipliers[:, 1:]
             )
         self._guess_best(decision, weighed, multipliers[:, 0] * result.values)
-        self._note(lambda: records.weigh_entry(_request_id(), spec, weighed, result, self._limit))
+        self._note(
+            lambda: records.weigh_entry(
+                _request_id(), spec, weighed, result, multipliers=own, limit=self._limit
+            )
+        )
         values: list[float] = result.values.tolist()
         return values
 

@@ -82,29 +82,44 @@ def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
 
 
 def weigh_entry(
-    request_id: str | None, spec: Any, weighed: Sequence[Any], scores: Scores, limit: int
+    request_id: str | None,
+    spec: Any,
+    weighed: Sequence[Any],
+    scores: Scores,
+    *,
+    multipliers: Sequence[float],
+    limit: int,
 ) -> dict[str, Any]:
-    """Describe what the weigher decided: the ``limit`` best hosts."""
-    values = scores.values.tolist()
+    """Describe what the weigher decided: the ``limit`` best hosts by total weight.
+
+    :param multipliers: of our weigher, for each host
+    """
+    totals = [
+        host.weight + multiplier * value
+        for host, multiplier, value in zip(
+            weighed, multipliers, scores.values.tolist(), strict=True
+        )
+    ]
     best = heapq.nsmallest(
         limit,
         range(len(weighed)),
-        key=lambda at: (-values[at], weighed[at].obj.host, weighed[at].obj.nodename),
+        key=lambda at: (-totals[at], weighed[at].obj.host, weighed[at].obj.nodename),
     )
     return {
         **_head("weigh", request_id, spec),
         "hosts": len(weighed),
-        "scores": [_scored(weighed[at], scores.of(at)) for at in best],
+        "scores": [_scored(weighed[at], scores.of(at), totals[at]) for at in best],
     }
 
 
-def _scored(weighed: Any, score: Score) -> dict[str, Any]:
+def _scored(weighed: Any, score: Score, total: float) -> dict[str, Any]:
     return {
         "host": weighed.obj.host,
         "node": weighed.obj.nodename,
         "uuid": weighed.obj.uuid,
         "score": round(score.value, 4),
         "before": round(weighed.weight, 4),
+        "total": round(total, 4),
         "terms": {
             term.value: None if value is None else round(value, 4)
             for term, value in score.terms.items()

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from nova import exception
+from nova.conf import CONF
 
 from nova_numa_ext import clients, explain
 from nova_numa_ext.cmd import explain as explain_command
@@ -239,6 +240,22 @@ def test_the_explanation_of_a_server_names_terms_and_hosts(cloud, capsys):
         cloud.last_servers[0],
     ):
         assert word in text
+
+
+def test_the_explanation_names_the_host_that_nova_took_though_another_has_the_better_score(
+    cloud, capsys, nova_configuration
+):
+    """Our weigher is one of several: the totals decide, and they are in the order shown."""
+    cloud.host("h1")
+    cloud.host("h2")
+    CONF.set_override("weight_multiplier", -1.0, "numa_ext")
+    [(chosen, _)] = cloud.boot(LC)
+    [entry] = cloud.entries("weigh")
+    best, other = entry["scores"]
+    assert best["total"] == pytest.approx(best["before"] - best["score"], abs=1e-3)
+    assert best["total"] >= other["total"]
+    assert explain_command.main([cloud.last_servers[0], "--journal", str(cloud.journal_path)]) == 0
+    assert f"chosen   {chosen}: the highest total" in capsys.readouterr().out
 
 
 def test_a_request_is_explained_by_its_id_server_by_server(cloud, capsys):

@@ -23,7 +23,7 @@ from nova_numa_ext.policy.gpu_sets import (
 from nova_numa_ext.policy.gpu_utility import Neighbour
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.terms import Term, sentence
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, GpuPolicy, InterferenceClass
 
@@ -159,6 +159,24 @@ def test_a_refusal_names_a_better_set_that_placement_did_not_offer() -> None:
     assert reasons[0].term == Term.GPU_BELOW_MINIMUM
     needed = f"a candidate with the free GPUs {ADDRESSES[0]}, {ADDRESSES[1]}"
     assert Reason(Term.GPU_NEEDED, needed) in reasons
+
+
+@pytest.mark.parametrize(("min_utility", "waits"), [("0.6", True), ("0.99", False)])
+def test_waiting_is_advised_only_where_it_helps(min_utility: str, waits: bool) -> None:
+    """A minimum that not even the empty host reaches is never met."""
+    offered = offer(
+        minsky(n1=4, n2=4),
+        [(0, 3)],
+        0b1001,
+        gpu_comm="4",
+        gpu_policy="topo_p",
+        min_utility=min_utility,
+    )
+    best = offered.of(("gpu-0", "gpu-3"))
+    assert best is not None
+    said = [sentence(reason) for reason in offered.refusal(best)]
+    assert any("would wait" in one for one in said) is waits
+    assert any("even when it is empty" in one for one in said) is not waits
 
 
 def test_a_flavor_may_have_a_profile_of_its_own() -> None:
