@@ -2,16 +2,17 @@
 """The command line of the lab."""
 
 import argparse
+import difflib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import configuration, show
-from .errors import LabError
+from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
 from .settings import Settings
@@ -19,18 +20,22 @@ from .terminal import Progress, last_lines, report_failure
 
 _DEFAULT_HOSTS = 2
 _INTERRUPTED = 130
+_WRONG_USAGE = 2
 
 
 def main(checkout: Path, arguments: Sequence[str]) -> int:
     """Run one command; returns the process' exit status."""
-    options = _parser().parse_args(arguments)
+    parser, known = _parser()
+    _require_known(parser, known, arguments)
+    options = parser.parse_args(arguments)
     settings = Settings.from_environment(checkout, os.environ)
     progress = Progress(timings=settings.timings_file)
     try:
         return int(options.run(options, settings, progress) or 0)
     except LabError as error:
         progress.close()
-        retry = " ".join([settings.command, *arguments])
+        asked_wrong = isinstance(error, AskedWrongError)
+        retry = None if asked_wrong else " ".join([settings.command, *arguments])
         report_failure(error, retry, sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -42,12 +47,25 @@ def main(checkout: Path, arguments: Sequence[str]) -> int:
         progress.close()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _require_known(
+    parser: argparse.ArgumentParser, known: Collection[str], arguments: Sequence[str]
+) -> None:
+    """End with a sentence when the first word is no command; argparse would list them all instead."""
+    word = next(iter(arguments), "-")
+    if word.startswith("-") or word in known:
+        return
+    near = difflib.get_close_matches(word, known, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists them"
+    parser.exit(_WRONG_USAGE, f"{parser.prog}: there is no command {word}: {meant}\n")
+
+
+def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
+    """Make the parser; returns it with the names of the commands."""
     parser = argparse.ArgumentParser(prog="lab", description="A one-command OpenStack lab.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, words: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=words, description=words)
+    def command(name: str, run: Any, words: str, **how: Any) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=words, description=words, **how)
         sub.set_defaults(run=run)
         return sub
 
@@ -60,14 +78,21 @@ def _parser() -> argparse.ArgumentParser:
         "only packages and the virtual environment: for all tests but those on the lab",
     )
     command("show", _show, "boot five servers and show what was decided and enforced")
-    explain = command("explain", _explain, "why a server is where it is: numa-ext-explain")
-    explain.add_argument("words", nargs=argparse.REMAINDER, metavar="SERVER")
+    # All that follows is numa-ext-explain's, options and --help included: here no word is one ("\0" begins none).
+    asked = "why a server is where it is: numa-ext-explain with its arguments"
+    explain = command("explain", _explain, asked, prefix_chars="\0", add_help=False)
+    explain.add_argument("words", nargs="*")
     command("down", _down, "stop everything, keep its state")
     status = command("status", _status, "what runs")
     status.add_argument("--json", action="store_true", help="as JSON")
     shell = command("shell", _shell, "a shell, or a command, on a compute host")
     shell.add_argument("host", help=f"{LOCAL_NAME}, h1, h2 …")
-    shell.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    shell.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="optional; without it a login shell",
+    )
     logs = command("logs", _logs, "list the logs, or show the end of one")
     logs.add_argument("name", nargs="?", help="for example nova-scheduler")
     logs.add_argument("-n", "--lines", type=int, default=50)
@@ -75,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     command("reset", _reset, "stop everything and throw its state away, keep what is slow to make")
     clean = command("clean", _clean, "stop everything and remove all that the lab has made")
     clean.add_argument("--cache", action="store_true", help="also the kernel, QEMU and wheel cache")
-    return parser
+    return parser, commands.choices
 
 
 def _up(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
@@ -93,14 +118,16 @@ def _prepare(options: argparse.Namespace, settings: Settings, progress: Progress
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
     table = show.Show(settings, progress).run()
     progress.close()
-    print(f"\n{show.text_table(table)}\n\n{show.REAL_AND_EMULATED}")
+    print(f"\n{show.text_table(table)}\n\n{show.REAL_AND_EMULATED}\n\n{show.next_steps(settings)}")
 
 
 def _explain(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     program = settings.venv / "bin" / "numa-ext-explain"
     conf = settings.etc / "nova" / "nova.conf"
     if not conf.exists():
-        raise LabError(f"there is no cloud at {settings.lab}: {settings.command} up makes it")
+        raise LabError(
+            f"the cloud at {settings.lab} is not up yet: {settings.command} up brings it up, wait for its end"
+        )
     argv = [program, f"--config-file={conf}", *options.words]
     return subprocess.run(argv, check=False).returncode
 
@@ -130,7 +157,7 @@ def _shell(options: argparse.Namespace, settings: Settings, progress: Progress) 
     hosts = {host.name: host for host in lab.emulated_hosts()}
     if options.host not in hosts:
         known = ", ".join([LOCAL_NAME, *hosts])
-        raise LabError(f"there is no host {options.host}: the lab has {known}")
+        raise AskedWrongError(f"there is no host {options.host}: the lab has {known}")
     return int(hosts[options.host].shell(options.words))
 
 
@@ -147,7 +174,7 @@ def _logs(options: argparse.Namespace, settings: Settings, progress: Progress) -
         return
     name = Path(options.name).with_suffix(".log")
     if name not in logs:
-        raise LabError(f"there is no log {name} in {settings.log}: `lab logs` lists them")
+        raise AskedWrongError(f"there is no log {name} in {settings.log}: `lab logs` lists them")
     print("\n".join(last_lines(logs[name], options.lines)))
 
 

@@ -32,6 +32,7 @@ IMAGE = "toucher"
 _ACTIVE_TIMEOUT_S = 600.0
 _ENFORCED_TIMEOUT_S = 600.0
 _READ_TIMEOUT_S = 120.0
+_START_WITH = "Some commands to start with"
 
 Facts = dict[str, Any]
 
@@ -266,6 +267,13 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
         for line in rows
     ]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def next_steps(settings: Settings) -> str:
+    """The commands that README.md offers to start with, for the folder of this lab."""
+    _, _, rest = (settings.checkout / "README.md").read_text().partition(_START_WITH)
+    block = rest.split("```")[1].replace("$PWD/.lab", ".lab").replace(".lab/", f"{settings.lab}/")
+    return f"{_START_WITH}:\n{block}".rstrip()
 
 
 REAL_AND_EMULATED = """\

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress for people on a terminal and for plain CI logs: what, how long, how long it took last time.
+"""Progress for people on a terminal and for plain CI logs: what, how long, how long it usually takes.
 
 On a terminal one line at the bottom shows the steps that run now; finished steps scroll above it. In a plain log a
-step that is not known to be short announces itself when it begins, so that a hanging one can be named.
+step that is not known to be short announces itself when it begins, and again as long as it lasts, so that a hanging
+one can be named.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from .errors import LabError
 
 _SHORT_S = 3.0
 _REDRAW_S = 0.5
+_REMIND_S = 30.0
 
 
 class Progress:
@@ -88,11 +90,11 @@ class _Board:
         with self._lock:
             self._running[title] = time.monotonic()
             expected_s = self._known_s.get(title)
+            self._start_painter()
             if self._live:
-                self._start_painter()
                 self._paint()
             elif expected_s is None or expected_s > _SHORT_S:
-                hint = f" (took {expected_s:.0f} s last time)" if expected_s else ""
+                hint = f" (usually {expected_s:.0f} s)" if expected_s else ""
                 self._write(f"  ...    {title}{hint}\n")
 
     def end(self, title: str, outcome: str) -> None:
@@ -126,13 +128,21 @@ class _Board:
             self._paint()
 
     def _paint(self) -> None:
+        parts = self._parts()
+        self._write("\r\033[K" + ("  ...    " + " | ".join(parts))[:118] if parts else "\r\033[K")
+
+    def _remind(self) -> None:
+        self._write(f"  ...    still: {' | '.join(self._parts())}\n")
+
+    def _parts(self) -> list[str]:
+        """The steps that run, each with its seconds so far and, where they are known, the usual ones."""
         now = time.monotonic()
         parts = []
         for title, since in self._running.items():
             expected_s = self._known_s.get(title)
             of = f"/{expected_s:.0f}" if expected_s else ""
             parts.append(f"{title} {now - since:.0f}{of} s")
-        self._write("\r\033[K" + ("  ...    " + " | ".join(parts))[:118] if parts else "\r\033[K")
+        return parts
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -144,10 +154,12 @@ class _Board:
             self._painter.start()
 
     def _keep_painting(self) -> None:
-        while not self._closed.wait(_REDRAW_S):
+        while not self._closed.wait(_REDRAW_S if self._live else _REMIND_S):
             with self._lock:
-                if self._running:
+                if self._running and self._live:
                     self._paint()
+                elif self._running:
+                    self._remind()
 
 
 def last_lines(path: Path, count: int = 20) -> list[str]:
@@ -159,13 +171,14 @@ def last_lines(path: Path, count: int = 20) -> list[str]:
         return []
 
 
-def report_failure(error: LabError, retry: str, stream: TextIO) -> None:
-    """Say what failed, show the end of the log that matters and the one command to retry."""
+def report_failure(error: LabError, retry: str | None, stream: TextIO) -> None:
+    """Say what failed, show the end of the log that matters and the one command to retry, if that may help."""
     stream.write(f"\nerror: {error}\n")
     if error.log is not None:
         lines = last_lines(error.log)
         stream.write(f"\nlast lines of {error.log}:\n" + "".join(f"  | {line}\n" for line in lines))
-    stream.write(f"\nto try again: {retry}\n")
+    if retry is not None:
+        stream.write(f"\nto try again: {retry}\n")
     stream.flush()
 
 

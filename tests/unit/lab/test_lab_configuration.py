@@ -156,3 +156,13 @@ def test_credentials_are_exported_with_a_microversion_that_checks_extra_specs(
     assert f"export OS_PASSWORD={settings.passwords().admin}\n" in text
     version = next(line for line in text.splitlines() if "OS_COMPUTE_API_VERSION" in line)
     assert tuple(map(int, version.partition("=")[2].split("."))) >= (2, 86)
+
+
+def test_nova_lets_the_lab_be_filled(settings: Settings) -> None:
+    """Its default of 10 servers per project would come before the hosts are full."""
+    for name in ("nova/api-paste.ini", "glance/glance-api-paste.ini"):
+        (settings.venv / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (settings.venv / "etc" / name).write_text("")
+    configuration.write_controller(settings)
+    quota = parsed((settings.etc / "nova" / "nova.conf").read_text())["quota"]
+    assert [quota[key] for key in ("instances", "cores", "ram")] == ["-1", "-1", "-1"]

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from numa_lab import terminal
 from numa_lab.errors import LabError
+from numa_lab.process import wait_for
 from numa_lab.terminal import Progress, last_lines, report_failure
 
 
@@ -37,7 +39,7 @@ def test_times_of_good_steps_are_expected_next_time_and_failed_ones_forgotten(
         raise LabError("no moon")
     progress.close()
 
-    assert "launch (took 120 s last time)" in stream.getvalue()
+    assert "launch (usually 120 s)" in stream.getvalue()
     known = json.loads(timings.read_text())
     assert known["launch"] < 120.0
     assert "landing" not in known
@@ -54,7 +56,24 @@ def test_an_unreadable_file_of_times_only_means_that_none_are_known(
     with Progress(stream, timings).step("anything"):
         pass
 
-    assert "last time" not in stream.getvalue()
+    assert "usually" not in stream.getvalue()
+
+
+def test_a_long_step_is_named_again_and_again_in_a_plain_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Minutes of silence look like a hang."""
+    monkeypatch.setattr(terminal, "_REMIND_S", 0.01)
+    stream = io.StringIO()
+    progress = Progress(stream)
+
+    with progress.step("waiting for nova to see hypervisor h1"):
+        wait_for(
+            "the step is named twice more",
+            lambda: stream.getvalue().count("still: waiting for nova to see hypervisor h1 0 s") > 1,
+            30,
+        )
+    progress.close()
 
 
 def test_parts_that_run_side_by_side_keep_their_names() -> None:
