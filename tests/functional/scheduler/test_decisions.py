@@ -86,6 +86,22 @@ def test_two_requests_in_a_row_see_each_other_before_any_agent_reports(cloud):
     assert first != second
 
 
+def test_a_request_knows_which_host_nova_took_for_its_earlier_servers(cloud):
+    """Nova never says it; the host's count of servers does, also where another host comes first in nova's list."""
+    cloud.host("h1")
+    cloud.publish("h1", state=runs(**{f"_{l3}": {NeighbourTrait.BE} for l3 in range(4)}))
+    cloud.host("h2")
+    assert cloud.boot(LC, count=2) == [("h2", ["l3_0"]), ("h2", ["l3_1"])]
+    first, second = cloud.last_servers
+    picks = [
+        {pick["server"]: (pick["node"], pick["l3"]) for pick in entry["picks"]}
+        for entry in cloud.entries("filter")
+        if entry["server"] == second
+    ]
+    assert all(each[first] == ("h2", [0]) for each in picks)
+    assert picks[-1] == {first: ("h2", [0]), second: ("h2", [1])}
+
+
 def test_a_host_whose_agent_takes_no_be_is_refused(cloud):
     cloud.host("h1", agent=False)
     cloud.publish("h1", tiers=frozenset({Tier.LC}))
