@@ -32,7 +32,7 @@ from numa_lab.settings import Settings  # noqa: E402
 from numa_lab.show import cpu_set, run_on  # noqa: E402
 from numa_lab.terminal import Progress  # noqa: E402
 
-__all__ = ["Cloud", "CloudApi", "Domain", "Host", "Server", "cpu_set", "eventually"]
+__all__ = ["Cloud", "CloudApi", "Domain", "Host", "Server", "cpu_set", "eventually", "run_on"]
 
 Facts = dict[str, Any]
 T = TypeVar("T")
