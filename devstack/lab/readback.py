@@ -34,7 +34,7 @@ def virsh(uri, *commands):
     script = f"; echo {NEXT}; ".join(commands)
     command = ["virsh", "-q", "-c", uri, script]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.split(NEXT + "\n")
+    return done.stdout.split(NEXT)  # its echo ends without a new line
 
 
 def running(uri, wanted):
