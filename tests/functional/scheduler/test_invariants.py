@@ -13,7 +13,7 @@ from support.fleet import domain, hosts
 from nova_numa_ext.policy import admission
 from nova_numa_ext.scheduler import engine
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
-from placement_traits.names import RdtTrait, TierTrait
+from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from tests.functional.scheduler.conftest import BE, LC, compute_node, request_spec
 
 FLAVORS = (
@@ -24,6 +24,7 @@ FLAVORS = (
     {**BE, "numa_ext:remote_memory": "sensitive"},
     {**BE, "hw:numa_nodes": "1", "numa_ext:interference_class": "rabbit"},
 )
+HAS_LC = NeighbourTrait.LC
 TRAITS = [TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT]
 
 
@@ -122,13 +123,13 @@ def test_a_stale_view_gets_the_configured_answer(nova_configuration, state, answ
     states = [state_of(view)]
     assert engine.engine().filter(states, request_spec(LC)) == (states if passes else [])
     assert engine.engine().filter(states, request_spec({})) == states
+    without_tier = {"numa_ext:interference_class": "devil"}
+    assert engine.engine().filter(states, request_spec(without_tier)) == states
 
 
 def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configuration):
     lonely = HostView("root1", "h1", frozenset(TRAITS), None, (domain(0),))
-    shared = HostView(
-        "root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=["CUSTOM_NUMA_EXT_HAS_LC"]),)
-    )
+    shared = HostView("root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),))
     states = [state_of(lonely), state_of(shared)]
     engine.use(engine.Engine(CONF, Fleet([lonely, shared]), None))
 
@@ -152,3 +153,34 @@ def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
     assert engine.engine().filter([state_of(view)], request_spec(rabbit)) != []
     assert engine.engine().filter([state_of(view)], request_spec(rabbit)) == []
+
+
+def test_a_server_that_is_scheduled_again_is_not_its_own_neighbour(nova_configuration):
+    """It failed to build, or it moves: what was remembered of it is where it no longer is."""
+    view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
+    engine.use(engine.Engine(CONF, Fleet([view]), None))
+    rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
+    for _ in range(2):
+        again = request_spec(rabbit, instance_uuid="server")
+        assert engine.engine().filter([state_of(view)], again) != []
+
+
+@pytest.mark.parametrize(("others", "taken"), [(0.0, "h2"), (9.0, "h1")])
+def test_the_best_host_by_all_weights_is_remembered(nova_configuration, others, taken):
+    """Ours speak for h2, where no LC lives; those of nova's weighers for h1."""
+    views = [
+        HostView("root1", "h1", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),)),
+        HostView("root2", "h2", frozenset(TRAITS), None, (domain(0),)),
+    ]
+    engine.use(engine.Engine(CONF, Fleet(views), None))
+    states = [state_of(view) for view in views]
+    rabbit = {**BE, "numa_ext:interference_class": "rabbit"}
+    spec = request_spec(rabbit)
+    assert engine.engine().filter(states, spec) == states
+    weighed = [
+        SimpleNamespace(obj=state, weight=weight)
+        for state, weight in zip(states, (others, 0.0), strict=True)
+    ]
+    engine.engine().weigh(weighed, spec)
+    left = engine.engine().filter(states, request_spec(rabbit))
+    assert {state.host for state in left} == {"h1", "h2"} - {taken}
