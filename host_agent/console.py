@@ -27,6 +27,8 @@ from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
+_LONG_COLUMNS: Final = frozenset({"uuid", "managed", "memory_mb", "threads", "why"})
+
 # -- status ------------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +370,16 @@ def _unpin(
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of :func:`status` for a terminal: without long columns and those that are empty everywhere."""
+    kept = [
+        column
+        for column in (rows[0] if rows else ())
+        if column not in _LONG_COLUMNS and any(_cell(row[column]) != "-" for row in rows)
+    ]
+    return [{column: row[column] for column in kept} for row in rows]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from host_agent import conf as agent_conf
 from host_agent import console
 from nova_numa_ext.findings import Level
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import InvalidValueError, NumaExtError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-f", "--format", choices=("table", "json"), default="table")
         return command
 
-    add("status", _status, "Show where each server is, read from kernel and libvirt.")
+    status = add("status", _status, "Show where each server is, read from kernel and libvirt.")
+    status.add_argument(
+        "--long", action="store_true", help="all columns, as in JSON; explain tells of one server"
+    )
     explain = add(
         "explain", _explain, "Show why a server is where it is, and what was done for it."
     )
@@ -122,7 +125,9 @@ def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _status(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    _show(options, console.status(conf))
+    rows = console.status(conf)
+    short = options.format == "table" and not options.long
+    _show(options, console.brief(rows) if short else rows)
     return 0
 
 
@@ -188,7 +193,11 @@ def _topology(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
 
     found, name = topology_reader(conf)(), conf.host.name or ""
     if options.svg:
-        options.svg.write_text(draw_svg(found, name))
+        try:
+            options.svg.write_text(draw_svg(found, name))
+        except OSError as error:
+            allowed = f"a file to write ({error.strerror})"
+            raise InvalidValueError("--svg", str(options.svg), allowed) from error
     elif options.format == "json":
         sys.stdout.write(found.to_json(2) + "\n")
     else:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
 from nova_numa_ext.doctor import Doctor
@@ -13,7 +14,7 @@ from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import FleetSnapshot
-from placement_traits.reader import read_tree
+from placement_traits.reader import hosts, read_tree
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 
@@ -51,6 +52,7 @@ class Provider:
     :param uuid: its uuid
     :param name: its name
     :param parent: uuid of its parent, None for a root
+    :param root: uuid of its tree's root
     :param stocks: by resource class
     :param traits: its traits
     """
@@ -58,6 +60,7 @@ class Provider:
     uuid: str
     name: str
     parent: str | None
+    root: str
     stocks: Mapping[str, Stock]
     traits: frozenset[str]
 
@@ -86,9 +89,11 @@ class Cloud:
         :raises InvalidValueError: when Placement knows no such host
         """
         found = self._get("/resource_providers", name=host)["resource_providers"]
-        found = found or self._get("/resource_providers", uuid=host)["resource_providers"]
+        if not found and _is_uuid(host):
+            found = self._get("/resource_providers", uuid=host)["resource_providers"]
         if not found:
-            raise InvalidValueError("host", host, "the name or uuid of a compute node in Placement")
+            known = ", ".join(hosts(self._placement)) or "none: no agent reports"
+            raise InvalidValueError("host", host, known)
         root = found[0]["root_provider_uuid"]
         members = self._get("/resource_providers", in_tree=root)["resource_providers"]
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
@@ -142,8 +147,21 @@ class Cloud:
             for name, inventory in sorted(inventories.items())
         }
         return Provider(
-            uuid, member["name"], member["parent_provider_uuid"], stocks, frozenset(traits)
+            uuid=uuid,
+            name=member["name"],
+            parent=member["parent_provider_uuid"],
+            root=member["root_provider_uuid"],
+            stocks=stocks,
+            traits=frozenset(traits),
         )
 
     def _get(self, path: str, **query: str) -> Any:
         return self._placement.get(f"{path}?{urlencode(query)}" if query else path)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -2,11 +2,21 @@
 """``openstack numa flavor check``."""
 
 import argparse
-from typing import Any
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.request import InvalidRequestError, concerns_us, parse
+from nova_numa_ext.osc import words
+from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
+from placement_traits import names
+
+_WIDTH: Final = 80
+_NEAR: Final = 0.8  # of difflib's ratio: one or two wrong letters
+_OURS: Final = f"{names.EXTRA_SPEC_NAMESPACE}:"  # told by nova and by parse
+_SEPARATORS: Final = re.compile("[-.:]")
 
 
 class CheckFlavor(command.Lister):  # type: ignore[misc]
@@ -31,7 +41,10 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
         rows: list[tuple[str, str, str]] = []
         for name in parsed_args.flavor:
             flavor = self.app.client_manager.numa.flavor(name)
-            rows.extend((flavor.name, result, text) for result, text in check(flavor))
+            rows.extend(
+                (flavor.name, result, words.folded(text, parsed_args, _WIDTH))
+                for result, text in check(flavor)
+            )
         self._wrong = any(result == "wrong" for _, result, _ in rows)
         return ("Flavor", "Result", "Says"), rows
 
@@ -44,11 +57,49 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
 def check(flavor: Any) -> list[tuple[str, str]]:
     """Return (``ok``, ``wrong`` or ``none``, sentence) of an openstacksdk flavor."""
     extra_specs = dict(flavor.extra_specs or {})
+    missed = [
+        ("wrong", f"{key} is not read by numa_ext; did you mean {meant}?")
+        for key, meant in near_misses(extra_specs)
+    ]
     if not concerns_us(extra_specs):
-        return [("none", "The flavor says nothing to numa_ext.")]
+        return missed or [("none", "The flavor says nothing to numa_ext.")]
     try:
         request = parse(extra_specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
     except InvalidRequestError as error:
-        return [("wrong", problem) for problem in error.problems]
-    tier = f"tier {request.tier}" if request.tier else "no tier"
-    return [("ok", f"{tier}, {request.interference_class}, memory {request.memory_policy}.")]
+        return [*missed, *(("wrong", problem) for problem in error.problems)]
+    where = f"What each host says to it now: openstack numa simulate --flavor {flavor.name}"
+    return missed or [("ok", f"{summary(request)}. {where}")]
+
+
+def summary(request: WorkloadRequest) -> str:
+    """Return what a flavor asks, in a few words; GPUs where it asks for some."""
+    told = [
+        f"tier {request.tier}" if request.tier else "no tier",
+        str(request.interference_class),
+        f"memory {request.memory_policy}",
+    ]
+    if request.gpus:
+        told.append(
+            f"{len(request.gpus)} GPUs by policy {request.gpu_policy} with gpu_comm {request.gpu_comm}, "
+            f"min_utility {request.min_utility:g}, remote_gpu {request.remote_gpu}"
+        )
+    return ", ".join(told)
+
+
+def near_misses(extra_specs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield keys that nobody reads but that are nearly ours, each with the key that was meant.
+
+    Nova checks only keys of our own namespace: one in a misspelt namespace, or an amount of a misspelt resource class,
+    passes it.
+    """
+    for key in extra_specs:
+        group, _, name = key.partition(":")
+        if group.startswith("resources"):
+            known = {each: f"{group}:{each}" for each in names.RESOURCE_CLASSES}
+            word = name.upper()
+        else:
+            known = {_SEPARATORS.sub("_", each): str(each) for each in names.Key}
+            word = _SEPARATORS.sub("_", key.lower())
+        near = difflib.get_close_matches(word, known, n=1, cutoff=_NEAR)
+        if near and key != known[near[0]] and not key.startswith(_OURS):
+            yield key, known[near[0]]

@@ -40,13 +40,23 @@ class ShowHost(command.Lister):  # type: ignore[misc]
         """Add the host."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("host", metavar="<host>", help="Compute node, by name or uuid")
+        parser.add_argument(
+            "--long", action="store_true", help="Show uuids; formats other than table always do"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
         providers = self.app.client_manager.numa.tree(parsed_args.host)
         root = next(provider for provider in providers if provider.parent is None)
-        return ("Provider", "Resources", "Traits", "UUID"), list(_tree(root, providers, ""))
+        rows = [
+            (name, words.folded(resources, parsed_args), words.folded(traits, parsed_args), uuid)
+            for name, resources, traits, uuid in _tree(root, providers, "")
+        ]
+        columns = ("Provider", "Resources", "Traits", "UUID")
+        if parsed_args.formatter == "table" and not parsed_args.long:
+            return columns[:-1], [row[:-1] for row in rows]
+        return columns, rows
 
 
 def _row(host: HostView) -> tuple[str, ...]:
@@ -73,7 +83,7 @@ def _sum(amounts: list[Amount | None]) -> Amount | None:
 
 def _tree(
     provider: Provider, providers: tuple[Provider, ...], indent: str
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[tuple[str, str, str, str]]:
     resources = ", ".join(words.stock(name, stock) for name, stock in provider.stocks.items())
     yield (
         f"{indent}{provider.name}",

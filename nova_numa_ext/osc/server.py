@@ -31,7 +31,7 @@ class ShowServer(command.ShowOne):  # type: ignore[misc]
         allocations = cloud.allocations(server.id)
         held = [(cloud.provider(uuid), resources) for uuid, resources in allocations.items()]
         held.sort(key=lambda pair: pair[0].name)
-        rows = {**_asked(server), **_held(held)}
+        rows = {**_asked(server), **_held(held), "gpus": _gpus(cloud, held)}
         return tuple(rows), tuple(rows.values())
 
 
@@ -81,6 +81,20 @@ def _held(held: list[tuple[Provider, dict[str, int]]]) -> dict[str, Any]:
         "domain_traits": "; ".join(words.traits(provider.traits) for provider in domains) or "-",
         "other_allocations": "\n".join(others) or "-",
     }
+
+
+def _gpus(cloud: Cloud, held: list[tuple[Provider, dict[str, int]]]) -> str:
+    """GPUs that the server holds; without any device among its allocations nobody is asked."""
+    devices = [
+        provider
+        for provider, resources in held
+        if provider.parent is not None and not set(resources) & set(names.RESOURCE_CLASSES)
+    ]
+    if not devices:
+        return "-"
+    hosts = map(cloud.fleet().host, {device.root for device in devices})
+    told = [words.gpus_of([device.uuid for device in devices], host) for host in hosts if host]
+    return "\n".join(told) or "-"
 
 
 def _numbers(provider: Provider, kind: str) -> list[int]:

@@ -3,7 +3,7 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, Final
 
 from osc_lib.command import command
 
@@ -13,6 +13,9 @@ from nova_numa_ext.osc.cloud import Cloud
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.request import parse
 from nova_numa_ext.simulator import cli as simulator
+
+_TERMS_WIDTH: Final = 32
+_GPUS_WIDTH: Final = 26  # two PCI addresses
 
 
 class Simulate(command.Lister):  # type: ignore[misc]
@@ -51,10 +54,12 @@ class Simulate(command.Lister):  # type: ignore[misc]
             (
                 answer.host.name,
                 "no" if answer.reasons else "yes",
-                "; ".join(sentence(reason) for reason in answer.reasons),
-                words.gpus(answer.gpus),
+                words.folded("; ".join(sentence(reason) for reason in answer.reasons), parsed_args),
+                words.folded(words.gpus(answer.gpus), parsed_args, _GPUS_WIDTH),
                 "-" if answer.score is None else f"{answer.score.value:.3f}",
-                "-" if answer.score is None else terms_text(answer.score),
+                "-"
+                if answer.score is None
+                else words.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
             )
             for answer in cloud.what_if(request, flavor.name)
         ]

@@ -63,7 +63,9 @@ def _read(file: Path) -> HostTopology:
     try:
         text = file.read_text()
     except OSError as error:
-        raise InvalidValueError("--file", str(file), f"a readable file ({error})") from error
+        raise InvalidValueError(
+            "--file", str(file), f"a readable file ({error.strerror})"
+        ) from error
     return HostTopology.from_json(text, str(file))
 
 
@@ -71,4 +73,6 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
-        raise InvalidValueError("--svg", str(file), f"a file to write ({error})") from error
+        raise InvalidValueError(
+            "--svg", str(file), f"a file to write ({error.strerror})"
+        ) from error

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our traits and amounts in words, for tables."""
 
+import argparse
+import textwrap
 from collections.abc import Iterable
 
 from nova_numa_ext.osc.cloud import Stock
 from nova_numa_ext.policy.gpu_sets import GpuSet
 from placement_traits import names
-from placement_traits.fleet import Amount
+from placement_traits.fleet import Amount, HostView
 
 _PLURALS = ("NODES", "SOCKETS", "L3_DOMAINS")
 
@@ -30,6 +32,27 @@ def stock(name: str, value: Stock) -> str:
     """One inventory: class, used and capacity, and what is kept back."""
     kept = f" ({value.reserved} reserved)" if value.reserved else ""
     return f"{name} {value.used}/{value.capacity}{kept}"
+
+
+def gpus_of(devices: Iterable[str], host: HostView) -> str:
+    """Devices of a host that a server holds, by provider: PCI addresses with nodes, then the links between them."""
+    addresses = {device.address for device in host.devices if device.uuid in set(devices)}
+    held = [gpu for gpu in host.gpus if gpu.address in addresses]
+    told = [f"{gpu.address} (node {'?' if gpu.node is None else gpu.node})" for gpu in held]
+    links = [
+        f"{gpu.address} - {other}: {link.name}"
+        for gpu in held
+        for other, link in sorted(gpu.links.items())
+        if other in addresses and gpu.address < other
+    ]
+    return "\n".join((*told, *links)) or "-"
+
+
+def folded(text: str, parsed_args: argparse.Namespace, width: int = 48) -> str:
+    """Break a text into lines where a table is printed; every other format has it whole."""
+    if parsed_args.formatter != "table":
+        return text
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False))
 
 
 def _telling(trait: str) -> bool:

@@ -84,6 +84,38 @@ def test_a_host_is_a_tree_of_providers_in_words(cloud):
         assert words in by_name["h1:l3_0"]["Traits"]
 
 
+def as_table(command_class, cloud, compute, *arguments):
+    """Run a command as the shell does, for people; returns what it prints."""
+    connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
+    app = SimpleNamespace(
+        client_manager=SimpleNamespace(numa=Cloud(connection)), stdout=io.StringIO()
+    )
+    command = command_class(app, None)
+    command.run(command.get_parser("numa").parse_args(list(arguments)))
+    return app.stdout.getvalue()
+
+
+def test_tables_are_not_wider_than_a_wide_terminal_and_uuids_are_for_long(cloud):
+    host = cloud.host("h1")
+    cloud.host("h2", rdt=False)
+    shown = as_table(ShowHost, cloud, Compute([]), "h1")
+    lacks = as_table(Simulate, cloud, Compute([flavor("big", LC)]), "--flavor", "big")
+    for table in (shown, lacks):
+        assert max(map(len, table.splitlines())) <= 160
+    assert host.uuid not in shown
+    assert host.uuid in as_table(ShowHost, cloud, Compute([]), "h1", "--long")
+    assert run(ShowHost, cloud, Compute([]), "h1")[1][0]["UUID"] == host.uuid
+
+
+def test_a_host_that_is_not_there_is_answered_by_those_that_are(cloud):
+    cloud.host("h1")
+    for unknown in ("h9", "11111111-1111-1111-1111-111111111111"):
+        with pytest.raises(
+            InvalidValueError, match=f"host: '{unknown}' is not allowed; allowed: h1$"
+        ):
+            run(ShowHost, cloud, Compute([]), unknown)
+
+
 def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
     cloud.host("h1", used={0: (1, 0), 1: (1, 0), 3: (1, 0)})
     cloud.boot(LC)
@@ -109,6 +141,22 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
         ({"hw:numa_nodes": "1"}, 0, "none", "says nothing"),
         ({**BE, "numa_ext:slo_p99_us": "5"}, 1, "wrong", "are for numa_ext:tier=LC only"),
         ({"numa_ext:teir": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
+        ({"numa-ext:tier": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
+        ({"NUMA_EXT:tier": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
+        (
+            {**BE, "resources_NODE:CUSTOM_LLC_WAYS": "4"},
+            1,
+            "wrong",
+            "did you mean resources_NODE:CUSTOM_LLC_WAY?",
+        ),
+        ({**BE, "hw:numa_mempages": "1", "resources:CUSTOM_GPU": "1"}, 0, "ok", "tier BE"),
+        (
+            {"pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "4"},
+            0,
+            "ok",
+            "2 GPUs by policy topo with gpu_comm 4, min_utility 0",
+        ),
+        (LC, 0, "ok", "openstack numa simulate --flavor f"),
     ],
 )
 def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, result, words):
@@ -193,7 +241,7 @@ def test_a_host_without_an_agent_cannot_be_drawn_and_the_others_are_named(cloud,
     cloud.host("h1")
     with pytest.raises(InvalidValueError, match="host: 'h9' is not allowed; allowed: h1"):
         draw(cloud, "h9")
-    with pytest.raises(InvalidValueError, match="--file"):
+    with pytest.raises(InvalidValueError, match=r"--file.*\(No such file or directory\)$"):
         draw(cloud, "--file", str(tmp_path / "none.json"))
     assert draw(cloud, "--preset", "dgx-1").startswith("DGX-1")
 

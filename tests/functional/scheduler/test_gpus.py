@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers with GPUs on a Minsky: real Placement, real nova scheduler, nova's own PCI filter."""
 
+from types import SimpleNamespace
+
 import pytest
 from nova import exception, objects
 from nova.conf import CONF
 
 from nova_numa_ext import gpu_options
 from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.osc.server import ShowServer
 from nova_numa_ext.osc.simulate import Simulate
 from nova_numa_ext.scheduler import engine
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
@@ -252,6 +255,26 @@ def test_f_000_21_the_weigher_prefers_the_host_with_the_better_set(minskys, nova
     best, other = (score["terms"]["gpu"] for score in entry["scores"])
     assert best >= other
     assert entry["scores"][0]["node"] == host
+
+
+def test_a_server_shows_its_gpus_with_nodes_and_links(minskys):
+    minskys.job(2, comm=4)
+    cloud = minskys.cloud
+    server = SimpleNamespace(
+        name="job",
+        id=cloud.last_servers[0],
+        status="ACTIVE",
+        hypervisor_hostname="h1",
+        compute_host="h1",
+        flavor=flavor("job", {}),
+    )
+    _, shown = run(ShowServer, cloud, Compute([], [server]), "job")
+    first, second = ADDRESSES[:2]
+    assert shown["gpus"].splitlines() == [
+        f"{first} (node 0)",
+        f"{second} (node 0)",
+        f"{first} - {second}: NV2",
+    ]
 
 
 def test_the_explanation_names_gpus_and_terms(minskys, capsys):

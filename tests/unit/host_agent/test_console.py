@@ -184,3 +184,17 @@ def test_status_and_explain_show_how_an_objective_stands(
     _, text = run("explain", "lc")
     assert "colour: red" in text
     assert "T violated" in text
+
+
+def test_status_fits_a_terminal_and_long_shows_all(host: Host, run: Run) -> None:
+    server = host.boot(Server("web", BE_SPECS))
+    short, long = (run("status", *words)[1] for words in ((), ("--long",)))
+    assert max(map(len, short.splitlines())) <= 160
+    assert server.uuid not in short
+    assert "problem" not in short.split(), "a column that is empty everywhere"
+    assert server.uuid in long
+    assert set(long.splitlines()[0].split()) == set(json.loads(run("status", "-f", "json")[1])[0])
+
+
+def test_status_of_an_empty_host_says_so(host: Host, run: Run) -> None:
+    assert run("status") == (0, "nothing\n")

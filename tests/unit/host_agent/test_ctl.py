@@ -56,3 +56,12 @@ def test_heal_ends_with_1_when_a_server_could_not_be_healed(
     monkeypatch.setattr(heal, "heal", lambda _conf, *, dry_run: rows if dry_run else [])
     assert ctl.main([config, "heal", "--dry-run", "-f", "json"]) == code
     assert json.loads(capsys.readouterr().out) == rows
+
+
+def test_a_drawing_that_cannot_be_written_is_told_in_a_sentence(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([config, "topology", "--svg", f"{tmp_path}/none/h1.svg"]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith("a file to write (No such file or directory)\n")
+    assert said.count("\n") == 1
