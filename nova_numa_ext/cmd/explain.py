@@ -15,7 +15,11 @@ from oslo_config import cfg
 from nova_numa_ext import clients, explain, gpu_options, journal
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.request import InvalidRequestError, parse
-from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.errors import (
+    CapabilityMissingError,
+    NumaExtError,
+    ServiceUnavailableError,
+)
 
 _UUID: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -29,12 +33,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         conf = _configuration(arguments.config_file)
-        output = _Explainer(conf, arguments.journal).explain(arguments)
+        output = _explain(conf, arguments)
     except (NumaExtError, cfg.Error, keystone_errors.ClientException) as error:
         print(f"numa-ext-explain: {error}", file=sys.stderr)
         return 1
     print(output)
     return 0
+
+
+def _explain(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> str:
+    try:
+        return _Explainer(conf, arguments.journal).explain(arguments)
+    except keystone_errors.MissingAuthPlugin as error:
+        files = ", ".join(conf.config_file)
+        where = f"{files} holds none" if files else "/etc/nova/nova.conf is not there"
+        raise CapabilityMissingError(
+            f"nova and Placement are asked with the credentials of [placement], and {where}: "
+            "give nova-scheduler's configuration with --config-file"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config-file",
         action="append",
         metavar="PATH",
-        help="nova-scheduler's configuration; default: oslo.config's usual places for nova",
+        help="nova-scheduler's configuration; default: /etc/nova/nova.conf",
     )
     return parser
 

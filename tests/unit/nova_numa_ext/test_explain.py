@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people read of a decision: the host first, the figures that decided, no long lists of equals."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from oslo_config import cfg
+
 from nova_numa_ext import explain
+from nova_numa_ext.cmd import explain as command
 
 HEAD = {"request": "req-1", "server": "a", "flavor": "lc", "asked": {}}
 
@@ -89,3 +94,23 @@ def test_equal_candidates_are_one_line_and_of_many_only_three_are_shown() -> Non
     assert "    1. L3 0: first (2 alike)" in lines
     assert "    3. L3 2: loses on ways_free=2 (against 0) (2 alike)" in lines
     assert lines[lines.index("    1. L3 0: first (2 alike)") + 3] == "    +18 more"
+
+
+@pytest.mark.parametrize("words", [["lc1"], ["--flavor", "lc.small"]])
+@pytest.mark.parametrize("given", [True, False])
+def test_without_credentials_it_says_which_file_is_wanted(
+    words: list[str],
+    given: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cfg, "find_config_files", lambda *_, **__: [])
+    (tmp_path / "nova.conf").write_text("[numa_ext]\n")
+    file = [f"--config-file={tmp_path}/nova.conf"] if given else []
+
+    assert command.main([*words, f"--journal={tmp_path}/none", *file]) == 1
+
+    said = capsys.readouterr().err
+    assert (f"{tmp_path}/nova.conf holds none" if given else "nova.conf is not there") in said
+    assert said.endswith("with --config-file\n")
