@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directives that print tables out of the code, so that the documentation cannot drift.
 
-``.. extra-specs::`` prints the flavor extra specs of :data:`nova_numa_ext.request.EXTRA_SPECS`.
 ``.. agent-metrics::`` prints the metrics that the host agent serves.
 ``.. option-advice:: MODULE`` prints each option of a module with its help and, from ``operator/advice.yaml``, when to
 change it and when not; an option without advice is a warning.
@@ -48,19 +47,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, bool]]]) -> n
     group += thead
     group += body
     return table
-
-
-class ExtraSpecsTable(Directive):
-    """The flavor extra specs: key, allowed values, default, meaning."""
-
-    def run(self) -> list[nodes.Node]:
-        from nova_numa_ext.request import EXTRA_SPECS
-
-        rows = [
-            [(key, True), (spec.allowed, False), (spec.default, False), (spec.description, False)]
-            for key, spec in EXTRA_SPECS.items()
-        ]
-        return [_table(("key", "allowed", "default", "meaning"), rows)]
 
 
 class AgentMetricsTable(Directive):
@@ -127,7 +113,6 @@ def _of_keystone(option: cfg.Opt) -> bool:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    app.add_directive("extra-specs", ExtraSpecsTable)
     app.add_directive("agent-metrics", AgentMetricsTable)
     app.add_directive("option-advice", OptionAdvice)
     return {"parallel_read_safe": True}
