@@ -281,3 +281,21 @@ def test_a_free_gpu_that_no_candidate_has_disturbs_nobody(nova_configuration):
     assert orders(flavor, state, view) == [1, 0]
     report_free(state, 0, 2, 4)
     assert orders(flavor, state, view) == [0, 1]
+
+
+@pytest.mark.parametrize(("state", "refused"), [(ViewState.FRESH, True), (ViewState.STALE, False)])
+def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trusted(
+    nova_configuration, state, refused
+):
+    """No agent tells where they are, and the server asks for a minimum: alone and over arrays."""
+    flavor = {"resources:CUSTOM_FPGA": "1", "numa_ext:min_utility": "0.5"}
+    host, view = sockets_of_gpus((0,))
+    view = replace(view, gpus=(), devices=())
+    spec = request_spec(flavor, instance_uuid="server")
+    around = Surroundings(FleetSnapshot({"root": view}, 1.0, state))
+    wanted = decision.wish(spec)
+    judged = decision.decide(wanted, spec, [host], around, HostTable(facts.KnownHosts()))
+    [verdict] = alone(wanted, spec, [host], around)
+    assert judged.verdicts == {}, "decided over arrays"
+    assert judged.reasons.get(0, ()) == verdict.reasons
+    assert bool(verdict.reasons) == refused

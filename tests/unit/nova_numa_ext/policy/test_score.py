@@ -98,6 +98,17 @@ def test_an_unknown_host_scores_the_mean_of_the_known_ones():
     assert set(unknown.terms.values()) == {None}
 
 
+def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
+    [only] = scores(be(), [Offer(host(domain(0)))], [EQUAL])
+    assert {term for term, value in only.terms.items() if value is None} == {
+        Term.SLICES,
+        Term.WAYS,
+        Term.FRAGMENTATION,
+        Term.GPU,
+    }
+    assert only.value == 1.0
+
+
 def test_a_multiplier_of_zero_leaves_a_term_out():
     deaf = {**EQUAL, Term.NEIGHBOURS: 0.0}
     lonely, shared = Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
