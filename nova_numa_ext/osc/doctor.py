@@ -3,12 +3,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from osc_lib.command import command
 
 from nova_numa_ext.findings import Level
+from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Cloud
+
+_DETAIL_WIDTH: Final = 72
 
 
 class Doctor(command.Lister):  # type: ignore[misc]
@@ -36,7 +39,11 @@ class Doctor(command.Lister):  # type: ignore[misc]
         cloud: Cloud = self.app.client_manager.numa
         findings = cloud.doctor().examine(cloud.fleet, parsed_args.nova_conf)
         self._broken = any(finding.level is Level.BROKEN for finding in findings)
-        return ("Check", "Level", "Detail"), [tuple(finding.row.values()) for finding in findings]
+        rows = [
+            (found.check, found.level.value, words.folded(found.detail, parsed_args, _DETAIL_WIDTH))
+            for found in findings
+        ]
+        return ("Check", "Level", "Detail"), rows
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Return 1 when something is broken."""

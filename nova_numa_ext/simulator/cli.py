@@ -194,9 +194,8 @@ def _workload(
         try:
             lines = args.trace.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidValueError(
-                "--trace", str(args.trace), f"a CSV file ({error.strerror})"
-            ) from error
+            reason = error.strerror if isinstance(error, OSError) else error.reason
+            raise InvalidValueError("--trace", str(args.trace), f"a CSV file ({reason})") from error
         return read_trace(lines, model, store, str(args.trace)), store
     if args.profiles is not None:
         raise InvalidValueError("--profiles", str(args.profiles), "only together with --trace")

@@ -293,8 +293,10 @@ def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
     cloud.host("h1", rdt=False)
     cloud.host("silent", agent=False)
     bad = flavor("bad", {**BE, "numa_ext:slo_p99_us": "5"})
-    code, found = examine(cloud, ComputeApi([bad], ["h1", "silent"], newest=(2, 79)))
+    compute = ComputeApi([bad], ["h1", "silent"], newest=(2, 79))
+    code, found = examine(cloud, compute)
     assert code == 1
+    assert max(map(len, as_table(Doctor, cloud, compute).splitlines())) <= 120
     assert found["flavor bad"][0] == "broken"
     assert "no agent reports on silent" in found["agents"][1]
     assert "is resctrl mounted there?" in found["host h1"][1]

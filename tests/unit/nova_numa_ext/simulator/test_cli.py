@@ -156,3 +156,18 @@ def test_progress_is_silent_in_a_file() -> None:
     file = io.StringIO()
     ProgressBar(file)("topo", 1, 1)
     assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(None, "No such file or directory"), (b"\xff\xfe", "invalid start byte")]
+)
+def test_a_trace_that_cannot_be_read_is_told_without_error_numbers(
+    data: bytes | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    if data is not None:
+        trace.write_bytes(data)
+    assert main(["--trace", str(trace), "--fleet", "minsky:1"]) != 0
+    said = capsys.readouterr().err
+    assert f"allowed: a CSV file ({reason})" in said
+    assert "Errno" not in said
