@@ -17,6 +17,8 @@
   One that is measured, was never quiet and has a forbidden neighbour counts as just deviating: it moves when it can.
 * What a move is worth is looked up in the benefit matrix (class x kind of domain a server gets for itself); moves that
   promise less than ``least_benefit`` are not made, so a matrix that has learnt that moving does not pay stops it.
+* All searches of one decision about running servers share ``limits.operations``; a server for which nothing was found
+  is looked at again when something has changed: a full host costs no more than a quiet one.
 * A moved server rests for ``cooldown_s``, and nodes that it left are not tried again for ``memory_s`` (no ping-pong).
 * Servers that nova placed (dedicated, or with a NUMA topology) are never moved; a neighbour may be, otherwise a live
   migration is proposed.
@@ -30,7 +32,13 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from host_agent.controllers.reshuffle import Limits, SearchLimitError, move_cost_mb, reshuffle
+from host_agent.controllers.reshuffle import (
+    Budget,
+    Limits,
+    SearchLimitError,
+    move_cost_mb,
+    reshuffle,
+)
 from host_agent.controllers.slots import Layout, Occupancy, Rank, Server, Slot
 from nova_numa_ext.policy.interference import (
     BENEFIT_MAX,
@@ -160,6 +168,42 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the search for a better configuration depends on."""
+
+    servers: Mapping[str, Server]
+    slots: Mapping[str, Slot]
+    resting: frozenset[str]
+    left: tuple[Left, ...]
+    benefit: Benefits
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """All that the search for a first slot depends on."""
+
+    server: Server
+    slots: Mapping[str, Slot]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the searches have found out.
+
+    :param situation: the last one
+    :param alone: servers that no single move helps in it
+    :param futile: servers for which there is nothing better in it
+    :param hopeless: servers for which nothing better was found when they were looked at last
+    """
+
+    situation: Situation | None = None
+    alone: frozenset[str] = frozenset()
+    futile: frozenset[str] = frozenset()
+    hopeless: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """What the mapping remembers; the wanted slots, expectations and the benefit matrix are kept over restarts.
 
@@ -170,6 +214,8 @@ class State:
     :param left: nodes that servers left
     :param moved_s: time of each server's last move
     :param decided_s: time of the last round
+    :param searched: what is known to be no use
+    :param unplaced: servers for which there was no room, with all that this depended on
     """
 
     slots: Mapping[str, Slot] = field(default_factory=dict)
@@ -179,6 +225,8 @@ class State:
     left: tuple[Left, ...] = ()
     moved_s: Mapping[str, float] = field(default_factory=dict)
     decided_s: float = float("-inf")
+    searched: Searched = field(default_factory=Searched)
+    unplaced: Mapping[str, "Attempt"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +255,13 @@ def decide(
     reasons: dict[str, Reasons] = {}
     state = _forget(observation, state, layout)
     occupancy = Occupancy(layout, observation.servers, state.slots, settings.reserve_share)
-    moved = _arrivals(observation, occupancy, settings, reasons)
-    state = replace(state, slots=dict(occupancy.slots), moved_s={**state.moved_s, **moved})
+    moved, unplaced = _arrivals(observation, state.unplaced, occupancy, settings, reasons)
+    state = replace(
+        state,
+        slots=dict(occupancy.slots),
+        moved_s={**state.moved_s, **moved},
+        unplaced=unplaced,
+    )
     state = _learn(observation, state, settings, occupancy)
     if observation.now_s - state.decided_s >= settings.interval_s:
         state = _judge_trials(observation, state, settings, reasons)
@@ -254,12 +307,18 @@ def _forget(observation: Observation, state: State, layout: Layout) -> State:
 
 def _arrivals(
     observation: Observation,
+    refused: Mapping[str, Attempt],
     occupancy: Occupancy,
     settings: Settings,
     reasons: dict[str, Reasons],
-) -> dict[str, float]:
-    """Place servers without a slot: those that nova placed, those that already sit well, the others, large first."""
+) -> tuple[dict[str, float], dict[str, Attempt]]:
+    """Place servers without a slot: those that nova placed, those that already sit well, the others, large first.
+
+    :param refused: servers that found no room before: while nothing has changed they are not tried again
+    :returns: when servers were moved, and which servers find no room now
+    """
     moved: dict[str, float] = {}
+    unplaced: dict[str, Attempt] = {}
     new = [server for name, server in observation.servers.items() if name not in occupancy.slots]
     for server in sorted(
         new, key=lambda s: (s.movable, s.name not in observation.actual, -s.vcpus, s.name)
@@ -271,12 +330,18 @@ def _arrivals(
         if not server.movable:
             continue
         before = dict(occupancy.slots)
+        attempt = Attempt(server, before, occupancy.layout)
+        if refused.get(server.name) == attempt:
+            unplaced[server.name] = attempt
+            continue
         reasons[server.name] = _arrive(occupancy, server, settings)
+        if server.name not in occupancy.slots:
+            unplaced[server.name] = attempt
         for name, slot in occupancy.slots.items():
             if before.get(name) != slot:
                 moved[name] = observation.now_s
                 reasons.setdefault(name, (Reason("reshuffled_for", server.name),))
-    return moved
+    return moved, unplaced
 
 
 def _adoptable(occupancy: Occupancy, server: Server, slot: Slot) -> bool:
@@ -434,6 +499,41 @@ def _repair(
     occupancy: Occupancy,
     reasons: dict[str, Reasons],
 ) -> State:
+    deviating = _deviating(state, settings, occupancy)
+    affected = sorted(
+        (name for name, value in deviating.items() if value >= settings.threshold),
+        key=lambda name: (-deviating[name], name),
+    )
+    moves = settings.moves_per_round
+    budget = Budget(settings.limits.operations)
+    on_trial = {trial.server for trial in state.trials}
+    state = replace(state, searched=_searched(observation, state, settings, occupancy))
+    for name in affected:
+        if name in on_trial or _resting(observation, state, settings, name):
+            continue
+        chosen = None
+        if moves > 0 and name not in state.searched.futile:
+            search = _Search(observation, state, settings, occupancy, budget)
+            chosen, searched = _best_configuration(search, name)
+            state = replace(state, searched=searched)
+        seen = Reason("deviation", deviating[name], settings.threshold)
+        if chosen is not None:
+            moves -= len(chosen.slots)
+            state = _move(observation, state, settings, occupancy, chosen)
+            due_s = observation.now_s + 2 * settings.settle_s
+            trial = Trial(name, chosen.domain, deviating[name], due_s)
+            state = replace(state, trials=(*state.trials, trial))
+            state = replace(state, searched=_searched(observation, state, settings, occupancy))
+            why = (seen, Reason("expected_benefit", chosen.benefit, settings.least_benefit))
+            _tell_moved(reasons, chosen, why, occupancy, name)
+        elif name in state.searched.hopeless and occupancy.rank_of(name).violations:
+            propose = Reason("propose_live_migration", name, "no better slot here")
+            reasons.setdefault(name, (seen, propose))
+    return state
+
+
+def _deviating(state: State, settings: Settings, occupancy: Occupancy) -> dict[str, float]:
+    """Return server -> deviation; one that was never quiet beside a forbidden neighbour is just at the threshold."""
     deviating = deviations(state, settings)
     for name in sorted(occupancy.slots):
         known = state.expectations.get(name, Expectation())
@@ -441,81 +541,93 @@ def _repair(
         never_quiet = known.value is None and measured
         if never_quiet and occupancy.rank_of(name).violations:
             deviating[name] = settings.threshold
-    affected = sorted(
-        (name for name, value in deviating.items() if value >= settings.threshold),
-        key=lambda name: (-deviating[name], name),
-    )
-    budget = settings.moves_per_round
-    on_trial = {trial.server for trial in state.trials}
-    for name in affected:
-        if budget <= 0:
-            break
-        if name in on_trial or _resting(observation, state, settings, name):
-            continue
-        seen = Reason("deviation", deviating[name], settings.threshold)
-        chosen = _best_configuration(observation, state, settings, occupancy, name)
-        if chosen is None:
-            if occupancy.rank_of(name).violations and name not in reasons:
-                reasons[name] = (
-                    seen,
-                    Reason("propose_live_migration", name, "no better slot here"),
-                )
-            continue
-        budget -= len(chosen.slots)
-        state = _move(observation, state, settings, occupancy, chosen)
-        trial = Trial(
-            name, chosen.domain, deviating[name], observation.now_s + 2 * settings.settle_s
-        )
-        state = replace(state, trials=(*state.trials, trial))
-        for moved in chosen.slots:
-            where = _nodes_text(occupancy, chosen.slots[moved])
-            reasons[moved] = (
-                *reasons.get(moved, ()),
-                seen,
-                Reason("remapped", where, f"helps {name}"),
-                Reason("expected_benefit", chosen.benefit, settings.least_benefit),
-                Reason("cost_mb", chosen.cost_mb),
-            )
-    return state
+    return deviating
+
+
+def _tell_moved(
+    reasons: dict[str, Reasons],
+    chosen: Configuration,
+    why: Reasons,
+    occupancy: Occupancy,
+    helped: str,
+) -> None:
+    seen, benefit = why
+    for moved, slot in chosen.slots.items():
+        where = Reason("remapped", _nodes_text(occupancy, slot), f"helps {helped}")
+        cost = Reason("cost_mb", chosen.cost_mb)
+        reasons[moved] = (*reasons.get(moved, ()), seen, where, benefit, cost)
+
+
+def _searched(
+    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
+) -> Searched:
+    """Return what is known to be no use now: in another situation everything is worth another look."""
+    slots = occupancy.slots
+    resting = frozenset(n for n in slots if _resting(observation, state, settings, n))
+    now = Situation(dict(observation.servers), dict(slots), resting, state.left, state.benefit)
+    known = state.searched
+    if known.situation == now:
+        return known
+    return Searched(now, hopeless=known.hopeless & slots.keys())
 
 
 def _resting(observation: Observation, state: State, settings: Settings, name: str) -> bool:
     return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
 
 
-def _best_configuration(
-    observation: Observation,
-    state: State,
-    settings: Settings,
-    occupancy: Occupancy,
-    name: str,
-) -> Configuration | None:
-    """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle."""
-    server = observation.servers[name]
-    singles = [
-        configuration
-        for configuration in _single_moves(observation, state, settings, occupancy, server)
-        if configuration.benefit >= settings.least_benefit
-    ]
-    if singles:
-        return min(singles, key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank))
-    if not server.movable or not occupancy.rank_of(name).violations:
-        return None
-    return _by_reshuffle(observation, state, settings, occupancy, server)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a search for a better configuration looks at, and how long it may look."""
+
+    observation: Observation
+    state: State
+    settings: Settings
+    occupancy: Occupancy
+    budget: Budget
+
+    def resting(self, name: str) -> bool:
+        return _resting(self.observation, self.state, self.settings, name)
 
 
-def _single_moves(
-    observation: Observation,
-    state: State,
-    settings: Settings,
-    occupancy: Occupancy,
-    server: Server,
-) -> Iterator[Configuration]:
+def _best_configuration(search: _Search, name: str) -> tuple[Configuration | None, Searched]:
+    """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle.
+
+    :returns: the configuration, None when there is none or the budget is used up, and what is known now
+    """
+    server, known = search.observation.servers[name], search.state.searched
+    chosen, ended = None, True
+    if name not in known.alone:
+        chosen = _best_single_move(search, server)
+        known = replace(known, alone=known.alone | {name})
+    reshuffles = server.movable and search.occupancy.rank_of(name).violations
+    if chosen is None and reshuffles:
+        chosen, ended = _by_reshuffle(search, server)
+    if chosen is not None:
+        return chosen, replace(known, hopeless=known.hopeless - {name})
+    if not ended:
+        return None, known
+    return None, replace(known, futile=known.futile | {name}, hopeless=known.hopeless | {name})
+
+
+def _best_single_move(search: _Search, server: Server) -> Configuration | None:
+    return min(
+        (
+            configuration
+            for configuration in _single_moves(search, server)
+            if configuration.benefit >= search.settings.least_benefit
+        ),
+        key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank),
+        default=None,
+    )
+
+
+def _single_moves(search: _Search, server: Server) -> Iterator[Configuration]:
     """Yield configurations that move the server itself or one neighbour."""
+    occupancy, state = search.occupancy, search.state
     l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
     for name in sorted(occupancy.neighbours(l3_domains)):
-        mover = observation.servers[name]
-        if not mover.movable or _resting(observation, state, settings, name):
+        mover = search.observation.servers[name]
+        if not mover.movable or search.resting(name):
             continue
         before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
         mover_before = occupancy.rank_of(name)
@@ -533,36 +645,35 @@ def _single_moves(
             occupancy.take(name)
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
-                cost = move_cost_mb(mover, settings.limits)
+                cost = move_cost_mb(mover, search.settings.limits)
                 yield Configuration({name: slot}, cost, found[0], found[1], after)
         occupancy.put(name, old)
 
 
-def _by_reshuffle(
-    observation: Observation,
-    state: State,
-    settings: Settings,
-    occupancy: Occupancy,
-    server: Server,
-) -> Configuration | None:
+def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None, bool]:
+    """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
+    occupancy, limits = search.occupancy, search.settings.limits
     before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+    # What others have used up may be what it needs: the next decision has all of it for the first.
+    whole = search.budget.left == limits.operations
     old = occupancy.take(server.name)
     try:
-        found = reshuffle(occupancy, server, settings.limits)
+        found = reshuffle(occupancy, server, limits, search.budget)
     except SearchLimitError:
-        found = None
-    occupancy.put(server.name, old)
-    if found is None or any(_resting(observation, state, settings, name) for name in found.moved):
-        return None
+        return None, whole
+    finally:
+        occupancy.put(server.name, old)
+    if found is None or any(search.resting(name) for name in found.moved):
+        return None, True
     previous = {name: occupancy.slots[name] for name in found.slots}
     _apply(occupancy, found.slots)
     after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
     _apply(occupancy, previous)
-    gain = _gain(state.benefit, server, before, after, gained)
-    if gain is None or gain[0] < settings.least_benefit:
-        return None
-    cost = found.cost_mb + move_cost_mb(server, settings.limits)
-    return Configuration(found.slots, cost, gain[0], gain[1], after)
+    gain = _gain(search.state.benefit, server, before, after, gained)
+    if gain is None or gain[0] < search.settings.least_benefit:
+        return None, True
+    cost = found.cost_mb + move_cost_mb(server, limits)
+    return Configuration(found.slots, cost, gain[0], gain[1], after), True
 
 
 def _owned(occupancy: Occupancy, server: Server) -> set[Domain]:

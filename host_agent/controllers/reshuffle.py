@@ -45,6 +45,13 @@ class Reshuffle:
     cost_mb: int
 
 
+@dataclass(slots=True)
+class Budget:
+    """Operations that several searches of one decision share."""
+
+    left: int
+
+
 class SearchLimitError(NumaExtError):
     """The limit of operations was reached before the search had an answer."""
 
@@ -54,14 +61,17 @@ def move_cost_mb(server: Server, limits: Limits) -> int:
     return server.memory_mb + limits.vcpu_cost_mb * server.vcpus
 
 
-def reshuffle(occupancy: Occupancy, needy: Server, limits: Limits) -> Reshuffle | None:
+def reshuffle(
+    occupancy: Occupancy, needy: Server, limits: Limits, budget: Budget | None = None
+) -> Reshuffle | None:
     """Find the cheapest reshuffle that gives ``needy`` a good slot.
 
     :param occupancy: the host without ``needy``; unchanged on return
+    :param budget: takes the place of the limit of operations, and what was used is taken from it
     :returns: None when no set of at most ``limits.moves`` servers works
     :raises SearchLimitError: the limit of operations was reached
     """
-    search = _Search(occupancy, limits)
+    search = _Search(occupancy, budget or Budget(limits.operations))
     candidates = [
         server
         for name in occupancy.slots
@@ -86,10 +96,10 @@ def _groups(candidates: Sequence[Server], limits: Limits) -> Iterator[tuple[Serv
 class _Search:
     """One search over one working copy of the host."""
 
-    def __init__(self, occupancy: Occupancy, limits: Limits) -> None:
+    def __init__(self, occupancy: Occupancy, budget: Budget) -> None:
         self._occupancy = occupancy
-        self._limits = limits
-        self._left = limits.operations
+        self._budget = budget
+        self._begun = budget.left
 
     def with_moved(self, needy: Server, group: tuple[Server, ...]) -> dict[str, Slot] | None:
         old = {server.name: self._occupancy.take(server.name) for server in group}
@@ -117,11 +127,11 @@ class _Search:
         if not order:
             return {}
         server, *rest = order
-        if self._left <= 0:
+        if self._budget.left <= 0:
             raise SearchLimitError(
-                f"reshuffling stopped after {self._limits.operations} operations without an answer."
+                f"reshuffling stopped after {self._begun} operations without an answer."
             )
-        self._left -= 1
+        self._budget.left -= 1
         was = before.get(server.name)
         for rank, slot in self._occupancy.slots_for(server, one_cell=self._one_cell(server, was)):
             if not self._accepted(server, rank, was):

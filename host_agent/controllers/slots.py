@@ -394,11 +394,23 @@ class Occupancy:
         room: Counter[int] = Counter()
         for cell in cells:
             room[cell.chassis] += len(free[cell.index])
+        clean_room = Counter(
+            {
+                chassis: sum(
+                    len(free[cell.index])
+                    for cell in cells
+                    if cell.chassis == chassis and not forbidden[cell.index]
+                )
+                for chassis in room
+            }
+        )
+        offered = room
         for size in range(1, len(room) + 1):
-            clean = False
+            clean = fits = False
             for members in combinations(sorted(room), size):
-                if sum(room[chassis] for chassis in members) < wanted:
+                if sum(offered[chassis] for chassis in members) < wanted:
                     continue
+                fits = True
                 inside = [cell for cell in cells if cell.chassis in members]
                 for anchor in inside:
                     for order in self._orders(anchor, inside, free, forbidden):
@@ -408,6 +420,8 @@ class Occupancy:
                         yield taken
             if clean:
                 return
+            # More chassis than needed are worth it only without forbidden neighbours.
+            offered = clean_room if fits else offered
 
     def _orders(
         self,

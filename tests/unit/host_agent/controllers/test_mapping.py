@@ -3,12 +3,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from host_agent.controllers import mapping
 from host_agent.controllers.mapping import Metric, Observation, Settings, State, deviation
-from host_agent.controllers.slots import Layout, Server, Slot
+from host_agent.controllers.reshuffle import Limits
+from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel.machines import grid
 from nova_numa_ext.policy.interference import INITIAL_BENEFIT, Domain, updated_benefit
 from nova_numa_ext.policy.reason import Reason
@@ -222,3 +224,75 @@ def test_a_rabbit_that_was_never_quiet_moves_when_a_slot_is_freed() -> None:
     assert host.node("r") == host.node("d"), "without a measurement nothing is repaired"
     host.round({"r": 0.4})
     assert host.node("r") != host.node("d")
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the servers for which others were looked at that could make room."""
+    asked: list[str] = []
+    search = mapping.reshuffle
+
+    def counted(occupancy: Occupancy, needy: Server, *limits: Any) -> Any:
+        asked.append(needy.name)
+        return search(occupancy, needy, *limits)
+
+    monkeypatch.setattr(mapping, "reshuffle", counted)
+    return asked
+
+
+def _crowded(settings: Settings = QUICK) -> Host:
+    """Every node is full with a rabbit and a devil."""
+    host = Host(settings=settings)
+    sitting = {
+        f"{kind}{node}": Slot((4 * node + at, 4 * node + at + 1), {node: 1024})
+        for node in range(4)
+        for kind, at in (("r", 0), ("d", 2))
+    }
+    for name in sitting:
+        host.servers[name] = server(name, 2, RABBIT if name.startswith("r") else DEVIL)
+    host.round(dict.fromkeys(sitting, 1.0), **sitting)
+    return host
+
+
+def test_what_was_found_to_be_no_use_is_searched_again_only_when_something_has_changed(
+    searches: list[str],
+) -> None:
+    """A full host of 36 nodes took half a minute for each decision."""
+    host = _crowded()
+    measured = dict.fromkeys(host.servers, 1.0)
+    for _ in range(10):
+        said = host.round(measured)
+    assert sorted(searches) == sorted(host.servers), "each was searched for once"
+    assert {name for name in host.servers if "propose_live_migration" in terms(said[name])} == set(
+        host.servers
+    ), "the proposal stands while nothing changes"
+    del host.servers["d0"], measured["d0"]
+    said = host.round(measured)
+    assert any("remapped" in terms(reasons) for reasons in said.values())
+
+
+def test_searches_of_one_decision_share_the_limit_and_all_get_their_turn(
+    searches: list[str],
+) -> None:
+    host = _crowded(replace(QUICK, limits=Limits(operations=5)))
+    measured = dict.fromkeys(host.servers, 1.0)
+    said: Mapping[str, tuple[Reason, ...]] = {}
+    assert len(host.state.searched.futile) == 1
+    for known in (*range(2, len(host.servers) + 1), len(host.servers)):
+        said = host.round(measured)
+        assert len(host.state.searched.futile) == known, "one more in each decision"
+    assert set(said) == set(host.servers)
+
+
+def test_a_server_without_room_is_tried_again_only_when_something_has_changed(
+    searches: list[str],
+) -> None:
+    host = Host()
+    host.arrive(*(server(f"s{n}", 3) for n in range(4)))
+    large = replace(server("large", 2), memory_mb=10**7)
+    assert "host_full" in terms(host.arrive(large)["large"])
+    for _ in range(5):
+        assert "large" not in host.round()
+    assert searches == ["large"]
+    del host.servers["s0"]
+    assert "host_full" in terms(host.round()["large"])
