@@ -158,7 +158,8 @@ OPTIONS: Final[dict[cfg.OptGroup, list[cfg.Opt]]] = {
             default=_MAPPING.limits.operations,
             min=1,
             help="Steps after which such a search, and all searches of one decision about running servers, end without "
-            "an answer: a limit of time, counted so that the same host always gives the same answer. 1000 take some tenths of a second on a host of 36 nodes.",
+            "an answer: a limit of time, counted so that the same host always gives the same answer. 1000 take some "
+            "tenths of a second on a host of 36 nodes.",
         ),
         cfg.IntOpt(
             "vcpu_cost_mb",
