@@ -314,7 +314,7 @@ def test_status_reads_the_host_back(host: ComputeHost, pair: tuple[Server, Serve
     (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=70\n")
     rows = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
     assert rows[be.uuid]["mba"] == {"0": 70}
-    assert host.ctl("status").splitlines()[0].split()[:4] == ["server", "uuid", "flavor", "tier"]
+    assert host.ctl("status").splitlines()[0].split()[:4] == ["server", "flavor", "tier", "state"]
 
 
 def test_explain_tells_why_and_what(host: ComputeHost, pair: tuple[Server, Server]) -> None:

@@ -13,6 +13,8 @@ from numa_lab import configuration
 from numa_lab.errors import LabError
 from numa_lab.settings import HostConfig, Settings
 
+from host_agent import conf as agent_conf
+
 
 def parsed(text: str) -> configparser.ConfigParser:
     """Nova's files repeat some options; the last one counts here."""
@@ -146,6 +148,14 @@ def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
     assert conf["host"]["gpu_products"] == "1b36:0005,10de:20b5"
     assert conf["agent"]["state_dir"].startswith(str(h1.state))
     assert conf["placement"]["username"] == "nova"
+
+
+def test_the_agent_reads_every_key_that_it_is_told(
+    settings: Settings, h1: HostConfig, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(configuration.agent_conf(settings, h1, tmp_path / "nova.conf"))
+    assert agent_conf.unknown_keys(agent_conf.load([f"--config-file={file}"])) == []
 
 
 def test_credentials_are_exported_with_a_microversion_that_checks_extra_specs(
