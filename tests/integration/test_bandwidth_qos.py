@@ -340,12 +340,16 @@ def counters(fault: int, word: str, crowd: Crowd, _began: str) -> None:
 _KILL = """
 import json, os, signal, sys, time
 file, phase, pid, end = sys.argv[1], sys.argv[2], int(sys.argv[3]), time.monotonic() + float(sys.argv[4])
+print("it watches", flush=True)
 while json.load(open(file))["told"].get("phase") != phase:
     if time.monotonic() > end:
         sys.exit(f"no phase {phase}")
     time.sleep(0.02)
 os.kill(pid, signal.SIGKILL)
 """
+
+
+KILLER_LOG = "/tmp/killer.log"
 
 
 def killed(phase: str, load: float, crowd: Crowd, _began: str) -> None:
@@ -365,7 +369,11 @@ def killed(phase: str, load: float, crowd: Crowd, _began: str) -> None:
     state = host.run(f"sed -n 's/^state_dir *= *//p' {host.emulated.agent_conf}").strip()
     patience = 3 * PATIENCE_S
     killer = f"{sys.executable} -c {shlex.quote(_KILL)} {state}/slo.json {phase} {pid} {patience}"
-    host.run(f"(nohup {killer} >/tmp/killer.log 2>&1 & true)")
+    host.run(f"rm -f {KILLER_LOG}; (nohup {killer} >{KILLER_LOG} 2>&1 & true)")
+    # Its start takes as long as a phase does.
+    eventually(
+        "the killer watches", lambda: host.run(f"grep watches {KILLER_LOG} || true"), PATIENCE_S
+    )
     crowd.load(load)
     eventually(f"the agent is killed in {phase}", lambda: host.agent.pid() != pid, patience, 2)
     host.agent.start()
