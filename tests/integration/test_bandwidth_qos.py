@@ -44,6 +44,7 @@ RESCTRL = "/sys/fs/resctrl"
 class Crowd:
     """Two latency-critical and three best-effort servers on one host, and the guests' model."""
 
+    cloud: Cloud
     host: Host
     lcs: list[Server]
     bes: list[Server]
@@ -66,6 +67,10 @@ class Crowd:
         """Best-effort server -> bandwidth levels of its group, over the L3 domains of its CPUs."""
         found = self.domains()
         return {be.id: _levels(found[be.id]) for be in self.bes if be.id in found}
+
+    def doctor(self) -> str:
+        """All that ``openstack numa doctor`` says."""
+        return self.cloud.openstack("numa", "doctor", "-f", "json", check=False).stdout
 
     def throttled(self) -> bool:
         """Tell whether a best-effort server is throttled in the tree."""
@@ -163,7 +168,7 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
             ],
         }
         file = host.emulated.agent_conf.with_name("slo-guests.json")
-        made = Crowd(host, lcs, bes, file, told)
+        made = Crowd(cloud, host, lcs, bes, file, told)
         made.load(QUIET)
         host.agent.stop()  # its connections are to QEMU; it will find the model at the same paths
         module = f"{sys.executable} -m host_agent.hostmodel.slo_guests {file}"
@@ -268,9 +273,15 @@ def flood(crowd: Crowd, began: str) -> None:
 
 
 def always_red(crowd: Crowd, began: str) -> None:
-    """A guest is violated whatever is done."""
+    """A guest is violated whatever is done: it is proposed that somebody leaves, and that is seen from anywhere."""
     crowd.load(HOPELESS)
     eventually("a proposal", lambda: crowd.told(began, "cannot_fix"), 3 * PATIENCE_S, 10)
+    eventually(
+        "the doctor knows it",
+        lambda: "cannot be kept" in crowd.doctor(),
+        PATIENCE_S,
+        10,
+    )
 
 
 def search(crowd: Crowd, began: str) -> None:
