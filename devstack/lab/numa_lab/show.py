@@ -132,7 +132,7 @@ def wait_enforced(
 
     :param placed: nova's record of each server, by name
     :param read_back: says what a host does with the servers of these UUIDs, by name
-    :raises LateError: not done in time; it names hosts, servers and the load of this machine
+    :raises LateError: not done in time; it names the late hosts or servers and the load of this machine
     """
     hosts: dict[str, dict[str, str]] = {}
     for name, server in placed.items():
@@ -156,8 +156,9 @@ def wait_enforced(
         wait_for("every server is enforced", enforced, timeout_s)
     except LateError as error:
         late = "; ".join(
-            f"{host} {'does not tell of' if host in silent else 'has not enforced'} "
-            f"{', '.join(missing(host))} in time"
+            f"{host} does not answer in time"
+            if host in silent
+            else f"{host} has not enforced {', '.join(missing(host))} in time"
             for host in filter(missing, sorted(hosts))
         )
         raise LateError(f"{late} (load {os.getloadavg()[0]:.0f}); run it again") from error
