@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent put together: parts that have to know of each other do."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from host_agent import assembly
+from host_agent import conf as agent_conf
+from host_agent.bandwidth_qos import BandwidthQos
+from placement_traits.names import NeighbourTrait
+from placement_traits.tree import ProviderTree
+from tests.support.fake_host import FakeHost
+from tests.support.hosts import four_nodes
+from tests.support.servers import LC_SPECS, Server
+
+CONF = """
+[agent]
+state_dir = {folder}
+[host]
+name = h1
+resctrl = {folder}/none
+[placement]
+enabled = true
+"""
+
+
+def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, told = FakeHost(four_nodes()), list[ProviderTree]()
+    lc = host.boot(Server("lc", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
+    writer = SimpleNamespace(
+        sync=lambda tree: told.append(tree) or SimpleNamespace(changes=(), problems=())
+    )
+    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(assembly, "make_reporter", lambda _conf: writer)
+    monkeypatch.setattr(BandwidthQos, "hopeless", lambda _self: frozenset({lc.uuid}))
+    (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
+    conf = agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    parts.agent.round(full=True, relist=True)
+    assert parts.publisher is not None
+    parts.publisher.publish_once()
+    domain = told[0].child("h1:l3_0")
+    assert domain is not None
+    assert NeighbourTrait.UNMET_SLO in domain.traits
