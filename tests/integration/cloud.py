@@ -43,16 +43,21 @@ def eventually(
 ) -> T:
     """Wait until ``probe`` returns something true and return it.
 
+    The pause after a probe is at least as long as the probe took: on an emulated host the questions would else slow
+    down what they wait for.
+
     :raises AssertionError: naming ``what`` and the last answer, when it did not happen in time
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        began = time.monotonic()
         answer = probe()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last answer: {answer!r}")
-        time.sleep(pause_s)
+        time.sleep(max(pause_s, now - began))
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Host:
 
     def read_back(self) -> Facts:
         """All facts of ``readback.py``."""
-        return json.loads(self.run(f"/usr/bin/python3 {CHECKOUT}/devstack/lab/readback.py"))
+        return json.loads(self.run(f"/usr/bin/python3 -I -S {CHECKOUT}/devstack/lab/readback.py"))
 
     def domain(self, server_id: str) -> Domain | None:
         """The running domain of a server, None when there is none."""

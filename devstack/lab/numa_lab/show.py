@@ -118,7 +118,7 @@ class Show:
         :raises LateError: the host does not answer in time
         """
         program = self._settings.source / "readback.py"
-        command = shlex.join(["/usr/bin/python3", str(program), *uuids])
+        command = shlex.join(["/usr/bin/python3", "-I", "-S", str(program), *uuids])
         facts = json.loads(run_on(self._lab, host, command, _READ_TIMEOUT_S))
         return {domain["server"]: {**domain, "on": facts} for domain in facts["domains"]}
 
