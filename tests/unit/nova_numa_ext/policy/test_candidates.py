@@ -47,6 +47,12 @@ def test_a_device_that_an_earlier_server_of_the_request_used_up_comes_last():
     assert first(lc(), host(domain(0)), [full, free], left={"gpu-0": 2, "gpu-1": 0}) == 1
 
 
+def test_a_domain_that_the_request_has_used_but_not_used_up_is_as_good_as_before():
+    """Both servers of the request fit there, and nova-compute will pick its node."""
+    view = host(domain(0, ways=(13, 4)), domain(1))
+    assert first(lc(), view, [on(0, 0), on(1, 1)], nodes=(0,), taken=frozenset({"l3-0"})) == 0
+
+
 def test_an_old_view_alone_does_not_overrule_placement():
     """Placement offers the domain although our view still shows it as full."""
     view = host(domain(0, ways=(13, 13)), domain(1))
