@@ -96,6 +96,17 @@ def test_what_is_published_beside_a_pick_is_somebody_else() -> None:
     assert found == {Neighbour("comm-1", 0b0001), Neighbour("comm-3", 0b0010)}
 
 
+def test_of_two_published_jobs_the_one_that_a_pick_explains_is_not_the_others() -> None:
+    """The agent tells of the pick by now, too: what is left belongs to the GPUs of which nothing more is known."""
+    view = minsky()
+    both = frozenset({GPU_COMM_TRAITS[1], GPU_COMM_TRAITS[3]})
+    told = replace(view, l3=(replace(view.l3[0], neighbours=both), *view.l3[1:]))
+    assert neighbours(told, 0b1100, pick(1, 0)) == {
+        Neighbour("comm-1", 0b0001),
+        Neighbour("comm-3", 0b0010),
+    }
+
+
 def test_a_pick_whose_gpus_are_free_is_not_there() -> None:
     """Nova took another host, or the server has gone."""
     assert neighbours(minsky(), 0b1111, pick(4, 0)) == set()
