@@ -222,7 +222,7 @@ def lacking(left: Mapping[str, int], parts: Mapping[str, int]) -> frozenset[str]
     :param left: what :func:`parts_left` says
     :param parts: what the candidate takes, by provider
     """
-    return frozenset([uuid for uuid, free in left.items() if parts.get(uuid, 0) > free])
+    return frozenset([uuid for uuid, free in left.items() if uuid in parts and parts[uuid] > free])
 
 
 def published(gpus: GpuMap, host: HostView) -> tuple[frozenset[int], ...]:

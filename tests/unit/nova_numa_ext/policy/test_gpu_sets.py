@@ -132,6 +132,15 @@ def test_a_device_lacks_what_earlier_servers_of_a_request_have_taken_of_it() -> 
     assert lacking(left, {"gpu-0": 1, "gpu-1": 3}) == {"gpu-0", "gpu-1"}
 
 
+def test_a_candidate_lacks_nothing_of_a_device_that_it_does_not_take() -> None:
+    """The view is older than Placement's candidates: a device had more free parts than it knows of."""
+    old = replace(minsky(), devices=(DeviceView("gpu-0", "0000:00.0", Amount(2, 2)),))
+    left = parts_left(old, [pick(4, 0)])
+    assert left == {"gpu-0": -1}
+    assert lacking(left, {"gpu-0": 1}) == {"gpu-0"}
+    assert lacking(left, {"gpu-1": 1}) == frozenset(), "all candidates of the host would rank alike"
+
+
 def offer(
     view: HostView,
     sets: list[tuple[int, ...]],
