@@ -176,6 +176,7 @@ class Situation:
     resting: frozenset[str]
     left: tuple[Left, ...]
     benefit: Benefits
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,7 +565,14 @@ def _searched(
     """Return what is known to be no use now: in another situation everything is worth another look."""
     slots = occupancy.slots
     resting = frozenset(n for n in slots if _resting(observation, state, settings, n))
-    now = Situation(dict(observation.servers), dict(slots), resting, state.left, state.benefit)
+    now = Situation(
+        servers=dict(observation.servers),
+        slots=dict(slots),
+        resting=resting,
+        left=state.left,
+        benefit=state.benefit,
+        layout=occupancy.layout,
+    )
     known = state.searched
     if known.situation == now:
         return known

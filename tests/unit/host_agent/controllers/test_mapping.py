@@ -33,13 +33,14 @@ class Host:
     state: State = field(default_factory=State)
     servers: dict[str, Server] = field(default_factory=dict)
     now_s: float = 0.0
+    layout: Layout = LAYOUT
 
     def round(
         self, measured: Mapping[str, float] | None = None, **actual: Slot
     ) -> Mapping[str, tuple[Reason, ...]]:
         self.now_s += self.settings.interval_s
         seen = Observation(self.now_s, dict(self.servers), actual, measured or {})
-        self.state, reasons = mapping.decide(seen, self.state, self.settings, LAYOUT)
+        self.state, reasons = mapping.decide(seen, self.state, self.settings, self.layout)
         used = [cpu for slot in self.state.slots.values() for cpu in slot.cpus]
         assert len(used) == len(set(used)), "never two vCPUs on a core"
         return reasons
@@ -269,6 +270,17 @@ def test_what_was_found_to_be_no_use_is_searched_again_only_when_something_has_c
     del host.servers["d0"], measured["d0"]
     said = host.round(measured)
     assert any("remapped" in terms(reasons) for reasons in said.values())
+
+
+def test_a_host_with_another_topology_is_searched_again(searches: list[str]) -> None:
+    host = _crowded()
+    measured = dict.fromkeys(host.servers, 1.0)
+    for _ in range(3):
+        host.round(measured)
+    searches.clear()
+    host.layout = Layout(grid(1, 4, 4, memory_mb_per_node=32768, nodes_per_socket=2))
+    host.round(measured)
+    assert sorted(searches) == sorted(host.servers)
 
 
 def test_searches_of_one_decision_share_the_limit_and_all_get_their_turn(
