@@ -436,7 +436,7 @@ class BandwidthQos:
                 seconds = round(self._clock() - self._red.pop(uuid), 3)
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
         self._red = {uuid: since for uuid, since in self._red.items() if uuid in colours}
-        self._hopeless &= self._red.keys()
+        self._hopeless = self._hopeless.intersection(self._red)
 
     def _tell(
         self,
@@ -475,7 +475,7 @@ class BandwidthQos:
                         reasons=tuple(map(str, event.reasons)),
                         problem=problem,
                     )
-                self._hopeless |= self._red.keys() & set(event.lcs)
+                self._hopeless = self._hopeless.union(self._red.keys() & set(event.lcs))
                 self._escalate(event, self._titles())
             case ShouldLeave():
                 what = {"in_favour_of": list(event.lcs)}

@@ -506,6 +506,7 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)
     assert bench.qos.hopeless() == frozenset()
+    assert isinstance(bench.qos.hopeless(), frozenset), "another thread reads it"
 
 
 def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:
