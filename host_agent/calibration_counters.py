@@ -33,7 +33,9 @@ from placement_traits.topology import HostTopology
 _MONITOR: Final = f"{GROUP_PREFIX}calibrate"
 _EVENTS: Final = {"mbm_total_bytes", "mbm_local_bytes"}
 _BELIEVED: Final = 4.0
-_WATCHED: Final = 0.8  # of the time of a measurement: all readers still run at its end
+# Of the time of a measurement: when the counters are read last (all readers still run), and how long they are watched.
+_END: Final = 0.8
+_LEAST: Final = 0.4
 
 
 class UnbelievableError(NumaExtError):
@@ -96,10 +98,14 @@ class CountedProfiler:
 
     def _watch(self, readers: Sequence[int], seconds: float) -> dict[int, Traffic]:
         """Return the readers' traffic by the node that they run on, while they run."""
+        end_s = self._clock() + _END * seconds
         with self._monitor(readers):
             meter = Meter(0.0)
             meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), self._clock())
-            self._sleep(_WATCHED * seconds)
+            left_s = end_s - self._clock()
+            if left_s < _LEAST * seconds:
+                raise UnbelievableError("the readers were in their monitoring group too late")
+            self._sleep(left_s)
             now = self._clock()
             meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), now)
         rate = meter.rate(now)

@@ -130,6 +130,27 @@ def test_counters_that_contradict_the_clock_are_not_believed(counted: float) -> 
     assert "worker 0 moved" in machine.told[0]
 
 
+@pytest.mark.parametrize(("late_s", "counted"), [(0.5, True), (1.0, False), (1.9, False)])
+def test_counters_are_read_last_while_the_readers_still_run(
+    late_s: float, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read for 2 s; somebody else holds the lock of resctrl for a part of that."""
+    machine = Machine()
+    create, began_s = machine.resctrl.create_monitor, machine.now
+
+    def late(group: str, monitor: str) -> None:
+        machine.now += late_s
+        create(group, monitor)
+
+    monkeypatch.setattr(machine.resctrl, "create_monitor", late)
+    profiler = machine.counting()
+    profiler.profile([0], [0])
+    if counted:
+        assert machine.now == pytest.approx(began_s + 1.6)
+    else:
+        assert (profiler.method, "too late" in machine.told[0]) == ("timing", True)
+
+
 def test_without_a_free_counter_timing_stands() -> None:
     machine = Machine()
     for number in range(machine.model.shape.rmids - 1):
