@@ -126,14 +126,14 @@ def _domain_amounts(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> tu
             reasons.append(Reason(Term.MEMORY_BANDWIDTH, bandwidth, group.bandwidth_mbps))
     if reasons:
         return tuple(dict.fromkeys(reasons))
-    matched = _matched(groups, domains)
-    if matched < len(groups):
-        reasons.append(Reason(Term.L3_DOMAINS, matched, len(groups)))
+    found = matched(groups, domains)
+    if found < len(groups):
+        reasons.append(Reason(Term.L3_DOMAINS, found, len(groups)))
     return tuple(reasons)
 
 
-def _matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
-    """Largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955)."""
+def matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
+    """Return the largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955)."""
     owner: dict[int, int] = {}
 
     def place(group: int, seen: set[int]) -> bool:

@@ -22,8 +22,8 @@ from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWi
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import SCORED, Offer, Score, Scores, combine, spare_mbps, terms
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
-from placement_traits.fleet import FleetSnapshot, HostView
+from nova_numa_ext.request import L3Amount, WorkloadRequest
+from placement_traits.fleet import FleetSnapshot, HostView, L3View
 
 _MOST_CANDIDATES: Final = 1_000
 
@@ -106,11 +106,22 @@ def _best(request: WorkloadRequest, host: HostView) -> Ranked | None:
 
 
 def _candidates(request: WorkloadRequest, host: HostView) -> Iterator[Candidate]:
-    for index, domains in enumerate(itertools.permutations(host.l3, len(request.l3))):
-        claims = list(zip(domains, request.l3, strict=True))
-        if all(admission.holds(domain, amount) for domain, amount in claims):
-            l3 = tuple((domain.uuid, amount) for domain, amount in claims)
-            yield Candidate(index, l3, tuple(sorted(uuid for uuid, _ in l3)))
+    for index, domains in enumerate(_holding(request.l3, host.l3)):
+        l3 = tuple((d.uuid, amount) for d, amount in zip(domains, request.l3, strict=True))
+        yield Candidate(index, l3, tuple(sorted(uuid for uuid, _ in l3)))
+
+
+def _holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[tuple[L3View, ...]]:
+    """Yield domains that hold the groups, one each; no way is gone on with that leaves a later group without one."""
+    if not groups:
+        yield ()
+        return
+    first, *others = groups
+    for domain in domains:
+        rest = [other for other in domains if other is not domain]
+        if admission.holds(domain, first) and admission.matched(others, rest) == len(others):
+            for more in _holding(others, rest):
+                yield (domain, *more)
 
 
 def lacking(

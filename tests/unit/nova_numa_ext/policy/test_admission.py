@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may go where, and what is said to those who may not."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 from nova_numa_ext.policy import admission, whatif
 from nova_numa_ext.policy.cells import HostCell
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
-from nova_numa_ext.request import parse
+from nova_numa_ext.request import L3Amount, parse
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 
@@ -121,6 +123,23 @@ def test_the_fleet_is_asked_in_order_of_usefulness():
     free = host(domain(0), name="b-free")
     fleet = FleetSnapshot({h.root_uuid: h for h in (full, free)}, 1.0, ViewState.FRESH)
     assert [answer.host.name for answer in whatif.ask(lc(), fleet)] == ["b-free", "a-full"]
+
+
+@pytest.mark.parametrize(
+    ("used", "last", "chosen"),
+    [
+        (lambda number: 13 if number < 8 else 0, 4, range(8, 16)),
+        (lambda number: 9 if number else 0, 13, range(8)),
+    ],
+    ids=["half are full", "only the first holds the last group"],
+)
+def test_a_what_if_for_many_domains_follows_no_dead_ends(used, last, chosen):
+    """Eight groups could be dealt to 16 domains in 500 million ways."""
+    view = host(*(domain(number, ways=(13, used(number))) for number in range(16)))
+    groups = (*(L3Amount(f"_{number}", 4, 0) for number in range(7)), L3Amount("_7", last, 0))
+    fleet = FleetSnapshot({view.root_uuid: view}, 1.0, ViewState.FRESH)
+    (answer,) = whatif.ask(replace(lc(), l3=groups), fleet)
+    assert (answer.reasons, answer.l3) == ((), tuple(chosen))
 
 
 def test_every_requirement_has_a_sentence():
