@@ -3,7 +3,7 @@
 
 import argparse
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nova_numa_ext.osc.cloud import Stock
 from nova_numa_ext.policy.gpu_sets import GpuSet
@@ -34,9 +34,9 @@ def stock(name: str, value: Stock) -> str:
     return f"{name} {value.used}/{value.capacity}{kept}"
 
 
-def gpus_of(devices: Iterable[str], host: HostView) -> str:
+def gpus_of(devices: Collection[str], host: HostView) -> str:
     """Devices of a host that a server holds, by provider: PCI addresses with nodes, then the links between them."""
-    addresses = {device.address for device in host.devices if device.uuid in set(devices)}
+    addresses = {device.address for device in host.devices if device.uuid in devices}
     held = [gpu for gpu in host.gpus if gpu.address in addresses]
     told = [f"{gpu.address} (node {'?' if gpu.node is None else gpu.node})" for gpu in held]
     links = [
