@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands read from Placement and Nova."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from placement_traits.fleet import FleetSnapshot
 from placement_traits.reader import hosts, read_tree
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
+
+_MOST_NAMES: Final = 20  # hosts in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,7 @@ class Cloud:
         if not found and _is_uuid(host):
             found = self._get("/resource_providers", uuid=host)["resource_providers"]
         if not found:
-            known = ", ".join(hosts(self._placement)) or "none: no agent reports"
-            raise InvalidValueError("host", host, known)
+            raise InvalidValueError("host", host, _told(host, list(hosts(self._placement))))
         root = found[0]["root_provider_uuid"]
         members = self._get("/resource_providers", in_tree=root)["resource_providers"]
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
@@ -157,6 +159,13 @@ class Cloud:
 
     def _get(self, path: str, **query: str) -> Any:
         return self._placement.get(f"{path}?{urlencode(query)}" if query else path)
+
+
+def _told(host: str, known: list[str]) -> str:
+    """Return the known hosts for a message; of many, those whose names are nearest to ``host``."""
+    near = difflib.get_close_matches(host, known, n=_MOST_NAMES, cutoff=0.0)
+    more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
+    return ", ".join(sorted(near)) + more or "none: no agent reports"
 
 
 def _is_uuid(text: str) -> bool:

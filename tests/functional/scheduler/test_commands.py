@@ -116,6 +116,17 @@ def test_a_host_that_is_not_there_is_answered_by_those_that_are(cloud):
             run(ShowHost, cloud, Compute([]), unknown)
 
 
+def test_of_many_hosts_an_unknown_one_is_answered_by_the_nearest(cloud, monkeypatch):
+    many = {f"compute-{number:04}": "" for number in range(1000)}
+    monkeypatch.setattr("nova_numa_ext.osc.cloud.hosts", lambda _placement: many)
+    with pytest.raises(InvalidValueError) as refused:
+        run(ShowHost, cloud, Compute([]), "compute-123")
+    told = str(refused.value)
+    assert "compute-0123" in told
+    assert told.count("compute-") == 1 + 20
+    assert told.endswith(" and 980 more")
+
+
 def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
     cloud.host("h1", used={0: (1, 0), 1: (1, 0), 3: (1, 0)})
     cloud.boot(LC)
