@@ -175,6 +175,8 @@ SPREADING_POLICIES: Final = frozenset(
 
 # What nova itself reads and what our combinations depend on: an older client may have stored nonsense there.
 _NUMA_NODES = "hw:numa_nodes"
+_MOST_DEVICES = 256
+"""No host has so many devices; a request for more is refused by nova like a request for these."""
 
 _RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-9_]+)$")
 
@@ -398,7 +400,7 @@ def _gpus(extra_specs: Mapping[str, str]) -> tuple[int, ...]:
     for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
         name, _, count = alias.strip().rpartition(":")
         if "gpu" in name.lower() and count.isdecimal():
-            parts += [1] * int(count)
+            parts += [1] * min(int(count), _MOST_DEVICES)
     for key, value in extra_specs.items():
         match = _RESOURCE.match(key)
         if match and match["resource"].endswith("GPU") and value.isdecimal() and int(value):
