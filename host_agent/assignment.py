@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from host_agent import cpus
+from host_agent.controllers.page_moves import HUGE_UNIT_BYTES
 from host_agent.privileged.shapes import (
     PartitionPlace,
     PartitionWish,
@@ -224,7 +225,15 @@ def difference(wanted: Assignment, guest: Guest, dead_band: float) -> Difference
         return Difference()
     pins = tuple(_pins(wanted, guest.process))
     targets, misplaced = _targets(wanted, guest)
-    return Difference(pins, targets if misplaced > dead_band else (), misplaced)
+    tolerated = max(dead_band, _rounding(targets, guest))
+    return Difference(pins, targets if misplaced > tolerated else (), misplaced)
+
+
+def _rounding(targets: Iterable[Target], guest: Guest) -> float:
+    """Return the share of the memory that cannot be divided any further: a huge page per spread range."""
+    spread = sum(sum(share > 0 for _, share in target.shares) > 1 for target in targets)
+    total = sum(guest.resident_mb.values()) * (1 << 20)
+    return spread * HUGE_UNIT_BYTES / total if total else 0.0
 
 
 def _pins(wanted: Assignment, process: Process) -> Iterable[Pin]:

@@ -75,6 +75,28 @@ def test_each_bound_range_goes_to_the_node_of_its_policy() -> None:
     assert found.misplaced == 0.5
 
 
+def test_what_huge_pages_cannot_divide_is_left() -> None:
+    """63 huge pages do not go into four equal parts; a guest that was asked to try moved nothing, for ever."""
+    quarters = dict.fromkeys(range(4), 0.25)
+    parts = ((0, 16 * 2048), (1, 16 * 2048), (2, 16 * 2048), (3, 15 * 2048))
+    seen = guest(
+        Server("be", BE_SPECS, shared=""), (RamRange(0, 63 << 21, (), 4, 63 << 11, parts),)
+    )
+    wanted = Assignment(seen.uuid, memory_shares=quarters)
+    assert difference(wanted, seen, 0.01).targets == ()
+    two_more = ((0, 18 * 2048), (1, 16 * 2048), (2, 16 * 2048), (3, 13 * 2048))
+    worse = guest(
+        Server("be", BE_SPECS, shared=""), (RamRange(0, 63 << 21, (), 4, 63 << 11, two_more),)
+    )
+    assert difference(wanted, worse, 0.01).targets
+    home = Assignment(seen.uuid, memory_shares={0: 1.0})
+    one_away = ((0, 62 * 2048), (1, 2048))
+    nearly = guest(
+        Server("be", BE_SPECS, shared=""), (RamRange(0, 63 << 21, (), 4, 63 << 11, one_away),)
+    )
+    assert difference(home, nearly, 0.01).targets, "one page that is not at home can go home"
+
+
 def test_a_node_outside_the_cpuset_is_never_a_target() -> None:
     ram = (RamRange(0x1000, 0x2000, (), 4, 0, ((0, 100),)),)
     seen = guest(Server("be", BE_SPECS, shared=""), ram, mems="0-1")
