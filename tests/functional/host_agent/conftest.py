@@ -235,7 +235,7 @@ class ComputeHost:
                 folder.rmdir()
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
     """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
