@@ -141,6 +141,7 @@ def refusal(cloud: Cloud, flavor: str) -> str:
     return explained(cloud, server)
 
 
+@pytest.mark.long
 def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
     """Issue 3: two emulated hosts filled until full; F-000-22 for the pairs of GPUs."""
     if len(cloud.hosts) < 2:

@@ -154,7 +154,10 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [m if m == "group-made" else pytest.param(m, marks=pytest.mark.long) for m in MOMENTS],
+)
 def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment: str) -> None:
     """The LC server's group is taken away, the agent begins to make it again and is killed at some point of that."""
     before, _ = pair.domains()

@@ -38,8 +38,6 @@ stable_samples = 4
 [mapping]
 interval_s = 10
 """
-pytestmark = pytest.mark.long
-
 SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 
 
@@ -108,6 +106,7 @@ def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
     assert "mapped" in reasons(modelled, sensitive)
 
 
+@pytest.mark.long
 def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -119,6 +118,7 @@ def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
     running(modelled, *servers, late)
 
 
+@pytest.mark.long
 def test_f_001_08_a_sheep_makes_room_for_a_devil_that_must_not_live_with_an_lc(
     cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -155,6 +155,7 @@ def assert_near(domain: Domain) -> None:
     assert near >= 0.9, f"vCPUs on nodes {domain.nodes}, memory {domain.memory_share}"
 
 
+@pytest.mark.long
 def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -173,6 +174,7 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     running(modelled, server)
 
 
+@pytest.mark.long
 def test_an_agent_killed_in_the_middle_of_a_search_converges(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
@@ -191,6 +193,7 @@ def test_an_agent_killed_in_the_middle_of_a_search_converges(
     running(modelled, server)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait_s", range(2, 90, 8))
 def test_an_agent_killed_at_every_point_of_a_search_converges(
     modelled: Host, boot: Callable[..., list[Server]], wait_s: int
@@ -203,6 +206,7 @@ def test_an_agent_killed_at_every_point_of_a_search_converges(
     running(modelled, server)
 
 
+@pytest.mark.long
 def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
     """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
     rows = modelled.ctl(
