@@ -141,6 +141,21 @@ class Host:
 
         return eventually(f"{server_id} is enforced on {self.name}", probe, 300)
 
+    def journal(self) -> list[Facts]:
+        """What the agent did, oldest first: its file itself, for its reader takes a minute to start on a busy host."""
+        lines = (
+            (self._state / "journal.jsonl").read_text(errors="replace").splitlines(keepends=True)
+        )
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def latencies(self) -> Facts:
+        """What the agent's bandwidth controller told last: its phase, and each latency-critical server by UUID."""
+        return dict(json.loads((self._state / "slo.json").read_text())["told"] or {})
+
+    @property
+    def _state(self) -> Path:
+        return self.emulated.folder / "state" / "numa-host-agent"
+
     def ctl(self, *words: str) -> Any:
         """``numa-host-agent-ctl WORDS -f json`` as an operator would call it."""
         command = f"{sys.prefix}/bin/numa-host-agent-ctl --config-file {self.emulated.agent_conf}"

@@ -99,8 +99,7 @@ class Crowd:
 
     def since(self, began: str = "") -> list[dict[str, Any]]:
         """The newest entries of the agent's journal, those after a time."""
-        found = self.host.ctl("journal", "-n", "2000")
-        return [entry for entry in found if entry["time"] > began]
+        return [entry for entry in self.host.journal() if entry["time"] > began]
 
     def now(self) -> str:
         """Time of the newest entry in the journal."""
@@ -118,9 +117,9 @@ class Crowd:
 
     def rests(self) -> bool:
         """Tell whether the objective is met and nothing is searched."""
-        rows = {row["uuid"]: row["slo"] for row in self.host.ctl("status")}
-        first = rows.get(self.lcs[0].id, {})
-        return first.get("colour") in {"green", "grey"} and first.get("phase") == "watch"
+        told = self.host.latencies()
+        first = told.get("lcs", {}).get(self.lcs[0].id, {})
+        return first.get("colour") in {"green", "grey"} and told.get("phase") == "watch"
 
     def told(self, began: str, action: str, result: str = "") -> bool:
         """Tell whether the journal knows an action after a time."""
@@ -221,8 +220,8 @@ def test_a_port_travels_with_a_live_migration(cloud: Cloud) -> None:
     )
     plugged = [
         entry["action"]
-        for entry in target.ctl("journal", "--server", server.id)
-        if entry["action"] == "plug"
+        for entry in target.journal()
+        if entry.get("server") == server.id and entry["action"] == "plug"
     ]
     assert plugged == []
 
