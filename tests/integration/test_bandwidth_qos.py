@@ -6,7 +6,7 @@ Servers, ports, groups, levels and pages are real and read back from the kernel.
 protocol through the sockets that the agent has had plugged in.
 
 The crowd's loads have room (:mod:`tests.support.slo_crowd`, held by a unit test): there is a state without throttles in
-which all objectives are met. All faults but one are for the long run: ``--long``, one of them with ``-k NAME``.
+which all objectives are met. The faults are for the long run: ``--long``, one of them with ``-k NAME``.
 """
 
 import json
@@ -405,14 +405,8 @@ FAULTS: dict[str, Callable[[Crowd, str], None]] = {
 }
 
 
-SAMPLED = {"killed_in_heal"}
-"""The one that every run brings about."""
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [f if f in SAMPLED else pytest.param(f, marks=pytest.mark.long) for f in sorted(FAULTS)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_after_a_fault_nobody_stays_throttled(crowd: Crowd, fault: str) -> None:
     """Whatever happens in a search: in the end the objective is met or reported, and levels are released."""
     crowd.calm()

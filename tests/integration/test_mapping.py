@@ -93,6 +93,7 @@ def reasons(host: Host, server: Server) -> str:
     return json.dumps([entry for entry in host.journal() if entry.get("server") == server.id])
 
 
+@pytest.mark.long
 def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
     modelled: Host, boot: Callable[..., list[Server]]
 ) -> None:
