@@ -37,7 +37,7 @@ config: venv  ## generate the sample configuration under etc/
 
 test-unit: venv  ## unit and functional tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/in_nova
+	$(PYTHON) -m pytest -q tests/in_nova
 
 test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
 	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'
