@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import openstack
 from openstack.connection import Connection
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,6 +26,7 @@ sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
 
 from numa_lab.cloud_api import CloudApi  # noqa: E402
 from numa_lab.emulated import EmulatedHost  # noqa: E402
+from numa_lab.inside.catalog import connect  # noqa: E402
 from numa_lab.lab import Lab  # noqa: E402
 from numa_lab.settings import Settings  # noqa: E402
 from numa_lab.show import cpu_set, run_on  # noqa: E402
@@ -162,22 +162,6 @@ class Host:
         return json.loads(self.run(f"{sys.executable} {command} {' '.join(words)} -f json", 240))
 
 
-def administrator(settings: Settings) -> Connection:
-    """The cloud's API with the credentials of the lab's ``openrc``."""
-    return openstack.connect(
-        load_yaml_config=False,
-        load_envvars=False,
-        auth_url=settings.url(settings.ports.keystone, "/v3"),
-        username="admin",
-        password=settings.passwords().admin,
-        project_name="admin",
-        user_domain_id="default",
-        project_domain_id="default",
-        region_name="RegionOne",
-        compute_default_microversion="2.100",
-    )
-
-
 @dataclass
 class Server:
     """A server made by a test."""
@@ -214,7 +198,8 @@ class Cloud:
             f"the lab with emulated hosts does not run: {settings.command} up starts it"
         )
         hosts = {host.name: Host(lab, host) for host in emulated}
-        return cls(settings, lab, hosts, administrator(settings))
+        keystone = settings.url(settings.ports.keystone, "/v3")
+        return cls(settings, lab, hosts, connect(keystone, settings.passwords().admin))
 
     def of_one_test(self) -> "Cloud":
         """The same cloud, with servers and flavors that end with a test."""
@@ -296,8 +281,10 @@ class Cloud:
 
         While it starts it sets servers that are being built there to ERROR.
         """
+        service = host.emulated.service("nova-compute")
+        service.stop()  # the old one may report to its very end
         since = time.time()
-        host.emulated.service("nova-compute").restart()
+        service.start()
         api = CloudApi(self.settings)
         eventually(
             f"nova-compute on {host.name} has reported",

@@ -17,20 +17,20 @@ from openstack.connection import Connection
 _CONTENTS = "numa_lab_sha256"
 
 
-def connect() -> Connection:
+def connect(auth_url: str, password: str) -> Connection:
     """As the lab's administrator; no clouds.yaml of the user is read."""
     return openstack.connect(
         load_yaml_config=False,
         load_envvars=False,
-        auth_url=os.environ["OS_AUTH_URL"],
+        auth_url=auth_url,
         username="admin",
-        password=os.environ["OS_PASSWORD"],
+        password=password,
         project_name="admin",
         user_domain_id="default",
         project_domain_id="default",
         region_name="RegionOne",
-        # From 2.86 on nova checks extra specs.
-        compute_default_microversion="2.86",
+        # Nova checks extra specs from 2.86 on, and a server tells its fault and its host.
+        compute_default_microversion="2.100",
     )
 
 
@@ -119,4 +119,6 @@ def _flavor(cloud: Connection, wanted: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"identities": identities, "resources": resources}[sys.argv[1]](connect(), json.load(sys.stdin))
+    {"identities": identities, "resources": resources}[sys.argv[1]](
+        connect(os.environ["OS_AUTH_URL"], os.environ["OS_PASSWORD"]), json.load(sys.stdin)
+    )
