@@ -21,7 +21,8 @@ from pathlib import Path
 
 from benchmarks import report
 from host_agent.controllers import balm
-from host_agent.controllers.balm_shapes import BeServer, Observation, Settings, State
+from host_agent.controllers.balm_settings import Settings
+from host_agent.controllers.balm_shapes import BeServer, Observation, State
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.hostmodel import parameters, slo_plant

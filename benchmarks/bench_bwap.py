@@ -19,7 +19,7 @@ from scipy.optimize import linprog
 
 from benchmarks import report
 from benchmarks.interleave import fault_in, interleave_layers, rebind
-from host_agent.controllers import bwap
+from host_agent.controllers import bwap, bwap_settings
 from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import (
     Bandwidth,
@@ -274,7 +274,7 @@ def search(
     canonical: dict[int, float],
     machine: Machine,
     phases: tuple[Callable[[float], float], Callable[[float], float]],
-    settings: bwap.Settings,
+    settings: bwap_settings.Settings,
     chance: random.Random,
 ) -> float:
     """Run the search through both phases with noisy samples; return the regret at the end."""
@@ -312,7 +312,7 @@ def main() -> None:
     weights_error, speed_error = replay()
     moving = steps()
     weights_regret, dwp_regret, literal_regret, none_regret, uniform_regret = [], [], [], [], []
-    ours = bwap.Settings()
+    ours = bwap_settings.Settings()
     literal = replace(ours, plateau_steps=0, noise_sigmas=0.0)
     for number in range(args.machines):
         chance = random.Random(f"{args.seed}/{number}")

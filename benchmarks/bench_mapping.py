@@ -26,7 +26,7 @@ from itertools import product
 from statistics import mean, median, pstdev
 
 from benchmarks import report
-from host_agent.controllers import mapping
+from host_agent.controllers import mapping, mapping_settings
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel import parameters, published
 from host_agent.hostmodel.machines import grid
@@ -185,7 +185,7 @@ def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: b
 
 
 def agent(
-    world: World, load: Load, settings: mapping.Settings, chance: random.Random
+    world: World, load: Load, settings: mapping_settings.Settings, chance: random.Random
 ) -> tuple[dict[str, Slot], int]:
     """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
 
@@ -205,7 +205,7 @@ def agent(
         now += settings.interval_s
         measured = {
             name: chance.gauss(1.0, NOISE)
-            * (signals.ipc if settings.metric is mapping.Metric.IPC else signals.mpi)
+            * (signals.ipc if settings.metric is mapping_settings.Metric.IPC else signals.mpi)
             for name, signals in world.signals(state.slots).items()
         }
         before = state.slots
@@ -228,7 +228,7 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
         for name, program in programs.items()
     }
     world = World(layout, Load(servers, programs), HostModel(layout.topology, constants))
-    ours, _ = agent(world, world.load, mapping.Settings(), chance)
+    ours, _ = agent(world, world.load, mapping_settings.Settings(), chance)
     if len(ours) < len(servers):
         raise RuntimeError("five servers of at most three vCPUs fit sixteen cores")
     best = 0.0
@@ -286,14 +286,16 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
         run, worst = vanilla(world, chance)
         vanilla_runs.append(run)
         overbooked_vanilla = max(overbooked_vanilla, worst)
-    ipc = mapping.Settings(metric=mapping.Metric.IPC)
+    ipc = mapping_settings.Settings(metric=mapping_settings.Metric.IPC)
     our_slots, moves = [], 0
     for _ in range(RUNS):
         slots, moved = agent(world, load.shuffled(chance), ipc, chance)
         our_slots.append(slots)
         moves += moved
     our_runs = [world.scores(slots) for slots in our_slots]
-    mpi_slots, _ = agent(world, load, mapping.Settings(metric=mapping.Metric.MPI), chance)
+    mpi_slots, _ = agent(
+        world, load, mapping_settings.Settings(metric=mapping_settings.Metric.MPI), chance
+    )
     blind = load.labelled(dict.fromkeys(load.servers, InterferenceClass.DEVIL))
     labels = [server.interference_class for server in load.servers.values()]
     chance.shuffle(labels)

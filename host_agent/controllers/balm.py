@@ -35,11 +35,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from host_agent.controllers import balm_budget, balm_reclaim, balm_release, balm_search, throttle
+from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     Decision,
     Observation,
     Phase,
-    Settings,
     State,
     Wanted,
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.controllers import throttle
+from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Decision,
@@ -12,7 +13,6 @@ from host_agent.controllers.balm_shapes import (
     Moving,
     Observation,
     Phase,
-    Settings,
     Shares,
     State,
     Wanted,

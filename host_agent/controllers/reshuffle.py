@@ -13,22 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from host_agent.controllers.mapping_settings import Limits
 from host_agent.controllers.slots import Occupancy, Rank, Server, Slot
 from placement_traits.errors import NumaExtError
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the search.
-
-    :param moves: most servers that are moved for one
-    :param operations: most rankings
-    :param vcpu_cost_mb: one moved vCPU costs as much as that much moved memory, MiB
-    """
-
-    moves: int = 3
-    operations: int = 1500
-    vcpu_cost_mb: int = 64
 
 
 @dataclass(frozen=True, slots=True)

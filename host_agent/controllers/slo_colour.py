@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from host_agent.controllers.balm_settings import Thresholds
 from host_agent.sensors.latency_window import LatencyReading
-from placement_traits.errors import InvalidValueError
 
 _ROUNDING = 1e-9
 
@@ -43,23 +43,6 @@ class Colour(IntEnum):
     def bad(self) -> bool:
         """Some objective is violated or about to be."""
         return self >= Colour.YELLOW
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Where colours change, as shares of the objective.
-
-    :param yellow: larger is more careful and raises more false alarms
-    :param green: larger leaves bandwidth unused, smaller risks a configuration that soon violates again
-    """
-
-    yellow: float = 0.05
-    green: float = 0.20
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.yellow < self.green < 1.0:
-            value = (self.yellow, self.green)
-            raise InvalidValueError("thresholds (yellow, green)", value, "0 <= yellow < green < 1")
 
 
 @dataclass(frozen=True, slots=True)

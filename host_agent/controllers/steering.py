@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host_agent.assignment import Assignment, Decision, Guest
-from host_agent.controllers import mapping
+from host_agent.controllers import mapping, mapping_settings
 from host_agent.controllers.memory_policy import Room, wanted_shares
 from host_agent.controllers.page_moves import apportion
 from host_agent.controllers.placement import exclusive_cpus, free_for_floating
@@ -160,7 +160,7 @@ def _lc_domains(decision: Decision) -> frozenset[int]:
 
 
 def _mapping_observation(
-    inputs: Inputs, state: State, settings: mapping.Settings, layout: Layout
+    inputs: Inputs, state: State, settings: mapping_settings.Settings, layout: Layout
 ) -> mapping.Observation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
@@ -174,7 +174,7 @@ def _mapping_observation(
         if slot is not None:
             actual[guest.uuid] = slot
         counters = (inputs.performance or {}).get(guest.uuid, Counters())
-        value = counters.ipc if settings.metric is mapping.Metric.IPC else counters.mpi
+        value = counters.ipc if settings.metric is mapping_settings.Metric.IPC else counters.mpi
         if value is not None:
             measured[guest.uuid] = value
     sampled = inputs.performance is not None

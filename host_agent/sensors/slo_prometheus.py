@@ -6,16 +6,12 @@ their own and never keep the controller waiting. An answer covers the whole rang
 action that is younger than the range: then the latency is unknown, as it is when answers stop.
 """
 
-import http.client
 import json
 import logging
 import math
 import string
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -62,6 +58,11 @@ def ask(settings: PrometheusSettings, query: str) -> float | None:
 
     :raises OSError: the server does not answer, or not what was asked
     """
+    # Loaded when it is needed: most hosts ask no Prometheus server, and every command reads its settings.
+    import http.client
+    import urllib.parse
+    import urllib.request
+
     address = f"{settings.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(address, timeout=settings.timeout_s) as answer:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from host_agent.controllers import balm
+from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Decision,
     Event,
     Observation,
-    Settings,
     State,
     Wanted,
 )

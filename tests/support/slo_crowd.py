@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from host_agent.controllers import balm
+from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Event,
     Observation,
     Phase,
-    Settings,
     State,
     Wanted,
 )

@@ -8,8 +8,8 @@ import pytest
 
 from host_agent import assembly, steering_conf
 from host_agent import conf as agent_conf
-from host_agent.controllers import bwap, mapping
-from host_agent.controllers.reshuffle import Limits
+from host_agent.controllers import bwap_settings, mapping_settings
+from host_agent.controllers.mapping_settings import Limits
 from host_agent.hostmodel.resctrl_model import ResctrlModel
 from host_agent.hostmodel.resctrl_shape import INTEL
 from host_agent.hostmodel.resctrl_threads import ThreadTable
@@ -33,8 +33,8 @@ def load(folder: Path, text: str = "") -> agent_conf.Conf:
 
 def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:
     found = choices(load(tmp_path))
-    assert found.steering.mapper == mapping.Settings()
-    assert found.steering.search == bwap.Settings()
+    assert found.steering.mapper == mapping_settings.Settings()
+    assert found.steering.search == bwap_settings.Settings()
     assert found.steering.map_cores
     assert steering_conf.counters(load(tmp_path).counters) == steering_conf.CounterSettings()
 
@@ -61,7 +61,7 @@ model_programs = big-1:sc,big-2:oc
     conf = load(tmp_path, text)
     found = choices(conf)
     assert (found.steering.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
-    assert found.steering.mapper.metric is mapping.Metric.MPI
+    assert found.steering.mapper.metric is mapping_settings.Metric.MPI
     assert found.steering.mapper.threshold == 0.2
     assert found.steering.mapper.limits == Limits(1, 10, 7)
     search = found.steering.search

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.assignment import Observation
-from host_agent.controllers import bwap, mapping
+from host_agent.controllers import bwap, bwap_settings, mapping_settings
 from host_agent.controllers.steering_shapes import Counters, Settings
 from host_agent.controllers.weights import dwp_weights
 from host_agent.foreign_balancers import Guard
@@ -28,7 +28,7 @@ ALL = "0-7"
 BWAP = {**BE_SPECS, "numa_ext:memory_policy": "bwap"}
 LOCAL = {**BE_SPECS, "numa_ext:memory_policy": "local"}
 WEIGHTS = {frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)}
-STEP = bwap.Settings().step / 0.6
+STEP = bwap_settings.Settings().step / 0.6
 
 
 def floating(title: str, specs: dict[str, str], vcpus: int = 2, **more: object) -> Server:
@@ -207,7 +207,7 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
 ) -> None:
     """A devil had to come beside a rabbit; when a node becomes free they are parted."""
     small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
-    steering = Settings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
+    steering = Settings(mapper=mapping_settings.Settings(settle_s=5, cooldown_s=5))
     bench = make(
         topology=four_nodes(l3_domains=small_cache),
         programs={"rabbit": "sunflow", "devil": "stream"},

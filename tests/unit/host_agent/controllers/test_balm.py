@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
+from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BudgetExhausted,
     CannotFixSloViolation,
     Phase,
     Release,
     Released,
-    Settings,
     ShouldLeave,
     Wanted,
 )

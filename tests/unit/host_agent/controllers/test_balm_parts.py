@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_agent.controllers.balm_settings import Thresholds
 from host_agent.controllers.memory_traffic import Traffic, traffic_at
 from host_agent.controllers.page_steps import away, distance, towards
 from host_agent.controllers.rdt_partition import WantedPartition, plan
-from host_agent.controllers.slo_colour import Colour, LcServer, Thresholds, colour_of, evaluate
+from host_agent.controllers.slo_colour import Colour, LcServer, colour_of, evaluate
 from host_agent.controllers.throttle import (
     legal,
     mba_levels,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from host_agent.controllers import bwap
-from host_agent.controllers.bwap import Observation, Phase, Settings, State, trimmed_mean
+from host_agent.controllers.bwap import Observation, Phase, State, trimmed_mean
+from host_agent.controllers.bwap_settings import Settings
 from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
 from host_agent.hostmodel.published import shares
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bench_mapping import one_draw
-from host_agent.controllers import bwap
+from host_agent.controllers import bwap, bwap_settings
 from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import canonical_weights, dwp_weights, uniform
 from host_agent.hostmodel.model import Guest, HostModel, Signals
@@ -51,7 +51,7 @@ class SpreadGuest:
             n: {0: self.measure({**dict.fromkeys(nodes, 0.0), n: 1.0}).total_mbps} for n in nodes
         }
         state = bwap.State(canonical_weights(bandwidth, [0]), frozenset({0}))
-        settings = replace(bwap.Settings(), samples=8, drop=2)
+        settings = replace(bwap_settings.Settings(), samples=8, drop=2)
         for tick in range(600):
             if state.wanted is not None:
                 self.move_to(state.wanted)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from host_agent.controllers import mapping
-from host_agent.controllers.mapping import Metric, Observation, Settings, State, deviation
-from host_agent.controllers.reshuffle import Limits
+from host_agent.controllers.mapping import Observation, State, deviation
+from host_agent.controllers.mapping_settings import Limits, Metric, Settings
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel.machines import grid
 from nova_numa_ext.policy.interference import INITIAL_BENEFIT, Domain, updated_benefit

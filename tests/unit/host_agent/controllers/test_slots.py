@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.controllers.reshuffle import Limits, SearchLimitError, reshuffle
+from host_agent.controllers.mapping_settings import Limits
+from host_agent.controllers.reshuffle import SearchLimitError, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel.machines import grid
 from nova_numa_ext.policy.interference import may_share

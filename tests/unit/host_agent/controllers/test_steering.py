@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from host_agent.assignment import Assignment, Decision, Guest, Observation
-from host_agent.controllers import bwap, mapping
+from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.slots import Layout
 from host_agent.controllers.steering import State, refine
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
@@ -18,7 +18,7 @@ from nova_numa_ext import request
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 LAYOUT = Layout(TOPOLOGY)
 ROOM = dict.fromkeys(range(4), 8192)
-QUICK = Settings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
+QUICK = Settings(search=bwap_settings.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
 
 
 def guest(
@@ -225,7 +225,7 @@ def test_a_restart_of_the_agent_moves_nobody() -> None:
 
 
 def test_mpi_can_guide_the_mapping() -> None:
-    settings = replace(QUICK, mapper=mapping.Settings(metric=mapping.Metric.MPI))
+    settings = replace(QUICK, mapper=mapping_settings.Settings(metric=mapping_settings.Metric.MPI))
     rounds = Rounds([guest("a", BE)], settings=settings)
     rounds.counters = {"a": Counters(ipc=9.0, mpi=0.01)}
     for _ in range(12):
