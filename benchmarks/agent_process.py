@@ -30,6 +30,7 @@ from host_agent.privileged.shapes import (
     RamRange,
     Target,
 )
+from host_agent.shared_parts import topology_reader
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200
@@ -163,7 +164,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         for server in json.loads((folder / "servers.json").read_text())
     }
     paths = agent_conf.paths(conf)
-    nodes = assembly.topology_reader(conf)().node_ids
+    nodes = topology_reader(conf)().node_ids
     parts = assembly.build(
         conf,
         out=sys.stderr.write,

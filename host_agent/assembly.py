@@ -4,7 +4,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from oslo_config import cfg
 
@@ -13,15 +12,11 @@ from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
-from host_agent.calibration_file import CalibrationFile
 from host_agent.controllers.throttle import mba_levels, quota_levels
-from host_agent.discovery.host import discover
-from host_agent.discovery.sysfs import Given
 from host_agent.errands import Errands
 from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
-from host_agent.journal import FileJournal, Journal, PrintedJournal
-from host_agent.keeping import ignore_loss
+from host_agent.journal import Journal, PrintedJournal
 from host_agent.loop import Agent, Listener
 from host_agent.metrics import Metrics
 from host_agent.paths import HostPaths
@@ -43,6 +38,7 @@ from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds
+from host_agent.shared_parts import build_observer, open_journal
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import SloSources
 from host_agent.steering_parts import build_steering
@@ -62,48 +58,6 @@ class Parts:
     publisher: Publisher | None
     qos: BandwidthQos | None
     agent: Agent
-
-
-def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
-    """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones."""
-    paths = agent_conf.paths(conf)
-    per_node = conf.placement.bandwidth_mbps_per_node
-    calibration = CalibrationFile(paths.calibration)
-    gpus = tuple(conf.host.gpu_products)
-    matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
-    chassis = agent_conf.chassis(conf)
-
-    def given(seen: HostTopology) -> Given:
-        mbps = (
-            dict.fromkeys(seen.node_ids, per_node)
-            if per_node
-            else calibration.local_bandwidth_mbps(seen)
-        )
-        return Given(chassis=chassis, bandwidth_mbps=mbps)
-
-    return lambda: discover(paths.sys, tree(paths), given, gpus, matrix)
-
-
-def build_observer(
-    conf: cfg.ConfigOpts,
-    source: DomainSource,
-    privileged: Privileged,
-    *,
-    read_all: bool = False,
-    progress: Callable[[], None] = lambda: None,
-) -> Observer:
-    """Return the sensors; see :class:`~host_agent.sensors.observer.Observer`."""
-    return Observer(
-        source,
-        privileged,
-        topology_reader(conf),
-        agent_conf.paths(conf).sys / "devices/system/node",
-        device_root=agent_conf.paths(conf).sys / "bus/pci/devices",
-        manage_untagged=conf.agent.manage_untagged,
-        sample_pages=conf.memory.sample_pages,
-        read_all=read_all,
-        progress=progress,
-    )
 
 
 def build_publisher(
@@ -130,16 +84,6 @@ def build_publisher(
         make_rehomer=(lambda root: make_rehomer(conf, root, journal))
         if conf.placement.rehome
         else None,
-    )
-
-
-def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
-    """Return the journal with its configured sizes; see :class:`host_agent.journal.FileJournal`."""
-    return FileJournal(
-        agent_conf.paths(conf).journal,
-        max_bytes=conf.agent.journal_mb << 20,
-        keep=conf.agent.journal_files,
-        lost=lost,
     )
 
 

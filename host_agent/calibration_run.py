@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent import assembly
 from host_agent import calibration_file as file
 from host_agent import conf as agent_conf
 from host_agent.calibration import Profiler, calibrate, default_megabytes, free_megabytes
@@ -14,6 +13,7 @@ from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.events import LibvirtSource
 from host_agent.journal import utc_now
 from host_agent.privileged.partitions import tree
+from host_agent.shared_parts import topology_reader
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
 
@@ -36,7 +36,7 @@ def run(
     """
     if not force:
         _check_idle(conf)
-    topology = assembly.topology_reader(conf)()
+    topology = topology_reader(conf)()
     paths = agent_conf.paths(conf)
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
     _check_room(conf, topology, settings.megabytes)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from host_agent import conf as agent_conf
 from host_agent import foreign_balancers
-from host_agent.assembly import topology_reader
 from host_agent.events import LibvirtSource
 from host_agent.paths import HostPaths
 from host_agent.privileged import seam
@@ -14,6 +13,7 @@ from host_agent.privileged.partitions import tree
 from host_agent.rdt.errors import ResctrlUnavailableError
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
+from host_agent.shared_parts import topology_reader
 from host_agent.workloads import parse
 from nova_numa_ext.findings import Finding, Level, verdict
 from placement_traits.errors import NumaExtError

@@ -10,7 +10,6 @@ nothing at all nova's own part is rebuilt, too, from the metadata that nova left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from host_agent import assembly
 from host_agent import conf as agent_conf
 from host_agent.assignment import Guest, Observation
 from host_agent.claims import Claim, Held, NotTouchableError, Wanted, claims, healed, joined
@@ -18,6 +17,7 @@ from host_agent.events import LibvirtSource, ListedDomain
 from host_agent.journal import Entry, Journal, Result
 from host_agent.nova_part import nova_part
 from host_agent.report import make_allocations
+from host_agent.shared_parts import open_journal, topology_reader
 from host_agent.workloads import parse
 from placement_traits.errors import CapabilityMissingError
 
@@ -39,9 +39,9 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
         found = source.domains()
     finally:
         source.close()
-    observation = Observation(assembly.topology_reader(conf)(), tuple(_guests(conf, found)))
+    observation = Observation(topology_reader(conf)(), tuple(_guests(conf, found)))
     allocations = make_allocations(conf, root)
-    journal = None if dry_run else assembly.open_journal(conf)
+    journal = None if dry_run else open_journal(conf)
     xml = {domain.uuid: domain.xml for domain in found}
     try:
         return heal_claims(allocations, root, claims(observation), xml, journal)

@@ -5,6 +5,8 @@
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
 back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``heal`` makes allocations in
 Placement whole; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths.
+
+Each command loads what it needs when it runs: on a busy host that is most of the time that a command takes.
 """
 
 import argparse
@@ -12,21 +14,24 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from host_agent import conf as agent_conf
-from host_agent import console
-from nova_numa_ext.findings import Level
+from host_agent.console.text import table
 from placement_traits.errors import InvalidValueError, NumaExtError
+
+if TYPE_CHECKING:
+    from host_agent.conf import Conf
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
+    from host_agent.conf import load  # after --help and mistakes
+
     files = [f"--config-file={file}" for file in options.config_file]
-    command: Callable[[agent_conf.Conf, argparse.Namespace], int] = options.command
+    command: Callable[[Conf, argparse.Namespace], int] = options.command
     try:
-        return command(agent_conf.load(files), options)
+        return command(load(files), options)
     except NumaExtError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -121,18 +126,22 @@ def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
     if options.format == "json":
         sys.stdout.write(json.dumps(list(rows), indent=2, default=str) + "\n")
     else:
-        sys.stdout.write(console.table(rows))
+        sys.stdout.write(table(rows))
 
 
-def _status(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    rows = console.status(conf)
+def _status(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.status import brief, status
+
+    rows = status(conf)
     short = options.format == "table" and not options.long
-    _show(options, console.brief(rows) if short else rows)
+    _show(options, brief(rows) if short else rows)
     return 0
 
 
-def _explain(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    story = console.explain(conf, options.server)
+def _explain(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.story import explain, told
+
+    story = explain(conf, options.server)
     if not story["decision"] and not story["actions"] and not story["now"]:
         text = f"Neither the journal nor libvirt knows a server {options.server}.\n"
         sys.stderr.write(text)
@@ -140,45 +149,50 @@ def _explain(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     if options.format == "json":
         sys.stdout.write(json.dumps(story, indent=2, default=str) + "\n")
     else:
-        sys.stdout.write(console.told(story))
+        sys.stdout.write(told(story))
     return 0
 
 
-def _journal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    entries = console.entries(conf, options.server)[-options.lines :]
+def _journal(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.history import entries, line
+
+    found = entries(conf, options.server)[-options.lines :]
     if options.format == "json":
-        _show(options, entries)
+        _show(options, found)
     else:
-        sys.stdout.write("".join(console.line(entry) + "\n" for entry in entries))
+        sys.stdout.write("".join(line(entry) + "\n" for entry in found))
     return 0
 
 
-def _pause(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    mark = agent_conf.paths(conf).paused
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    _show(options, [{"agent": "paused", "mark": str(mark)}])
+def _pause(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.pause import pause
+
+    _show(options, [pause(conf)])
     return 0
 
 
-def _resume(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    mark = agent_conf.paths(conf).paused
-    mark.unlink(missing_ok=True)
-    _show(options, [{"agent": "resumed", "mark": str(mark)}])
+def _resume(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.pause import resume
+
+    _show(options, [resume(conf)])
     return 0
 
 
-def _reset(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    _show(options, console.reset(conf, dry_run=options.dry_run))
+def _reset(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.undo import reset
+
+    _show(options, reset(conf, dry_run=options.dry_run))
     return 0
 
 
-def _release(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    _show(options, console.release(conf, dry_run=options.dry_run))
+def _release(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.console.undo import release
+
+    _show(options, release(conf, dry_run=options.dry_run))
     return 0
 
 
-def _heal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+def _heal(conf: "Conf", options: argparse.Namespace) -> int:
     from host_agent.heal import heal
 
     rows = heal(conf, dry_run=options.dry_run)
@@ -186,8 +200,8 @@ def _heal(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     return 1 if any(row["result"] == "failed" for row in rows) else 0
 
 
-def _topology(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    from host_agent.assembly import topology_reader
+def _topology(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.shared_parts import topology_reader
     from placement_traits.draw import draw_text
     from placement_traits.draw_svg import draw_svg
 
@@ -205,8 +219,8 @@ def _topology(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     return 0
 
 
-def _device_spec(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
-    from host_agent.assembly import topology_reader
+def _device_spec(conf: "Conf", options: argparse.Namespace) -> int:
+    from host_agent.shared_parts import topology_reader
     from placement_traits.device_spec import device_spec_lines
 
     lines = list(device_spec_lines(topology_reader(conf)(), options.resource_class))
@@ -217,7 +231,7 @@ def _device_spec(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrate(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
     from host_agent import calibration_run
     from host_agent.calibration_timing import TimingSettings
 
@@ -232,8 +246,9 @@ def _calibrate(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(conf: agent_conf.Conf, options: argparse.Namespace) -> int:
+def _doctor(conf: "Conf", options: argparse.Namespace) -> int:
     from host_agent import doctor
+    from nova_numa_ext.findings import Level
 
     findings = doctor.check(conf)
     _show(options, [finding.row for finding in findings])

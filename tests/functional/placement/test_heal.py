@@ -94,7 +94,7 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     libvirt = SimpleNamespace(domains=lambda: listed, close=lambda: None)
     monkeypatch.setattr(heal_module, "LibvirtSource", lambda _uri: libvirt)
     monkeypatch.setattr(heal_module, "make_allocations", lambda _conf, _root: host.allocations)
-    monkeypatch.setattr(heal_module.assembly, "topology_reader", lambda _conf: four_nodes)
+    monkeypatch.setattr(heal_module, "topology_reader", lambda _conf: four_nodes)
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from host_agent import assembly
+from host_agent import assembly, shared_parts
 from host_agent import conf as agent_conf
 from host_agent.bandwidth_qos import BandwidthQos
 from placement_traits.names import NeighbourTrait
@@ -34,7 +34,7 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     writer = SimpleNamespace(
         sync=lambda tree: told.append(tree) or SimpleNamespace(changes=(), problems=())
     )
-    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: host.topology)
     monkeypatch.setattr(assembly, "make_reporter", lambda _conf: writer)
     monkeypatch.setattr(BandwidthQos, "hopeless", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import assembly, console
+from host_agent import shared_parts
 from host_agent.cmd import ctl
+from host_agent.console import status, undo
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.only_one import only_one
 from host_agent.qos_store import PAUSED, Kept, QosStore, load
@@ -43,9 +44,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     (tmp_path / "agent.conf").write_text(
         f"[agent]\nstate_dir = {tmp_path}/state\n[host]\nsys = {tmp_path}/sys\nresctrl = {tmp_path}/none\n"
     )
-    monkeypatch.setattr(console, "LibvirtSource", lambda _uri: found)
-    monkeypatch.setattr(console, "open_seam", lambda *_, **__: found)
-    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: found.topology)
+    for command in (status, undo):
+        monkeypatch.setattr(command, "LibvirtSource", lambda _uri: found)
+        monkeypatch.setattr(command, "open_seam", lambda *_, **__: found)
+    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: found.topology)
     return found
 
 
@@ -54,9 +56,9 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run one command; return its exit status and its output."""
 
     def command(*words: str) -> tuple[int, str]:
-        status = ctl.main([f"--config-file={tmp_path}/agent.conf", *words])
+        code = ctl.main([f"--config-file={tmp_path}/agent.conf", *words])
         said = capsys.readouterr()
-        return status, said.out + said.err
+        return code, said.out + said.err
 
     return command
 
@@ -105,8 +107,8 @@ def test_exclusive_is_what_the_masks_say(foreign: str, exclusive: bool) -> None:
             GroupState("other", "shareable", {"L3": {0: int(foreign, 16)}}),
         )
     )
-    assert console.exclusive(actual, "numa_ext-lc-1", [0]) is exclusive
-    assert console.exclusive(None, "numa_ext-lc-1", [0]) is False
+    assert status.exclusive(actual, "numa_ext-lc-1", [0]) is exclusive
+    assert status.exclusive(None, "numa_ext-lc-1", [0]) is False
 
 
 def test_reset_beside_a_running_agent_is_refused_unless_it_is_paused(
@@ -151,7 +153,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
             store.save(lambda: Kept(told={"phase": PAUSED}))
 
     monkeypatch.setattr(host, "release_throttles", release)
-    monkeypatch.setattr(console.time, "sleep", looked)
+    monkeypatch.setattr(undo.time, "sleep", looked)
     run("pause")
     with only_one(tmp_path / "state/agent.lock", "test"):
         assert run("release-bandwidth")[0] == 0

@@ -2,11 +2,13 @@
 """Commands of ``numa-host-agent-ctl`` that only show or delegate."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from host_agent import assembly, heal
+from host_agent import heal, shared_parts
 from host_agent.cmd import ctl
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes
@@ -15,7 +17,7 @@ from tests.support.hosts import four_nodes
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A configuration file of a host with the lab's topology."""
-    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: four_nodes)
+    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: four_nodes)
     file = tmp_path / "agent.conf"
     file.write_text("[host]\nname = h1\n")
     return f"--config-file={file}"
@@ -65,3 +67,23 @@ def test_a_drawing_that_cannot_be_written_is_told_in_a_sentence(
     said = capsys.readouterr().err
     assert said.endswith("a file to write (No such file or directory)\n")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("journal",), ("explain", "web"), ("pause",)])
+def test_what_needs_no_host_starts_without_what_looks_at_one(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """On a busy emulated host each module costs a tenth of a second and more."""
+    file = tmp_path / "agent.conf"
+    file.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
+    decided = {"action": "decide", "title": "web", "server": "u", "time": "now"}
+    (tmp_path / "journal.jsonl").write_text(json.dumps(decided) + "\n")
+    code = (
+        "import sys; from host_agent.cmd.ctl import main; main(sys.argv[1:]); print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, f"--config-file={file}", *words]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    loaded = set(said.splitlines()[-1].split())
+    assert "oslo_config.cfg" in loaded
+    heavy = {"keystoneauth1", "libvirt", "numpy", "requests", "ssl", "xml.etree.ElementTree"}
+    assert not loaded & (heavy | {"host_agent.assembly", "host_agent.shared_parts"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import assembly, steering_conf
+from host_agent import assembly, shared_parts, steering_conf
 from host_agent import conf as agent_conf
 from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.mapping_settings import Limits
@@ -93,7 +93,7 @@ def test_one_stack_of_counters_serves_steering_and_the_guess_at_latencies(
     host = FakeHost(four_nodes())
     host.count_problem = "no PMU"
     host.boot(Server("silent", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
-    monkeypatch.setattr(assembly, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: host.topology)
     conf = load(tmp_path, f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n")
     taken: list[float] = []
     monkeypatch.setattr(IpcProxy, "take", lambda _self, _found, now_s: taken.append(now_s))

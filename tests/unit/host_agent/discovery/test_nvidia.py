@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent import conf as agent_conf
-from host_agent.assembly import topology_reader
 from host_agent.discovery.capture import restore
 from host_agent.discovery.nvidia import (
     normal_address,
@@ -18,6 +17,7 @@ from host_agent.discovery.nvidia import (
     read_nvml,
     with_links,
 )
+from host_agent.shared_parts import topology_reader
 from placement_traits import presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink

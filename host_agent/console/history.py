@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent did and why: its journal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from host_agent import conf as agent_conf
+from host_agent.console.text import cell
+from host_agent.journal import read
+
+
+def entries(conf: agent_conf.Conf, server: str | None = None) -> list[dict[str, Any]]:
+    """Return the journal, oldest first; of one server (UUID or name) where one is named."""
+    found = list(read(agent_conf.paths(conf).journal))
+    if server is None:
+        return found
+    return [entry for entry in found if server in (entry.get("server"), entry.get("title"))]
+
+
+def last_decisions(conf: agent_conf.Conf) -> dict[str, tuple[str, ...]]:
+    """Return the reasons of the newest decision about each server."""
+    return {
+        entry["server"]: tuple(entry.get("reasons", ()))
+        for entry in entries(conf)
+        if entry.get("action") == "decide" and "server" in entry
+    }
+
+
+def line(entry: Mapping[str, Any]) -> str:
+    """Return a journal entry in one line."""
+    what = " ".join(f"{key}={cell(value)}" for key, value in entry.get("what", {}).items())
+    words = [
+        entry.get("time", ""),
+        entry.get("title") or entry.get("server") or "host",
+        entry.get("action", ""),
+        entry.get("result", ""),
+        what,
+        entry.get("problem", ""),
+    ]
+    return " ".join(filter(None, words))

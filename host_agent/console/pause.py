@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mark that keeps an agent from acting."""
+
+from typing import Any
+
+from host_agent import conf as agent_conf
+
+
+def pause(conf: agent_conf.Conf) -> dict[str, Any]:
+    """Set the mark that the agent looks at each round; return what was done."""
+    mark = agent_conf.paths(conf).paused
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    return {"agent": "paused", "mark": str(mark)}
+
+
+def resume(conf: agent_conf.Conf) -> dict[str, Any]:
+    """Remove it."""
+    mark = agent_conf.paths(conf).paused
+    mark.unlink(missing_ok=True)
+    return {"agent": "resumed", "mark": str(mark)}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each server is, read from libvirt and the kernel now."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from host_agent import conf as agent_conf
+from host_agent import cpus, qos_store
+from host_agent.assignment import Guest
+from host_agent.console.history import last_decisions
+from host_agent.console.text import cell
+from host_agent.events import LibvirtSource
+from host_agent.privileged.partitions import tree
+from host_agent.privileged.seam import open_seam
+from host_agent.privileged.shapes import Role
+from host_agent.rdt.errors import ResctrlError
+from host_agent.rdt.resctrl import Resctrl
+from host_agent.rdt.shapes import ROOT_GROUP, Actual, is_bandwidth
+from host_agent.shared_parts import build_observer
+from placement_traits.names import Tier
+from placement_traits.topology import HostTopology
+
+_LONG_COLUMNS: Final = frozenset({"uuid", "managed", "memory_mb", "threads", "why"})
+
+
+def status(conf: agent_conf.Conf) -> list[dict[str, Any]]:
+    """Return one row per server, read from libvirt and the kernel now.
+
+    :raises ServiceUnavailableError: libvirt does not answer
+    """
+    source = LibvirtSource(conf.libvirt_host.uri)
+    paths = agent_conf.paths(conf)
+    privileged = open_seam(paths, conf, dry_run=True)
+    observer = build_observer(conf, source, privileged, read_all=True)
+    observation = observer.observe(full=True, relist=True)
+    resctrl = tree(paths)
+    groups = _Groups(resctrl)
+    reasons = last_decisions(conf)
+    source.close()
+    told = qos_store.load(paths.slo).told
+    return [
+        _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
+        | {"slo": qos_store.of_server(told, guest.uuid)}
+        for guest in sorted(observation.guests, key=lambda found: found.workload.title)
+    ]
+
+
+class _Groups:
+    """Which group holds a thread, and what the group has; one reading of the tree."""
+
+    def __init__(self, resctrl: Resctrl) -> None:
+        self.actual: Actual | None = None
+        self._group_of: dict[int, str] = {}
+        if not resctrl.available():
+            return
+        with resctrl.lock(exclusive=False):
+            self.actual = resctrl.actual()
+            for group in self.actual.groups:
+                try:
+                    for tid in resctrl.tasks(group.name):
+                        self._group_of[tid] = group.name
+                except ResctrlError:
+                    continue  # removed while we read
+
+    def of(self, tid: int) -> str | None:
+        """Return the group of a thread, None where nothing is mounted."""
+        return None if self.actual is None else self._group_of.get(tid, ROOT_GROUP)
+
+    def values(self, name: str, domains: Iterable[int]) -> tuple[dict[int, str], dict[int, int]]:
+        """Return masks and bandwidth of a group, by L3 domain."""
+        group = self.actual.get(name) if self.actual else None
+        masks, bandwidth = {}, {}
+        for resource, values in (group.schemata if group else {}).items():
+            for domain in set(domains) & set(values):
+                if resource.startswith("L3"):
+                    masks[domain] = f"{values[domain]:x}"
+                elif is_bandwidth(resource):
+                    bandwidth[domain] = values[domain]
+        return dict(sorted(masks.items())), dict(sorted(bandwidth.items()))
+
+
+def exclusive(actual: Actual | None, name: str | None, domains: Sequence[int]) -> bool:
+    """Tell whether no other group, root's and foreign ones included, may use the L3 ways of a group.
+
+    :param actual: the groups as they are, None where nothing is mounted
+    :param domains: L3 domains of the server's CPUs
+    """
+    group = actual.get(name) if actual and name else None
+    if actual is None or group is None:
+        return False
+    return not any(
+        values.get(domain, 0) & other.schemata.get(resource, {}).get(domain, 0)
+        for other in actual.groups
+        if other.name != name
+        for resource, values in group.schemata.items()
+        if resource.startswith("L3")
+        for domain in domains
+    )
+
+
+def _row(
+    guest: Guest, topology: HostTopology, groups: _Groups, reasons: Sequence[str]
+) -> dict[str, Any]:
+    workload = guest.workload
+    pinned = guest.vcpu_cpus
+    every = frozenset[int]().union(*pinned.values()) if pinned else frozenset[int]()
+    online = every & frozenset(topology.cpus)
+    domains = sorted({l3 for cpu in online if (l3 := topology.l3_of_cpu(cpu)) is not None})
+    threads = guest.process.threads if guest.process else ()
+    held = Counter(group for t in threads if (group := groups.of(t.tid)) is not None)
+    of_vcpus = {groups.of(thread.tid) for thread in threads if thread.role == Role.VCPU}
+    group = of_vcpus.pop() if len(of_vcpus) == 1 else None
+    masks, bandwidth = groups.values(group, domains) if group is not None else ({}, {})
+    critical = workload.tier is Tier.LC
+    why = str(workload.unmanaged) if workload.unmanaged else "; ".join(reasons)
+    return {
+        "server": workload.title,
+        "uuid": guest.uuid,
+        "flavor": workload.flavor,
+        "tier": workload.tier.value if workload.tier else None,
+        "state": workload.activity.value,
+        "managed": workload.request is not None,
+        "nodes": sorted({topology.node_of_cpu(cpu) for cpu in online}),
+        "cpus": {vcpu: cpus.text(chosen) for vcpu, chosen in sorted(pinned.items())},
+        "memory": {node: round(share, 4) for node, share in guest.memory_shares.items()},
+        "memory_mb": {node: round(mb) for node, mb in sorted(guest.resident_mb.items())},
+        "rdt_group": "(root)" if group == ROOT_GROUP else group,
+        "l3_mask": masks,
+        "exclusive": exclusive(groups.actual, group, domains) if critical else None,
+        "mba": bandwidth,
+        "threads": {name or "(root)": number for name, number in sorted(held.items())},
+        "gpus": guest.gpu_rows,
+        "problem": guest.problem or workload.problem,
+        "why": why,
+    }
+
+
+def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of :func:`status` for a terminal: without long columns and those that are empty everywhere."""
+    kept = [
+        column
+        for column in (rows[0] if rows else ())
+        if column not in _LONG_COLUMNS and any(cell(row[column]) != "-" for row in rows)
+    ]
+    return [{column: row[column] for column in kept} for row in rows]

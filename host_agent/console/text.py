@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values and rows for a reader."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a table with aligned columns; the columns of the first row."""
+    if not rows:
+        return "nothing\n"
+    columns = list(rows[0])
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
+    lines = [columns, ["-" * width for width in widths], *cells]
+    return "".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        + "\n"
+        for row in lines
+    )
+
+
+def cell(value: Any) -> str:
+    """Return a value in one line; "-" for nothing."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, Mapping) and set(value) == {"address", "node"}:
+        return f"{value['address']}@{cell(value['node'])}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}:{cell(item)}" for key, item in value.items()) or "-"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(map(cell, value)) or "-"
+    return str(value)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take back what the agent did, or only its throttles."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from host_agent import conf as agent_conf
+from host_agent import cpus, qos_store
+from host_agent.assignment import Guest
+from host_agent.events import LibvirtSource
+from host_agent.journal import Entry, Result
+from host_agent.only_one import only_one
+from host_agent.paths import HostPaths
+from host_agent.privileged.seam import open_seam
+from host_agent.privileged.shapes import Pin, Role
+from host_agent.shared_parts import build_observer, open_journal
+from placement_traits.errors import ConflictError, NumaExtError
+
+LOG = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.1
+_PATIENCE_ROUNDS: Final = 3
+_NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
+
+
+def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Undo what can be undone: RDT groups and masks, and the pins of floating servers.
+
+    Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, and it is said.
+
+    :param dry_run: only say what would be done
+    :raises ConflictError: an agent runs and is not paused: it would make everything again
+    """
+    paths = agent_conf.paths(conf)
+    if dry_run:
+        return _reset(conf, paths, dry_run=True)
+    with _no_agent_writes(conf, paths):
+        return _reset(conf, paths, dry_run=False)
+
+
+def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Take all throttles of best-effort servers off; masks, pins and pages stay.
+
+    :param dry_run: only say what would be done
+    :raises ConflictError: an agent runs and is not paused: it would make everything again
+    """
+    paths = agent_conf.paths(conf)
+    if dry_run:
+        return _release(conf, paths, dry_run=True)
+    with _no_agent_writes(conf, paths):
+        return _release(conf, paths, dry_run=False)
+
+
+@contextmanager
+def _no_agent_writes(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[None]:
+    """Wait for a paused agent to come to rest, or keep any other from starting meanwhile.
+
+    :raises ConflictError: an agent runs and is not paused
+    """
+    if paths.paused.exists():
+        _come_to_rest(conf, paths)
+        yield
+        return
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with only_one(paths.lock, _NOT_BESIDE):
+        yield
+
+
+def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:
+    """Wait until an agent that was just paused writes nothing any more: it would undo what is done here."""
+    if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
+        return
+    end = time.monotonic() + _PATIENCE_ROUNDS * conf.agent.interval_s
+    while qos_store.load(paths.slo).told.get("phase") != qos_store.PAUSED:
+        if time.monotonic() >= end:
+            LOG.warning("the agent has not noticed the pause yet and may undo this")
+            return
+        time.sleep(_LOOK_S)
+
+
+def _runs(paths: HostPaths) -> bool:
+    try:
+        with only_one(paths.lock, _NOT_BESIDE):
+            return False
+    except ConflictError:
+        return True
+
+
+def _release(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
+    privileged = open_seam(paths, conf, dry_run=dry_run)
+    result = Result.WOULD if dry_run else Result.DONE
+    rows = _written(privileged.release_throttles, "throttle", result)
+    if not dry_run:
+        _note(conf, "release", result, rows)
+    return rows
+
+
+def _written(
+    command: Callable[[bool], Sequence[str]], what: str, result: Result
+) -> list[dict[str, Any]]:
+    """Run a command of the seam that answers with what it wrote."""
+    try:
+        writes = command(result is Result.DONE)
+    except (NumaExtError, OSError) as error:
+        return [{"what": what, "result": "failed", "detail": str(error)}]
+    return [{"what": what, "result": str(result), "detail": write} for write in writes]
+
+
+def _note(conf: agent_conf.Conf, action: str, result: Result, rows: list[dict[str, Any]]) -> None:
+    journal = open_journal(conf)
+    journal.write(Entry(action, result, what={"rows": rows}))
+    journal.close()
+
+
+def _reset(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
+    privileged = open_seam(paths, conf, dry_run=dry_run)
+    result = Result.WOULD if dry_run else Result.DONE
+    rows = _written(privileged.release_throttles, "throttle", result)
+    rows += _written(privileged.reset_partitions, "rdt", result)
+    source = LibvirtSource(conf.libvirt_host.uri)
+    try:
+        observer = build_observer(conf, source, privileged)
+        observation = observer.observe(full=True, relist=True)
+    except NumaExtError as error:
+        rows.append({"what": "pins", "result": "failed", "detail": str(error)})
+    else:
+        online = frozenset(observation.topology.cpus)
+        for guest in observation.guests:
+            rows += _unpin(guest, online, privileged, str(result))
+    source.close()
+    if not dry_run:
+        _note(conf, "reset", result, rows)
+    return rows
+
+
+def _unpin(
+    guest: Guest, online: frozenset[int], privileged: Any, result: str
+) -> list[dict[str, Any]]:
+    """Give a floating server's vCPU threads all CPUs that nova lets them share."""
+    allowed = guest.workload.domain.vcpu_cpuset
+    free = online if allowed is None else allowed & online
+    if guest.process is None or not guest.workload.floating:
+        return []
+    pins = [
+        Pin(thread.tid, cpus.text(free))
+        for thread in guest.process.threads
+        if thread.role == Role.VCPU and cpus.parse(thread.cpus) != free
+    ]
+    if not pins:
+        return []
+    try:
+        failures = privileged.pin(guest.uuid, pins)
+    except (NumaExtError, OSError) as error:
+        return [{"what": "pins", "result": "failed", "detail": f"{guest.uuid}: {error}"}]
+    detail = f"{guest.workload.title}: {len(pins)} threads to CPUs {cpus.text(free)}"
+    if failures:
+        return [{"what": "pins", "result": "failed", "detail": f"{detail}: {failures[0].problem}"}]
+    return [{"what": "pins", "result": result, "detail": detail}]

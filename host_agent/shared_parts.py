@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts that the agent and the commands of ``numa-host-agent-ctl`` share: topology, sensors and journal of this host.
+
+They are apart from :mod:`host_agent.assembly` because that loads everything: on a busy host a command would take long
+to start.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from oslo_config import cfg
+
+from host_agent import conf as agent_conf
+from host_agent.calibration_file import CalibrationFile
+from host_agent.discovery.host import discover
+from host_agent.discovery.sysfs import Given
+from host_agent.events import DomainSource
+from host_agent.journal import FileJournal
+from host_agent.keeping import ignore_loss
+from host_agent.privileged.partitions import tree
+from host_agent.privileged.seam import Privileged
+from host_agent.sensors.observer import Observer
+from placement_traits.topology import HostTopology
+
+
+def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
+    """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones."""
+    paths = agent_conf.paths(conf)
+    per_node = conf.placement.bandwidth_mbps_per_node
+    calibration = CalibrationFile(paths.calibration)
+    gpus = tuple(conf.host.gpu_products)
+    matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
+    chassis = agent_conf.chassis(conf)
+
+    def given(seen: HostTopology) -> Given:
+        mbps = (
+            dict.fromkeys(seen.node_ids, per_node)
+            if per_node
+            else calibration.local_bandwidth_mbps(seen)
+        )
+        return Given(chassis=chassis, bandwidth_mbps=mbps)
+
+    return lambda: discover(paths.sys, tree(paths), given, gpus, matrix)
+
+
+def build_observer(
+    conf: cfg.ConfigOpts,
+    source: DomainSource,
+    privileged: Privileged,
+    *,
+    read_all: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> Observer:
+    """Return the sensors; see :class:`~host_agent.sensors.observer.Observer`."""
+    return Observer(
+        source,
+        privileged,
+        topology_reader(conf),
+        agent_conf.paths(conf).sys / "devices/system/node",
+        device_root=agent_conf.paths(conf).sys / "bus/pci/devices",
+        manage_untagged=conf.agent.manage_untagged,
+        sample_pages=conf.memory.sample_pages,
+        read_all=read_all,
+        progress=progress,
+    )
+
+
+def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
+    """Return the journal with its configured sizes; see :class:`host_agent.journal.FileJournal`."""
+    return FileJournal(
+        agent_conf.paths(conf).journal,
+        max_bytes=conf.agent.journal_mb << 20,
+        keep=conf.agent.journal_files,
+        lost=lost,
+    )
