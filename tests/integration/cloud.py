@@ -276,6 +276,24 @@ class Cloud:
         assert server.status == "ACTIVE", f"{server.flavor}: {server.status} {server.fault}"
         return server
 
+    def providers(self) -> dict[str, str]:
+        """Placement's providers: names by UUID."""
+        listed = self._placement("/resource_providers")["resource_providers"]
+        return {provider["uuid"]: provider["name"] for provider in listed}
+
+    def traits(self, provider: str) -> set[str]:
+        """Traits of a provider, which is given by UUID."""
+        return set(self._placement(f"/resource_providers/{provider}/traits")["traits"])
+
+    def held(self, server: Server) -> dict[str, dict[str, int]]:
+        """What Placement counts for a server: amounts by the provider's name."""
+        found, names = self._placement(f"/allocations/{server.id}")["allocations"], self.providers()
+        return {names[provider]: dict(part["resources"]) for provider, part in found.items()}
+
+    def _placement(self, path: str) -> dict[str, Any]:
+        answer = self.api.placement.get(path, microversion="1.39", raise_exc=True)
+        return dict(answer.json())
+
     def restart_compute(self, host: Host) -> None:
         """Restart a host's nova-compute and wait until it works again.
 

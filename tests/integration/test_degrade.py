@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services that our agent depends on go away and come back."""
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -33,14 +32,10 @@ def placement_frozen(cloud: Cloud) -> Iterator[Callable[[], None]]:
 
 def l3_traits(cloud: Cloud, host: str, domain: str) -> set[str]:
     """Traits of the provider of an L3 domain."""
-    words = ("resource", "provider", "list", "--name", f"{host}:l3_{domain}", "-f", "json")
-    (provider,) = json.loads(cloud.openstack(*words).stdout)
-    shown = json.loads(
-        cloud.openstack(
-            "resource", "provider", "trait", "list", provider["uuid"], "-f", "json"
-        ).stdout
-    )
-    return {row["name"] for row in shown}
+    (provider,) = [
+        uuid for uuid, name in cloud.providers().items() if name == f"{host}:l3_{domain}"
+    ]
+    return cloud.traits(provider)
 
 
 def test_the_agent_publishes_the_neighbourhood_and_takes_it_back(cloud: Cloud) -> None:

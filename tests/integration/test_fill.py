@@ -31,7 +31,7 @@ class Placed:
     """One server as the three sources tell it.
 
     :param decided: what the filter noted about the host that nova took, its best candidate first
-    :param claimed: amounts by provider uuid
+    :param claimed: amounts by the provider's name
     """
 
     server: Server
@@ -39,19 +39,19 @@ class Placed:
     claimed: dict[str, dict[str, int]]
     domain: Domain
 
-    def l3(self, names: dict[str, str]) -> set[str]:
+    def l3(self) -> set[str]:
         """L3 domains that it has claimed ways of."""
         return {
-            names[uuid].rpartition(":l3_")[2]
-            for uuid, amounts in self.claimed.items()
+            name.rpartition(":l3_")[2]
+            for name, amounts in self.claimed.items()
             if "CUSTOM_LLC_WAY" in amounts
         }
 
-    def devices(self, names: dict[str, str]) -> list[str]:
+    def devices(self) -> list[str]:
         """Addresses of the devices that it has claimed."""
         return sorted(
-            names[uuid].rpartition("_")[2].lower()
-            for uuid, amounts in self.claimed.items()
+            name.rpartition("_")[2].lower()
+            for name, amounts in self.claimed.items()
             if "CUSTOM_GPU" in amounts
         )
 
@@ -100,28 +100,25 @@ def decided(cloud: Cloud, server: Server) -> Facts:
     return host
 
 
-def claimed(cloud: Cloud, server: Server) -> dict[str, dict[str, int]]:
-    """What Placement counts for a server: amounts by provider."""
-    words = ("resource", "provider", "allocation", "show", server.id, "-f", "json")
-    rows = json.loads(cloud.openstack(*words).stdout)
-    return {row["resource_provider"]: row["resources"] for row in rows}
-
-
 def assert_agree(placed: Placed, names: dict[str, str]) -> None:
-    """Decision, claim and domain name the same L3 domains, NUMA nodes and devices."""
+    """Decision, claim and domain name the same L3 domains, NUMA nodes and devices.
+
+    :param names: Placement's providers, name by UUID
+    """
     who, domain = f"{placed.server.name} on {placed.server.host}", placed.domain
     best = placed.decided["candidates"][0]
-    assert sorted(placed.claimed) == best["providers"], f"{who}: not claimed as decided"
+    decided_for = {names[provider] for provider in best["providers"]}
+    assert placed.claimed.keys() == decided_for, f"{who}: not claimed as decided"
     assert {str(node) for node in placed.decided["nodes"]} == domain.nodes, f"{who}: other nodes"
     near = sum(domain.memory_share.get(node, 0.0) for node in domain.nodes)
     assert near >= 0.99, f"{who}: memory is at {domain.memory_share}"
-    devices = placed.devices(names)
+    devices = placed.devices()
     assert sorted(domain.facts["hostdevs"]) == devices, f"{who}: other devices than claimed"
     if devices:
         assert sorted(best["gpus"]["addresses"]) == devices
         assert {str(node) for node in best["gpus"]["nodes"]} == domain.nodes
     else:
-        assert placed.l3(names) == {str(l3) for l3 in best["l3"]} == domain.l3, f"{who}: other L3"
+        assert placed.l3() == {str(l3) for l3 in best["l3"]} == domain.l3, f"{who}: other L3"
 
 
 def assert_full(host: Host, placed: list[Placed]) -> None:
@@ -157,13 +154,12 @@ def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
         *fill(cloud, of_wide, wide),
         *fill(cloud, of_narrow, nodes - 2 * wide),
     ]
-    rows = cloud.openstack("resource", "provider", "list", "-f", "json").stdout
-    names = {row["uuid"]: row["name"] for row in json.loads(rows)}
+    names = cloud.providers()
     for host in cloud.hosts.values():
         here = [server for server in servers if server.host == host.name]
         running = domains(host, here)
         placed = [
-            Placed(one, decided(cloud, one), claimed(cloud, one), running[one.id]) for one in here
+            Placed(one, decided(cloud, one), cloud.held(one), running[one.id]) for one in here
         ]
         for one in placed:
             assert_agree(one, names)

@@ -43,14 +43,7 @@ class Gpus:
 
 def allocated(cloud: Cloud, server: Server) -> list[str]:
     """Addresses of the GPUs that Placement has given to a server."""
-    words = ("resource", "provider")
-    taken = json.loads(
-        cloud.openstack(*words, "allocation", "show", server.id, "-f", "json").stdout
-    )
-    listed = json.loads(cloud.openstack(*words, "list", "-f", "json").stdout)
-    names = {row["uuid"]: row["name"] for row in listed}
-    providers = [names[row["resource_provider"]] for row in taken]
-    return [name.partition("_")[2].lower() for name in providers if "_" in name]
+    return [name.partition("_")[2].lower() for name in cloud.held(server) if "_" in name]
 
 
 def scheduled(cloud: Cloud, flavor: str, gpus: Gpus) -> tuple[Server, tuple[int, ...]]:

@@ -5,6 +5,7 @@ All that is asserted is read back from the kernel and libvirt of the emulated ho
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,29 +81,12 @@ def test_placement_counts_what_the_lc_server_took(cloud: Cloud, pair: Pair) -> N
     assert shown["host"] == pair.lc.host
     assert shown["tier"] == "LC"
     lc, _ = pair.domains()
-    allocations = json.loads(
-        cloud.openstack(
-            "resource", "provider", "allocation", "show", pair.lc.id, "-f", "json"
-        ).stdout
-    )
-    resources: dict[str, int] = {}
-    for allocation in allocations:
-        for name, amount in allocation["resources"].items():
-            resources[name] = resources.get(name, 0) + amount
+    held = cloud.held(pair.lc)
+    resources = sum(map(Counter, held.values()), Counter())
     assert resources["CUSTOM_RDT_CLOS"] == 1
     assert resources["CUSTOM_LLC_WAY"] == 4
     assert resources["CUSTOM_MEMORY_BANDWIDTH_MBPS"] == 2000
-    providers = {
-        provider["uuid"]: provider["name"]
-        for provider in json.loads(
-            cloud.openstack("resource", "provider", "list", "-f", "json").stdout
-        )
-    }
-    (l3_name,) = [
-        providers[allocation["resource_provider"]]
-        for allocation in allocations
-        if "CUSTOM_LLC_WAY" in allocation["resources"]
-    ]
+    (l3_name,) = [name for name, amounts in held.items() if "CUSTOM_LLC_WAY" in amounts]
     assert {l3_name.rpartition("l3_")[2]} == lc.l3, (
         "the claimed L3 domain is not the one the server runs in"
     )

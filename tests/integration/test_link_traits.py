@@ -15,14 +15,10 @@ OURS = ("CUSTOM_NUMA_EXT_", "CUSTOM_GPU_LINK_")
 
 def providers(cloud: Cloud, host: str) -> dict[str, set[str]]:
     """Traits of all providers of a host, by name."""
-    listed = json.loads(cloud.openstack("resource", "provider", "list", "-f", "json").stdout)
-    found = {}
-    for provider in listed:
-        if re.match(rf"{host}(_|:|$)", provider["name"]):
-            words = ("resource", "provider", "trait", "list", provider["uuid"], "-f", "json")
-            rows = json.loads(cloud.openstack(*words).stdout)
-            found[provider["name"]] = {row["name"] for row in rows}
-    return found
+    ours = {
+        uuid: name for uuid, name in cloud.providers().items() if re.match(rf"{host}(_|:|$)", name)
+    }
+    return {name: cloud.traits(uuid) for uuid, name in ours.items()}
 
 
 def of_nova(found: dict[str, set[str]], host: str) -> dict[str, set[str]]:
