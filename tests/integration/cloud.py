@@ -126,20 +126,30 @@ class Host:
         """All facts of ``readback.py``."""
         return json.loads(self.run(f"/usr/bin/python3 -I -S {CHECKOUT}/devstack/lab/readback.py"))
 
+    def domains(self) -> dict[str, Domain]:
+        """All running domains, by the UUID of the server."""
+        facts = self.read_back()
+        return {domain["uuid"]: Domain(domain, facts) for domain in facts["domains"]}
+
     def domain(self, server_id: str) -> Domain | None:
         """The running domain of a server, None when there is none."""
-        facts = self.read_back()
-        found = [domain for domain in facts["domains"] if domain["uuid"] == server_id]
-        return Domain(found[0], facts) if found else None
+        return self.domains().get(server_id)
 
     def enforced(self, server_id: str) -> Domain:
         """Wait until the server is pinned, resident and in its group, and return what is read back."""
+        (domain,) = self.all_enforced([server_id], 300)
+        return domain
 
-        def probe() -> Domain | None:
-            domain = self.domain(server_id)
-            return domain if domain is not None and domain.enforced() else None
+    def all_enforced(self, server_ids: Sequence[str], timeout_s: float = 420.0) -> list[Domain]:
+        """Wait until this is so for some servers, and return what is read back at one moment, in their order."""
 
-        return eventually(f"{server_id} is enforced on {self.name}", probe, 300)
+        def probe() -> list[Domain] | None:
+            found = self.domains()
+            wanted = [found[server_id] for server_id in server_ids if server_id in found]
+            ready = len(wanted) == len(server_ids) and all(one.enforced() for one in wanted)
+            return wanted if ready else None
+
+        return eventually(f"{', '.join(server_ids)} enforced on {self.name}", probe, timeout_s)
 
     def journal(self) -> list[Facts]:
         """What the agent did, oldest first: its file itself, for its reader takes a minute to start on a busy host."""

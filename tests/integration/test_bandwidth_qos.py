@@ -58,14 +58,9 @@ class Crowd:
         new.write_text(json.dumps(self.guests))
         new.replace(self.file)
 
-    def domains(self) -> dict[str, Domain]:
-        """All servers as the kernel and libvirt of the host have them now."""
-        facts = self.host.read_back()
-        return {domain["uuid"]: Domain(domain, facts) for domain in facts["domains"]}
-
     def levels(self) -> dict[str, set[int]]:
         """Best-effort server -> bandwidth levels of its group, over the L3 domains of its CPUs."""
-        found = self.domains()
+        found = self.host.domains()
         return {be.id: _levels(found[be.id]) for be in self.bes if be.id in found}
 
     def doctor(self) -> str:
@@ -92,7 +87,7 @@ class Crowd:
         return sum(share * level / 100 for share, level in self._by_be())
 
     def _by_be(self) -> list[tuple[float, int]]:
-        found = self.domains()
+        found = self.host.domains()
         (node,) = found[self.lcs[0].id].nodes
         domains = [found[be.id] for be in self.bes if be.id in found]
         return [(d.memory_share.get(node, 0.0), min(_levels(d), default=0)) for d in domains]
@@ -156,7 +151,7 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
         servers = [cloud.active(server) for server in made]
         lcs, bes = servers[:2], servers[2:]
         ports = [eventually("a port", partial(socket_of, host, s), PATIENCE_S, 5) for s in lcs]
-        domains = [host.enforced(server.id) for server in (*lcs, *bes)][: len(lcs)]
+        domains = host.all_enforced([server.id for server in servers], PATIENCE_S)[: len(lcs)]
         told = {
             "gain": GAIN,
             "interval_s": REPORT_S,
@@ -256,8 +251,9 @@ def test_a_load_step_is_healed_pages_move_and_bandwidth_is_released(crowd: Crowd
     assert any(entry["action"] == "met" for entry in news), "it was never healed"
     touched = {entry["server"] for entry in news if entry["action"] == "balm" and "server" in entry}
     assert touched <= {be.id for be in crowd.bes}, "somebody else was throttled"
+    found = crowd.host.domains()
     for lc in crowd.lcs:
-        domain = crowd.domains()[lc.id]
+        domain = found[lc.id]
         assert set(domain.memory_share) == domain.nodes, "pages of an LC server were moved"
         assert _levels(domain) == {100}
 

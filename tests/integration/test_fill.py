@@ -73,18 +73,6 @@ def fill(cloud: Cloud, flavor: str, number: int) -> list[Server]:
     return servers
 
 
-def domains(host: Host, servers: list[Server]) -> dict[str, Domain]:
-    """Wait until all servers of a host are enforced; their domains by server."""
-
-    def probe() -> dict[str, Domain] | None:
-        facts = host.read_back()
-        found = {domain["uuid"]: Domain(domain, facts) for domain in facts["domains"]}
-        ready = all(one.id in found and found[one.id].enforced() for one in servers)
-        return found if ready else None
-
-    return eventually(f"{len(servers)} servers are enforced on {host.name}", probe, 420, 3)
-
-
 def explained(cloud: Cloud, server: Server, *words: str) -> str:
     """What ``numa-ext-explain`` says on the controller."""
     conf = str(cloud.settings.etc / "nova" / "nova.conf")
@@ -157,9 +145,10 @@ def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
     names = cloud.providers()
     for host in cloud.hosts.values():
         here = [server for server in servers if server.host == host.name]
-        running = domains(host, here)
+        running = host.all_enforced([server.id for server in here])
         placed = [
-            Placed(one, decided(cloud, one), cloud.held(one), running[one.id]) for one in here
+            Placed(one, decided(cloud, one), cloud.held(one), domain)
+            for one, domain in zip(here, running, strict=True)
         ]
         for one in placed:
             assert_agree(one, names)

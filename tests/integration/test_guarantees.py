@@ -24,7 +24,8 @@ class Pair:
 
     def domains(self) -> tuple[Domain, Domain]:
         """Both, once they are enforced."""
-        return self.host.enforced(self.lc.id), self.host.enforced(self.be.id)
+        lc, be = self.host.all_enforced([self.lc.id, self.be.id])
+        return lc, be
 
 
 @pytest.fixture(scope="module")
