@@ -213,7 +213,14 @@ sees the sum of the others and remembers the right pick (see ``pick_ttl``). The 
     _multiplier(
         "bandwidth",
         0.5,
-        "memory bandwidth that stays free; for best-effort servers, the most spare bandwidth.",
+        "memory bandwidth that stays free where the server lives; for best-effort servers, the most "
+        "spare bandwidth.",
+    ),
+    _multiplier(
+        "cross_socket_bandwidth",
+        0.5,
+        "memory bandwidth that is free on the other sockets, for servers whose pages the agent may "
+        "put there (best-effort without a NUMA topology).",
     ),
     _multiplier(
         "fragmentation", 0.5, "what stays free is still usable by servers of the same shape."

@@ -244,6 +244,11 @@ class WorkloadRequest:
         return self.floating or self.memory_policy not in SPREADING_POLICIES
 
     @property
+    def spreads(self) -> bool:
+        """True for a guest whose pages the agent puts on the nodes of other sockets, too."""
+        return self.floating and self.memory_policy in SPREADING_POLICIES
+
+    @property
     def ways(self) -> int:
         """L3 ways asked for over all domains."""
         return sum(amount.ways for amount in self.l3)

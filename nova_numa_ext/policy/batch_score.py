@@ -20,9 +20,28 @@ from nova_numa_ext.policy.fleet_arrays import (
     count_bits,
     union,
 )
-from nova_numa_ext.policy.score import WORST_PENALTY
+from nova_numa_ext.policy.score import WORST_PENALTY, Spare
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import WorkloadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Spares:
+    """:class:`.score.Spare` of each host; NaN where it is unknown.
+
+    :param local: MB/s, H
+    :param cross_socket: MB/s, H
+    """
+
+    local: Floats
+    cross_socket: Floats
+
+    def most(self) -> Spare:
+        """Return the largest ones; 0 where none is known."""
+        return Spare(
+            float(np.nanmax(self.local, initial=0.0)),
+            float(np.nanmax(self.cross_socket, initial=0.0)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,8 @@ class Offers:
     :param used: domains of the best candidate, H x D
     :param ways: what it takes there, H x D
     :param bandwidth: what it takes there, MB/s, H x D
+    :param home: domains that the guest will live in, H x D
+    :param spare: bandwidth that is free
     :param gpu: utility of its GPU set, H
     """
 
@@ -46,6 +67,8 @@ class Offers:
     used: Mask
     ways: Integers
     bandwidth: Integers
+    home: Mask
+    spare: Spares
     gpu: Floats
 
 
@@ -66,29 +89,54 @@ def offers(hosts: HostArrays, offered: Offered, batch: Batch, rows: Integers) ->
     gpu = np.full(len(rows), np.nan)
     if offered.devices is not None:
         gpu[having] = offered.devices.utility(best)
-    return Offers(cells, domains, picked, nodes, used, ways, bandwidth, gpu)
+    home = _lived_in(domains, nodes, used)
+    spare = _spares(domains, home, (nodes != 0) | used.any(axis=1))
+    return Offers(cells, domains, picked, nodes, used, ways, bandwidth, home, spare, gpu)
 
 
-def spare_mbps(domains: Records) -> Floats:
-    """Bandwidth that is free in each host."""
-    known = domains["bandwidth_known"]
-    spare = np.maximum(0, domains["bandwidth_free"] * known).sum(axis=1)
-    return np.where(known.any(axis=1), spare, np.nan)
+def _lived_in(domains: Records, nodes: Bits, used: Mask) -> Mask:
+    """L3 domains that the guests will use, H x D."""
+    on_nodes = domains["nodes"] & nodes[:, None] != 0
+    near: Mask = domains["present"] & ((nodes == 0)[:, None] | on_nodes)
+    claimed = used & near
+    lived_in: Mask = np.where(np.any(claimed, axis=1, keepdims=True), claimed, near)
+    return lived_in
 
 
-def terms(question: Question, offer: Offers, most_spare_mbps: float) -> dict[Term, Floats]:
+def _spares(domains: Records, home: Mask, settled: Mask) -> Spares:
+    """Return the memory bandwidth that is free in each host.
+
+    :param home: domains that the guest will live in, H x D
+    :param settled: they are known; otherwise the guest is taken to live on the socket with most spare bandwidth, H
+    """
+    free = np.maximum(0, domains["bandwidth_free"] * domains["bandwidth_known"])
+    best, near = np.zeros(len(domains), np.int64), np.zeros(len(domains), np.int64)
+    for socket in np.unique(domains["socket"]):
+        on = domains["socket"] == socket
+        of_socket = (free * on).sum(axis=1)
+        best = np.maximum(best, of_socket)
+        near += np.where((home & on).any(axis=1), of_socket, 0)
+    known = domains["bandwidth_known"].any(axis=1)
+    local = np.where(settled, (free * home).sum(axis=1), best)
+    cross_socket = free.sum(axis=1) - np.where(settled, near, best)
+    return Spares(np.where(known, local, np.nan), np.where(known, cross_socket, np.nan))
+
+
+def terms(question: Question, offer: Offers, most: Spare) -> dict[Term, Floats]:
     """Return each term for each host.
 
-    :param most_spare_mbps: largest bandwidth that is free in one of the hosts that are compared
+    :param most: :func:`.score.most_spare` of all hosts that are compared
     """
-    spare = spare_mbps(offer.domains)
-    share = spare / most_spare_mbps if most_spare_mbps > 0 else np.full(len(spare), np.nan)
+    spare, spreads = offer.spare, question.request.spreads
     left = _left(offer, "bandwidth", offer.bandwidth)
     return {
         Term.SLICES: _slices(question, offer),
         Term.NEIGHBOURS: _neighbours(question.request, offer),
         Term.WAYS: _left(offer, "ways", offer.ways),
-        Term.BANDWIDTH: np.where(offer.used.any(axis=1), left, share),
+        Term.BANDWIDTH: np.where(offer.used.any(axis=1), left, _share(spare.local, most.local)),
+        Term.CROSS_SOCKET_BANDWIDTH: _share(
+            spare.cross_socket, most.cross_socket if spreads else 0.0
+        ),
         Term.FRAGMENTATION: _usable(question, offer),
         Term.GPU: offer.gpu,
     }
@@ -120,10 +168,7 @@ def _fewest_nodes(request: WorkloadRequest, cells: Records) -> Floats:
 
 
 def _neighbours(request: WorkloadRequest, offer: Offers) -> Floats:
-    domains, nodes = offer.domains, offer.nodes[:, None]
-    near: Mask = domains["present"] & ((nodes == 0) | (domains["nodes"] & nodes != 0))
-    claimed = offer.used & near
-    among = np.where(np.any(claimed, axis=1, keepdims=True), claimed, near)
+    domains, among = offer.domains, offer.home
     others: Mask = other_tier(OTHER_TIER[request.tier])[domains["neighbours"]] & among
     penalty = (penalties(request.interference_class)[domains["neighbours"]] * among).max(
         axis=1, initial=0
@@ -131,6 +176,10 @@ def _neighbours(request: WorkloadRequest, offer: Offers) -> Floats:
     count = among.sum(axis=1)
     shared = others.sum(axis=1) / np.maximum(1, count)
     return np.where(count > 0, 1.0 - 0.5 * shared - 0.5 * penalty / WORST_PENALTY, np.nan)
+
+
+def _share(values: Floats, most: float) -> Floats:
+    return values / most if most > 0 else np.full(len(values), np.nan)
 
 
 def _left(offer: Offers, what: str, taken: Integers) -> Floats:

@@ -65,6 +65,7 @@ DOMAIN: Final = np.dtype(
         ("present", "?"),
         ("l3_id", "i8"),
         ("nodes", "u8"),  # bits
+        ("socket", "i8"),
         ("neighbours", "u1"),  # bits, in the order of NEIGHBOURS
         ("ways_known", "?"),
         ("ways_capacity", "i8"),
@@ -160,6 +161,7 @@ def _domain_record(domain: L3View) -> tuple[Any, ...]:
         True,
         domain.l3_id,
         sum(1 << node for node in domain.nodes),
+        domain.socket,
         sum(1 << bit for bit, trait in enumerate(NEIGHBOURS) if trait in domain.neighbours),
         *_amount(domain.ways),
         *_amount(domain.bandwidth_mbps),
@@ -181,7 +183,9 @@ def rows(dtype: np.dtype[np.void], hosts: Sequence[Sequence[tuple[Any, ...]]]) -
 
 def wider(records: Records, width: int) -> Records:
     """Return rows with at least ``width`` records each."""
-    missing = max(0, width - records.shape[1])
+    missing = width - records.shape[1]
+    if missing <= 0:
+        return records
     return np.concatenate([records, np.zeros((len(records), missing), records.dtype)], axis=1)
 
 

@@ -3,25 +3,28 @@
 
 The score is a weighted mean. A term lies in [0, 1], 1 is best:
 
-========================  ============================================================================================
-term                      value
-========================  ============================================================================================
-``slices``                NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
-``neighbours``            1 − ½ · (share of its L3 domains in which the other tier runs) − ½ · (worst penalty / 2); its
-                          domains: the chosen ones on its nodes, or all on its nodes, or all of the host
-``ways``                  ways that stay free in the chosen domains / their capacity
-``bandwidth``             bandwidth that stays free: in the chosen domains / their capacity; of a server without a
-                          chosen domain, in the whole host / the largest such figure among the hosts (most spare wins)
-``fragmentation``         share of the free dedicated CPUs that guest cells of the same shape can still use afterwards
-``gpu``                   utility of the GPU set
-========================  ============================================================================================
+==========================  ==========================================================================================
+term                        value
+==========================  ==========================================================================================
+``slices``                  NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
+``neighbours``              1 − ½ · (share of its L3 domains in which the other tier runs) − ½ · (worst penalty / 2);
+                            its domains: the chosen ones on its nodes, or all on its nodes, or all of the host
+``ways``                    ways that stay free in the chosen domains / their capacity
+``bandwidth``               local bandwidth that stays free: in the chosen domains / their capacity; of a server without
+                            a chosen domain, as :class:`Spare` / the largest among the hosts (most spare wins)
+``cross_socket_bandwidth``  of a server whose pages may spread over sockets: as :class:`Spare` / the largest among the
+                            hosts
+``fragmentation``           share of the free dedicated CPUs that guest cells of the same shape can still use afterwards
+``gpu``                     utility of the GPU set
+==========================  ==========================================================================================
 
 A term that is unknown for a host counts there as the mean of the hosts for which it is known; a term that is unknown
 for all hosts is left out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +42,7 @@ SCORED: Final = (
     Term.NEIGHBOURS,
     Term.WAYS,
     Term.BANDWIDTH,
+    Term.CROSS_SOCKET_BANDWIDTH,
     Term.FRAGMENTATION,
     Term.GPU,
 )
@@ -64,6 +68,22 @@ class Offer:
     candidate: Candidate | None = None
     guest: tuple[GuestCell, ...] = ()
     gpu_utility: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """Memory bandwidth that is free on a host, as one server sees it, MB/s.
+
+    The CPUs of a server that has neither chosen domains nor known nodes are taken to be on the socket with most spare
+    bandwidth: that is where the agent can put it. What the other sockets have is what the agent can move its pages to
+    when a latency-critical neighbour needs the local bandwidth (Gureya 2021, chapter 5).
+
+    :param local: in the L3 domains that it will live in
+    :param cross_socket: on all other sockets
+    """
+
+    local: float = 0.0
+    cross_socket: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +121,54 @@ class Scores:
         )
 
 
-def terms(
-    request: WorkloadRequest, offer: Offer, most_spare_mbps: float
-) -> dict[Term, float | None]:
+def terms(request: WorkloadRequest, offer: Offer, most: Spare) -> dict[Term, float | None]:
     """Return the terms of one host, None where one is unknown.
 
-    :param most_spare_mbps: largest :func:`spare_mbps` of the hosts that are compared
+    :param most: :func:`most_spare` of the hosts that are compared
     """
-    chosen = _chosen(offer)
+    free = spare(offer)
     return {
         Term.SLICES: _slices(request, offer),
         Term.NEIGHBOURS: _neighbours(request, _lived_in(offer)),
         Term.WAYS: _left([(d.ways, amount) for d, amount, _ in _amounts(offer)]),
         Term.BANDWIDTH: _left([(d.bandwidth_mbps, amount) for d, _, amount in _amounts(offer)])
-        if chosen
-        else _spare_share(offer, most_spare_mbps),
+        if _chosen(offer)
+        else _share(free and free.local, most.local),
+        Term.CROSS_SOCKET_BANDWIDTH: _share(free and free.cross_socket, most.cross_socket)
+        if request.spreads
+        else None,
         Term.FRAGMENTATION: _usable(offer),
         Term.GPU: offer.gpu_utility,
     }
 
 
-def spare_mbps(offer: Offer) -> int | None:
+def spare(offer: Offer) -> Spare | None:
     """Return the memory bandwidth that is free on a host, None when it is unknown."""
-    if offer.view is None:
+    domains = offer.view.l3 if offer.view is not None else ()
+    known = [(d, max(0, d.bandwidth_mbps.free)) for d in domains if d.bandwidth_mbps is not None]
+    if not known:
         return None
-    known = [d.bandwidth_mbps.free for d in offer.view.l3 if d.bandwidth_mbps is not None]
-    return sum(max(0, free) for free in known) if known else None
+    free_of_socket: Counter[int] = Counter()
+    for domain, free in known:
+        free_of_socket[domain.socket] += free
+    if offer.nodes is None and not _chosen(offer):
+        local = max(free_of_socket.values())
+        return Spare(local, free_of_socket.total() - local)
+    home = _lived_in(offer)
+    uuids, sockets = {domain.uuid for domain in home}, {domain.socket for domain in home}
+    return Spare(
+        sum(free for domain, free in known if domain.uuid in uuids),
+        sum(free for socket, free in free_of_socket.items() if socket not in sockets),
+    )
+
+
+def most_spare(spares: Iterable[Spare | None]) -> Spare:
+    """Return the largest spare bandwidth of hosts, local and cross-socket apart; 0 where none is known."""
+    known = [each for each in spares if each is not None]
+    return Spare(
+        max((each.local for each in known), default=0.0),
+        max((each.cross_socket for each in known), default=0.0),
+    )
 
 
 def combine(rows: Floats, weights: Floats) -> Floats:
@@ -210,9 +252,8 @@ def _left(amounts: Sequence[tuple[Amount | None, int]]) -> float | None:
     return _clamp(sum(amount.free - taken for amount, taken in known) / capacity)
 
 
-def _spare_share(offer: Offer, most_spare_mbps: float) -> float | None:
-    spare = spare_mbps(offer)
-    return None if spare is None or most_spare_mbps <= 0 else spare / most_spare_mbps
+def _share(value: float | None, most: float) -> float | None:
+    return None if value is None or most <= 0 else value / most
 
 
 def _usable(offer: Offer) -> float | None:

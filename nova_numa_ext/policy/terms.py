@@ -50,6 +50,7 @@ class Term(StrEnum):
     SLICES = "slices"
     WAYS = "ways"
     BANDWIDTH = "bandwidth"
+    CROSS_SOCKET_BANDWIDTH = "cross_socket_bandwidth"
     FRAGMENTATION = "fragmentation"
 
 

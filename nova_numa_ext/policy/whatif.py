@@ -20,7 +20,16 @@ from nova_numa_ext.policy import admission
 from nova_numa_ext.policy.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
 from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.policy.score import SCORED, Offer, Score, Scores, combine, spare_mbps, terms
+from nova_numa_ext.policy.score import (
+    SCORED,
+    Offer,
+    Score,
+    Scores,
+    combine,
+    most_spare,
+    spare,
+    terms,
+)
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import L3Amount, WorkloadRequest
 from placement_traits.fleet import FleetSnapshot, HostView, L3View
@@ -83,7 +92,7 @@ def _scored(request: WorkloadRequest, answers: Sequence[Answer]) -> list[Answer]
         )
         for answer, chosen in zip(answers, best, strict=True)
     ]
-    most = max(spare_mbps(offer) or 0 for offer in offers)
+    most = most_spare(map(spare, offers))
     found = [terms(request, offer, most) for offer in offers]
     rows = np.array(
         [[nan if (value := row[term]) is None else value for term in SCORED] for row in found]

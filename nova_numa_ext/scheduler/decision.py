@@ -191,14 +191,14 @@ class Judged:
         }
         together = np.array([one >= 0 and row not in alone for row, one in enumerate(at.tolist())])
         rows = np.full((len(at), len(SCORED)), np.nan)
-        spare = [float(score.spare_mbps(offer) or 0) for offer in alone.values()]
+        spare = [score.spare(offer) for offer in alone.values()]
         offers = None
         if self.arrays is not None and together.any():
             offers = batch_score.offers(
                 self.arrays.hosts, self.arrays.offered, self.arrays.batch, at[together]
             )
-            spare.append(float(np.nanmax(batch_score.spare_mbps(offers.domains), initial=0.0)))
-        most = max(spare, default=0.0)
+            spare.append(offers.spare.most())
+        most = score.most_spare(spare)
         if self.arrays is not None and offers is not None:
             terms = batch_score.terms(self.arrays.question, offers, most)
             rows[together] = np.stack([terms[term] for term in SCORED], axis=1)

@@ -54,7 +54,7 @@ def views(draw, number):
             f"{number}-{draw(st.integers(0, 9))}-{l3_id}",
             l3_id,
             tuple(sorted(draw(st.sets(st.integers(0, 4), max_size=3)))),
-            0,
+            draw(st.integers(0, 2)),
             0,
             draw(amounts),
             draw(amounts),
@@ -212,7 +212,7 @@ def alone(wanted, spec, states, around):
 
 def scores_alone(request, verdicts):
     offers = [verdict.offer or Offer() for verdict in verdicts]
-    most = max((score.spare_mbps(offer) or 0 for offer in offers), default=0)
+    most = score.most_spare(map(score.spare, offers))
     rows = [score.terms(request, offer, most) for offer in offers]
     return np.array([[row[term] for term in SCORED] for row in rows], float)
 

@@ -62,6 +62,18 @@ def test_be_prefers_the_host_without_lc(cloud):
     assert cloud.boot(BE) == [("h2", [])]
 
 
+def test_be_goes_where_most_bandwidth_is_free_on_the_other_socket(cloud):
+    """F-004-44: both hosts have 20 GB/s left, h1 all of it on one socket."""
+    cloud.host("h1")
+    cloud.publish("h1", state={l3: L3State(reserved_bandwidth_mbps=10_000) for l3 in (0, 1)})
+    cloud.host("h2")
+    cloud.publish("h2", state={l3: L3State(reserved_bandwidth_mbps=10_000) for l3 in (0, 2)})
+    assert cloud.boot(BE) == [("h2", [])]
+    [first, second] = cloud.entries("weigh")[-1]["scores"]
+    found = [(each["node"], each["terms"]["cross_socket_bandwidth"]) for each in (first, second)]
+    assert found == [("h2", 1.0), ("h1", 0.0)]
+
+
 def test_lc_prefers_the_host_without_be(cloud):
     cloud.host("h1")
     cloud.publish(

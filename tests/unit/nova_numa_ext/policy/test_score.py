@@ -9,7 +9,7 @@ from support.fleet import amount, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy.candidates import Candidate
 from nova_numa_ext.policy.cells import CpuPolicy, GuestCell, HostCell
-from nova_numa_ext.policy.score import SCORED, Offer, Score, combine, spare_mbps, terms
+from nova_numa_ext.policy.score import SCORED, Offer, Score, combine, most_spare, spare, terms
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
 
@@ -21,8 +21,8 @@ def cell(number, free=4, memory_mb=4096, used_mb=0):
 
 
 def scores(request, offers, multipliers):
-    most_spare = max((spare_mbps(offer) or 0 for offer in offers), default=0)
-    found = [terms(request, offer, most_spare) for offer in offers]
+    most = most_spare(map(spare, offers))
+    found = [terms(request, offer, most) for offer in offers]
     rows = [[row[each] for each in SCORED] for row in found]
     weights = [[row[each] for each in SCORED] for row in multipliers]
     values = combine(np.array(rows, float), np.array(weights, float))
@@ -49,6 +49,66 @@ def test_be_prefers_most_spare_bandwidth_in_megabytes_not_in_percent():
     big = Offer(host(domain(0, bandwidth=(100_000, 50_000))))
     small = Offer(host(domain(0, bandwidth=(10_000, 2_500)), name="h2"))
     assert better(be(), big, small)
+
+
+CROSS_ONLY = {**dict.fromkeys(SCORED, 0.0), Term.CROSS_SOCKET_BANDWIDTH: 1.0}
+
+
+def sockets(*free, name="h1"):
+    """A host with one L3 domain of so much free bandwidth on each socket."""
+    return host(
+        *(
+            domain(2 * number, bandwidth=(10_000, 10_000 - each))
+            for number, each in enumerate(free)
+        ),
+        name=name,
+    )
+
+
+def test_be_goes_to_the_host_with_most_spare_cross_socket_bandwidth():
+    """F-004-44: as much is free in all, but there it is on one socket, and pages have nowhere to go."""
+    lonely, shared = Offer(sockets(10_000, 0)), Offer(sockets(5_000, 5_000, name="h2"))
+    assert better(be(), shared, lonely)
+    first, second = scores(be(), [shared, lonely], [CROSS_ONLY, CROSS_ONLY])
+    assert (first.value, second.value) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "claims", "local", "cross_socket"),
+    [
+        (None, (), 7_000, 3_000 + 2_000),
+        ((0,), (), 3_000, 7_000 + 2_000),
+        ((2, 4), (), 7_000 + 2_000, 3_000),
+        (None, (4,), 2_000, 3_000 + 7_000),
+    ],
+)
+def test_spare_bandwidth_is_local_or_on_other_sockets(nodes, claims, local, cross_socket):
+    """Local is where the server lives; one that may live anywhere lives on the socket with most of it."""
+    taken = tuple((f"l3-{number}", amount(0, 100)) for number in claims)
+    candidate = Candidate(0, taken, tuple(uuid for uuid, _ in taken)) if claims else None
+    found = spare(Offer(sockets(3_000, 7_000, 2_000), nodes=nodes, candidate=candidate))
+    assert (found.local, found.cross_socket) == (local, cross_socket)
+
+
+def test_spare_bandwidth_is_the_sum_over_the_domains_of_a_socket_and_never_negative():
+    """Domains 0 and 1 are on socket 0; what is taken of domain 2 beyond its capacity takes from no other."""
+    view = host(
+        domain(0, bandwidth=(10_000, 6_000)),
+        domain(1, bandwidth=(10_000, 7_000)),
+        domain(2, bandwidth=(10_000, 12_000)),
+    )
+    found = spare(Offer(view))
+    assert (found.local, found.cross_socket) == (4_000 + 3_000, 0)
+    assert spare(Offer()) is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "counts"),
+    [(be(), True), (be(**{"numa_ext:memory_policy": "local"}), False), (lc(), False)],
+)
+def test_cross_socket_bandwidth_counts_for_servers_whose_pages_may_go_there(request_, counts):
+    offer = Offer(sockets(5_000, 5_000))
+    assert (term(request_, offer, Term.CROSS_SOCKET_BANDWIDTH) is not None) == counts
 
 
 @pytest.mark.parametrize(("nodes", "value"), [((0, 1), 1.0), ((1, 2), 0.5)])
@@ -105,6 +165,7 @@ def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
         Term.WAYS,
         Term.FRAGMENTATION,
         Term.GPU,
+        Term.CROSS_SOCKET_BANDWIDTH,
     }
     assert only.value == 1.0
 
