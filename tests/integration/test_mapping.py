@@ -223,15 +223,13 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> No
     assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
 
 
-def test_after_a_live_migration_the_agent_of_the_target_takes_over(
-    cloud: Cloud, modelled: Host
-) -> None:
+def test_after_a_live_migration_the_agent_of_the_target_takes_over(cloud: Cloud, h1: Host) -> None:
     """No pin travels: on h2, whose CPU set is another one, the server gets a CPU of that set."""
     if "h2" not in cloud.hosts:
         pytest.skip("needs a second emulated host")
     # Without shared storage the disk is copied: one of the image's size, not of a gigabyte.
-    server = cloud.boot(cloud.flavor(LOCAL, disk=0), "--host", modelled.name)
-    pinned(modelled, server)
+    server = cloud.boot(cloud.flavor(LOCAL, disk=0), "--host", h1.name)
+    pinned(h1, server)
     cloud.openstack("server", "migrate", "--live-migration", "--host", "h2", server.id)
     cloud.settled(server, 900)
     told = cloud.openstack("server", "migration", "list", "--server", server.id).stdout
@@ -239,6 +237,6 @@ def test_after_a_live_migration_the_agent_of_the_target_takes_over(
     target = cloud.hosts["h2"]
     domain = pinned(target, server)
     own = set(target.emulated.shape.shared_cpus)
-    assert domain.cpus <= own and not own & set(modelled.emulated.shape.shared_cpus)
+    assert domain.cpus <= own and not own & set(h1.emulated.shape.shared_cpus)
     assert domain.group.startswith("numa_ext-be")
-    assert modelled.domain(server.id) is None
+    assert h1.domain(server.id) is None
