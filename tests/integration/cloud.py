@@ -32,7 +32,7 @@ from numa_lab.settings import Settings  # noqa: E402
 from numa_lab.show import cpu_set, run_on  # noqa: E402
 from numa_lab.terminal import Progress  # noqa: E402
 
-__all__ = ["Cloud", "CloudApi", "Domain", "Host", "Server", "cpu_set", "eventually", "run_on"]
+__all__ = ["Cloud", "Domain", "Host", "Server", "cpu_set", "eventually", "run_on"]
 
 Facts = dict[str, Any]
 T = TypeVar("T")
@@ -263,6 +263,18 @@ class Cloud:
         made = json.loads(self.openstack(*words, "-f", "json").stdout)
         self._made.append(made["id"])
         return Server(made["id"], name, flavor)
+
+    def placed(self, server: Server) -> Server:
+        """Wait until a server has its host, CPUs and devices; it need not run yet."""
+
+        def probe() -> bool:
+            shown = self.api.compute.get_server(server.id)
+            server.host = shown.compute_host or ""
+            assert shown.status != "ERROR", f"{server.flavor}: {(shown.fault or {}).get('message')}"
+            return bool(server.host)
+
+        eventually(f"{server.name} has its place", probe, 180, 0.5)
+        return server
 
     def settled(self, server: Server, timeout_s: float = 420.0) -> Server:
         """Wait until a server is ACTIVE or in ERROR."""

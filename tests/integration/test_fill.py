@@ -7,11 +7,10 @@ and libvirt of its host).
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests.integration.cloud import Cloud, CloudApi, Domain, Facts, Host, Server, eventually
+from tests.integration.cloud import Cloud, Domain, Facts, Host, Server
 
 WAYS = {"CUSTOM_LLC_WAY": "4", "CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 LC = {"hw:cpu_policy": "dedicated", "numa_ext:tier": "LC", "resources:CUSTOM_RDT_CLOS": "1"}
@@ -58,19 +57,7 @@ class Placed:
 
 def fill(cloud: Cloud, flavor: str, number: int) -> list[Server]:
     """Create servers, each when the one before has its CPUs and devices; they boot beside each other."""
-    api, servers = CloudApi(cloud.settings), []
-    for _ in range(number):
-        server = cloud.create(flavor)
-
-        def claimed(made: str = server.id) -> dict[str, Any] | None:
-            (shown,) = [shown for shown in api.servers() if shown["id"] == made]
-            return shown if shown["OS-EXT-SRV-ATTR:host"] or shown["status"] == "ERROR" else None
-
-        shown = eventually(f"{server.name} has its place", claimed, 180, 0.5)
-        assert shown["status"] != "ERROR", f"{server.name}: {shown.get('fault')}"
-        server.host = shown["OS-EXT-SRV-ATTR:host"]
-        servers.append(server)
-    return servers
+    return [cloud.placed(cloud.create(flavor)) for _ in range(number)]
 
 
 def explained(cloud: Cloud, server: Server, *words: str) -> str:

@@ -31,10 +31,13 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(running_cloud: Cloud) -> Iterator[Pair]:
     """One LC and one BE server on the same emulated host."""
-    lc = running_cloud.boot("lc.small")
-    be = running_cloud.boot("be.small", "--host", lc.host)
-    yield Pair(lc, be, running_cloud.hosts[lc.host])
-    running_cloud.delete([lc.id, be.id])
+    cloud = running_cloud.of_one_test()
+    try:
+        lc = cloud.placed(cloud.create("lc.small"))
+        be = cloud.create("be.small", "--host", lc.host)
+        yield Pair(cloud.active(lc), cloud.active(be), cloud.hosts[lc.host])
+    finally:
+        cloud.end()
 
 
 def assert_partitioned(lc: Domain, host_name: str) -> None:
