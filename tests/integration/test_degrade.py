@@ -30,33 +30,6 @@ def placement_frozen(cloud: Cloud) -> Iterator[Callable[[], None]]:
         thaw()
 
 
-def l3_traits(cloud: Cloud, host: str, domain: str) -> set[str]:
-    """Traits of the provider of an L3 domain."""
-    (provider,) = [
-        uuid for uuid, name in cloud.providers().items() if name == f"{host}:l3_{domain}"
-    ]
-    return cloud.traits(provider)
-
-
-def test_the_agent_publishes_the_neighbourhood_and_takes_it_back(cloud: Cloud) -> None:
-    server = cloud.boot("lc.small")
-    host = cloud.hosts[server.host]
-    (domain,) = host.enforced(server.id).l3
-    eventually(
-        "HAS_LC", lambda: "CUSTOM_NUMA_EXT_HAS_LC" in l3_traits(cloud, server.host, domain), 120, 3
-    )
-    others = [row for row in host.read_back()["domains"] if row["uuid"] != server.id]
-    cloud.delete([server.id])
-    still = any((row["flavor"] or "").startswith("lc.") for row in others)
-    if not still:
-        eventually(
-            "no LC",
-            lambda: "CUSTOM_NUMA_EXT_HAS_LC" not in l3_traits(cloud, server.host, domain),
-            120,
-            3,
-        )
-
-
 def synced(cloud: Cloud, host: Host) -> bool:
     """What the agent's metric says about Placement."""
     port = cloud.settings.ports.agent_metrics

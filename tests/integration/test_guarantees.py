@@ -197,10 +197,20 @@ def without_comings_and_goings(facts: Facts) -> Facts:
     return {**rest, "resctrl": {**facts["resctrl"], "": default}}
 
 
-def test_deletion_takes_groups_and_monitors_away(cloud: Cloud) -> None:
-    server = cloud.boot("lc.small")
-    host = cloud.hosts[server.host]
-    group = host.enforced(server.id).group
+def neighbours(cloud: Cloud, host: Host, l3: str) -> set[str]:
+    """What Placement knows of who lives in an L3 domain: traits of its provider."""
+    name = f"{host.name}:l3_{l3}"
+    (provider,) = [uuid for uuid, known in cloud.providers().items() if known == name]
+    return {trait for trait in cloud.traits(provider) if trait.startswith("CUSTOM_NUMA_EXT_HAS_")}
+
+
+def test_deletion_takes_group_monitors_and_neighbourhood_away(cloud: Cloud, pair: Pair) -> None:
+    """The last story of the pair: its LC server is deleted."""
+    server, host = pair.lc, pair.host
+    domain = host.enforced(server.id)
+    group, (l3,) = domain.group, domain.l3
+    has_lc = "CUSTOM_NUMA_EXT_HAS_LC"
+    eventually("Placement knows it", lambda: has_lc in neighbours(cloud, host, l3), 120, 3)
     cloud.delete([server.id])
 
     def gone() -> bool:
@@ -216,3 +226,6 @@ def test_deletion_takes_groups_and_monitors_away(cloud: Cloud) -> None:
     if not claimed:
         masks = {int(mask, 16) for mask in facts["resctrl"][""]["schemata"]["L3"].values()}
         assert masks == {full}, "the root group has not got its ways back"
+        eventually(
+            "Placement has forgotten it", lambda: has_lc not in neighbours(cloud, host, l3), 120, 3
+        )
