@@ -11,6 +11,8 @@ from numa_lab.configuration import GPU_RESOURCE_CLASS
 from tests.integration.cloud import Cloud, Host, eventually
 
 OURS = ("CUSTOM_NUMA_EXT_", "CUSTOM_GPU_LINK_")
+UPDATE_S = 15
+"""Between two updates of nova-compute in this story; by default a minute."""
 
 
 def providers(cloud: Cloud, host: str) -> dict[str, set[str]]:
@@ -37,13 +39,18 @@ def of_us(found: dict[str, set[str]]) -> dict[str, set[str]]:
 
 @pytest.fixture
 def told(running_cloud: Cloud, h1: Host) -> Iterator[Callable[[list[str]], None]]:
-    """Replaces the ``device_spec`` lines of h1 and restarts its nova-compute; the old ones come back at the end."""
+    """Replaces the ``device_spec`` lines of h1 and restarts its nova-compute, which updates Placement more often then.
+
+    The old file comes back at the end.
+    """
     file = h1.emulated.nova_conf
     before = file.read_text()
 
     def tell(lines: list[str]) -> None:
-        others = re.sub(r"^device_spec = .*\n", "", before, flags=re.MULTILINE)
-        file.write_text(others.replace("[pci]\n", "[pci]\n" + "\n".join(lines) + "\n", 1))
+        text = re.sub(r"^device_spec = .*\n", "", before, flags=re.MULTILINE)
+        text = text.replace("[pci]\n", "[pci]\n" + "\n".join(lines) + "\n", 1)
+        often = f"[DEFAULT]\nupdate_resources_interval = {UPDATE_S}\n"
+        file.write_text(text.replace("[DEFAULT]\n", often, 1))
         running_cloud.restart_compute(h1)
 
     yield tell
