@@ -3,6 +3,7 @@
 
 import datetime
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from nova.scheduler import host_manager
 from nova_numa_ext.policy import score
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED, Offer
+from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.request import L3Amount
 from nova_numa_ext.scheduler import decision, facts
 from nova_numa_ext.scheduler.host_table import HostTable
@@ -91,24 +93,44 @@ def candidates(draw, view, root):
     return found
 
 
+def idle_cell(number, threads=1, **used):
+    """A cell of 4 cores that holds any :func:`small_guest`."""
+    cpus = sorted(range(number * 16, number * 16 + threads * 4))
+    values = {
+        "id": number,
+        "socket": number // 2,
+        "cpuset": set(cpus),
+        "pcpuset": set(cpus),
+        "memory": 4096,
+        "memory_usage": 0,
+        "cpu_usage": 0,
+        "pinned_cpus": set(),
+        "siblings": [set(range(core, core + threads)) for core in cpus[::threads]],
+        "mempages": [objects.NUMAPagesTopology(size_kb=4, total=4096 * 256, used=0, reserved=0)],
+        "network_metadata": objects.NetworkMetadata(physnets=set(), tunneled=False),
+    }
+    return objects.NUMACell(**{**values, **used})
+
+
 @st.composite
 def roomy_cell(draw, number, threads):
-    """A cell of 4 cores, some of them taken, that holds any :func:`small_guest` when none is."""
-    cpus = set(range(number * 16, number * 16 + threads * 4))
-    memory = 4096
-    return objects.NUMACell(
-        id=number,
-        socket=number // 2,
-        cpuset=cpus,
-        pcpuset=cpus,
-        memory=memory,
+    """An :func:`idle_cell` of which some may be taken."""
+    cpus = sorted(idle_cell(number, threads).cpuset)
+    return idle_cell(
+        number,
+        threads,
         memory_usage=draw(st.sampled_from([0, 512, 1024])),
         cpu_usage=draw(st.integers(0, 2)),
-        pinned_cpus=draw(st.sets(st.sampled_from(sorted(cpus)), max_size=3)),
-        siblings=[set(range(core, core + threads)) for core in sorted(cpus)[::threads]],
-        mempages=[objects.NUMAPagesTopology(size_kb=4, total=memory * 256, used=0, reserved=0)],
-        network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False),
+        pinned_cpus=draw(st.sets(st.sampled_from(cpus), max_size=3)),
     )
+
+
+def pinned_guest():
+    """A guest of one dedicated CPU."""
+    cell = objects.InstanceNUMACell(
+        id=0, cpuset=set(), pcpuset={0}, memory=256, cpu_policy="dedicated", pagesize=None
+    )
+    return objects.InstanceNUMATopology(cells=[cell], emulator_threads_policy=None)
 
 
 @st.composite
@@ -210,6 +232,27 @@ def alone(wanted, spec, states, around):
     return [judge.verdict(state) for state in states]
 
 
+def order_both_ways(spec, state, view, earlier=(), request=()):
+    """Positions of one host's candidates, best first, as decided over arrays; checked against the host judged alone.
+
+    :param earlier: recent picks of other requests
+    :param request: those of this one
+    """
+    around = Surroundings(
+        FleetSnapshot({view.root_uuid: view}, 1.0, ViewState.FRESH),
+        {view.root_uuid: [*earlier, *request]},
+        request,
+    )
+    wanted = decision.wish(spec)
+    judged = decision.decide(wanted, spec, [state], around, HostTable(facts.KnownHosts()))
+    assert judged.verdicts == {}, "decided over arrays"
+    assert judged.passed == [0]
+    [verdict] = alone(wanted, spec, [state], around)
+    found = list(judged.order(0))
+    assert found == [ranked.candidate.index for ranked in verdict.ordering.kept]
+    return found
+
+
 def scores_alone(request, verdicts):
     offers = [verdict.offer or Offer() for verdict in verdicts]
     most = score.most_spare(map(score.spare, offers))
@@ -281,3 +324,76 @@ def test_kinds_of_hosts_that_exist_no_more_are_forgotten():
         hosts, _, _ = table.read(states, views)
         assert [hosts.kinds[kind].traits for kind in hosts.kind] == [v.traits for v in views]
         assert len(hosts.kinds) <= 5
+
+
+def two_domains(*free):
+    """A host without NUMA cells; so many ways and so much bandwidth is free in each domain, one candidate for each."""
+    l3 = tuple(
+        L3View(f"l3-{n}", n, (n,), n, 0, Amount(16, 16 - w), Amount(10, 10 - b), frozenset())
+        for n, (w, b) in enumerate(free)
+    )
+    state = host_manager.HostState("h1", "h1", "cell")
+    state.uuid, state.instances, state.updated, state.numa_topology = "root", {}, START, None
+    state.pci_stats = None
+    wants = {"resources": {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 4}}
+    state.allocation_candidates = [
+        {"allocations": {"root": {"resources": {"VCPU": 1}}, domain.uuid: wants}, "mappings": {}}
+        for domain in l3
+    ]
+    return state, HostView("root", "h1", frozenset(TRAITS[:3]), None, l3)
+
+
+def took(ways, bandwidth_mbps):
+    """The request's earlier server is in the first domain."""
+    amount = L3Amount("", ways, bandwidth_mbps)
+    return Pick("other", "root", Tier.BE, InterferenceClass.SHEEP, (("l3-0", amount),))
+
+
+@pytest.mark.parametrize(
+    ("free", "earlier", "best"),
+    [
+        pytest.param([(16, 10), (8, 10)], took(4, 4), [0, 1], id="enough of both is left"),
+        pytest.param([(16, 10), (8, 10)], took(4, 8), [1, 0], id="bandwidth is used up"),
+        pytest.param([(16, 10), (0, 10)], took(14, 0), [1, 0], id="ways are used up"),
+        pytest.param([(16, 0), (8, 10)], None, [0, 1], id="Placement knows better than the view"),
+    ],
+)
+def test_a_domain_comes_last_when_the_request_itself_has_used_it_up(
+    nova_configuration, free, earlier, best
+):
+    """Nova asked Placement once for all servers of the request: what an earlier one took is still offered."""
+    state, view = two_domains(*free)
+    request = (earlier,) if earlier else ()
+    assert (
+        order_both_ways(request_spec(BE, instance_uuid="server"), state, view, (), request) == best
+    )
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_host_judged_alone_is_compared_with_those_judged_together(nova_configuration, odd):
+    """Two candidates of one host differ in nothing that arrays compare, so it is judged alone; the other has one."""
+    small, small_view = two_domains((16, 2), (16, 1))
+    large, large_view = two_domains((16, 10), (16, 5))
+    large.uuid, large_view = "big", replace(large_view, root_uuid="big", name="h2")
+    states = [small, large]
+    for number, state in enumerate(states):
+        state.allocation_candidates = [
+            {
+                "allocations": {
+                    state.uuid: {"resources": {"VCPU": 1}},
+                    disk: {"resources": {"DISK_GB": 1}},
+                }
+            }
+            for disk in (("disk1", "disk2") if number == odd else ("disk1",))
+        ]
+    views = {view.root_uuid: view for view in (small_view, large_view)}
+    around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
+    spec = request_spec(BE, instance_uuid="server")
+    wanted = decision.wish(spec)
+    judged = decision.decide(wanted, spec, states, around, HostTable(facts.KnownHosts()))
+    assert list(judged.verdicts) == [odd]
+    result = judged.scores([0, 1], np.ones((2, len(SCORED))))
+    at = [SCORED.index(term) for term in (Term.BANDWIDTH, Term.CROSS_SOCKET_BANDWIDTH)]
+    assert result.rows[:, at].tolist() == [[2 / 10, 1 / 5], [1.0, 1.0]]
+    expected = scores_alone(wanted.request, alone(wanted, spec, states, around))
+    np.testing.assert_array_equal(result.rows, expected)

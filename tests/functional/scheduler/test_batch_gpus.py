@@ -31,7 +31,10 @@ from tests.functional.scheduler.test_batch import (
     alone,
     check,
     host,
+    idle_cell,
+    order_both_ways,
     picks,
+    pinned_guest,
     small_guest,
     surroundings,
 )
@@ -197,20 +200,11 @@ def sockets_of_gpus(*free):
     return state, view
 
 
-def orders(flavor, state, view, *earlier, request=()):
-    """Positions of the candidates, best first, as decided over arrays; checked against the host judged alone."""
-    spec = request_spec({"resources:CUSTOM_FPGA": "1", **flavor}, instance_uuid="server")
-    around = Surroundings(
-        FleetSnapshot({"root": view}, 1.0, ViewState.FRESH), {"root": [*earlier, *request]}, request
-    )
-    wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [state], around, HostTable(facts.KnownHosts()))
-    assert judged.verdicts == {}, "decided over arrays"
-    assert judged.passed == [0]
-    [verdict] = alone(wanted, spec, [state], around)
-    found = list(judged.order(0))
-    assert found == [ranked.candidate.index for ranked in verdict.ordering.kept]
-    return found
+def orders(flavor, state, view, *earlier, request=(), guest=None):
+    """Positions of the candidates of a request for a device, best first."""
+    flavor = {"resources:CUSTOM_FPGA": "1", **flavor}
+    spec = request_spec(flavor, instance_uuid="server", numa_topology=guest)
+    return order_both_ways(spec, state, view, earlier, request)
 
 
 def report_free(state, *numbers):
@@ -237,6 +231,15 @@ def test_a_set_below_the_minimum_utility_comes_after_all_others(nova_configurati
     }
     state, view = sockets_of_gpus((0, 1), (3, 4))
     assert orders(flavor, state, view, gpu_job(2, comm=4)) == best
+
+
+@pytest.mark.parametrize(("used_mb", "best"), [((0, 1024), [0, 1]), ((1024, 0), [1, 0])])
+def test_a_gpu_of_the_node_that_nova_will_pick_comes_first(nova_configuration, used_mb, best):
+    """Nova picks the emptier of two nodes; nothing else makes one GPU better than the other."""
+    state, view = sockets_of_gpus((0,), (3,))
+    cells = [idle_cell(node, memory_usage=used) for node, used in enumerate(used_mb)]
+    state.numa_topology = objects.NUMATopology(cells=cells)
+    assert orders({"numa_ext:gpu_policy": "topo"}, state, view, guest=pinned_guest()) == best
 
 
 def test_what_the_requests_earlier_server_has_used_up_comes_last(nova_configuration):
