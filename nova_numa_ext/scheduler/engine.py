@@ -136,7 +136,7 @@ class Engine:
         settled = any(pick.server == wanted.server for pick in picks)
         around = Surroundings(
             snapshot=snapshot,
-            recent=self._ledger.by_host(now_s, without="" if settled else wanted.server),
+            recent=self._ledger.by_host(now_s, without=wanted.server),
             request_picks=picks,
             refuse_stale=self._conf[GROUP].on_stale == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
