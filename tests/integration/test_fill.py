@@ -132,7 +132,7 @@ def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
     names = cloud.providers()
     for host in cloud.hosts.values():
         here = [server for server in servers if server.host == host.name]
-        running = host.all_enforced([server.id for server in here])
+        running = host.all_enforced([server.id for server in here], 1200)
         placed = [
             Placed(one, decided(cloud, one), cloud.held(one), domain)
             for one, domain in zip(here, running, strict=True)
