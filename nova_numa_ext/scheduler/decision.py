@@ -7,7 +7,7 @@ clock, and hands the result to nova and to the journal. Most hosts of most reque
 rare host that does not fit into arrays, is judged host by host (:mod:`.judge`), with the same result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from nova_numa_ext.policy import batch, batch_score, score
 from nova_numa_ext.policy.batch import Batch, Offered, Question
 from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays
+from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays, Integers
 from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import SCORED, Offer, Scores
@@ -74,16 +74,35 @@ class Arrays:
 
     :param question: what was asked about them
     :param hosts: H hosts, in nova's order
-    :param views: our view of each
     :param offered: their candidates
     :param batch: what was decided
     """
 
     question: Question
     hosts: HostArrays
-    views: Sequence[HostView | None]
     offered: Offered
     batch: Batch
+
+    def order(self, at: int) -> list[int]:
+        """Return a host's possible candidates as positions in nova's list, best first."""
+        begin = self.batch.first[at]
+        best = self.batch.order[begin : begin + self.batch.kept[at]]
+        found: list[int] = self.offered.index[best].tolist()
+        return found
+
+    def orders(self) -> dict[int, list[int]]:
+        """Return :meth:`order` of the hosts where it is another one than nova's."""
+        batch, host = self.batch, self.offered.host
+        index = self.offered.index[batch.order]
+        other = batch.kept < np.bincount(host, minlength=len(batch.kept))
+        other[host[index != self.offered.index]] = True
+        rows = np.flatnonzero(other)
+        bounds = zip(batch.first[rows].tolist(), batch.kept[rows].tolist(), strict=True)
+        best = index.tolist()
+        return {
+            row: best[first : first + kept]
+            for row, (first, kept) in zip(rows.tolist(), bounds, strict=True)
+        }
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,7 @@ class Judged:
     wanted: Wish
     host_states: Sequence[Any]
     reasons: Mapping[int, tuple[Reason, ...]]
-    instances: Sequence[int]
+    instances: Integers
     judge: Judge | None = None
     arrays: Arrays | None = None
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
@@ -117,6 +136,14 @@ class Judged:
         """Position of each host by root provider."""
         return {state.uuid: at for at, state in enumerate(self.host_states)}
 
+    def positions(self, host_states: Iterable[Any]) -> list[int | None]:
+        """Return the position of each of these HostStates, None for one that was not judged.
+
+        Nova hands its weighers the very objects that passed its filters.
+        """
+        at = dict(zip(map(id, self.host_states), range(len(self.host_states)), strict=True))
+        return list(map(at.get, map(id, host_states)))
+
     def verdict(self, at: int) -> Verdict:
         """Explain one host, before its candidates are put in order."""
         if at in self.verdicts:
@@ -130,27 +157,21 @@ class Judged:
 
         A host without candidates (nova asked for none) is left as it is.
         """
-        for at in self.passed:
-            state = self.host_states[at]
-            offered = state.allocation_candidates
-            if len(offered) > 1 and (order := self.order(at)):
+        orders: dict[int, Sequence[int]] = {}
+        if self.arrays is not None:
+            orders.update(self.arrays.orders())
+        orders.update((at, self.order(at)) for at in self.verdicts)
+        for at, order in orders.items():
+            if order and at not in self.reasons:
+                state = self.host_states[at]
+                offered = state.allocation_candidates
                 state.allocation_candidates = [offered[index] for index in order]
 
     def order(self, at: int) -> Sequence[int]:
         """Return a host's possible candidates as positions in nova's list, best first."""
         if at in self.verdicts:
             return [ranked.candidate.index for ranked in self.verdicts[at].ordering.kept]
-        index, first, kept = self._orders
-        return index[first[at] : first[at] + kept[at]] if index else ()
-
-    @cached_property
-    def _orders(self) -> tuple[list[int], list[int], list[int]]:
-        """Candidates of all hosts that were decided together, where those of each begin, and how many are possible."""
-        if self.arrays is None:
-            return [], [], []
-        decided = self.arrays.batch
-        index = self.arrays.offered.index[decided.order]
-        return index.tolist(), decided.first.tolist(), decided.kept.tolist()
+        return self.arrays.order(at) if self.arrays is not None else ()
 
     def pick(self, at: int) -> Pick:
         """Return the pick that it is when nova takes this host."""
@@ -164,8 +185,9 @@ class Judged:
             request.interference_class,
             gpu_comm=request.gpu_comm,
         )
-        if at not in self.verdicts and self.arrays is not None:
-            return _with_arrays(base, self.arrays, at)
+        if at not in self.verdicts and self.arrays is not None and self.judge is not None:
+            (view,) = self.judge.views([self.host_states[at]])
+            return _with_arrays(base, self.arrays, at, view)
         verdict = self.verdict(at)
         offer, kept = verdict.offer or Offer(), verdict.ordering.kept
         gpus = kept[0].gpus if kept else None
@@ -183,13 +205,15 @@ class Judged:
         :param positions: the hosts; None for one that was not judged: nothing is known of it
         :param weights: weight of each term for each host, shape (hosts, terms)
         """
-        at = np.array([-1 if one is None or one in self.reasons else one for one in positions])
+        at = np.array([-1 if one is None else one for one in positions], np.int64)
+        at[np.isin(at, list(self.reasons))] = -1
         alone = {
             row: verdict.offer
-            for row, one in enumerate(at.tolist())
+            for row, one in enumerate(at.tolist() if self.verdicts else ())
             if (verdict := self.verdicts.get(one)) is not None and verdict.offer is not None
         }
-        together = np.array([one >= 0 and row not in alone for row, one in enumerate(at.tolist())])
+        together = at >= 0
+        together[list(alone)] = False
         rows = np.full((len(at), len(SCORED)), np.nan)
         spare = [score.spare(offer) for offer in alone.values()]
         offers = None
@@ -218,7 +242,7 @@ def decide(
     table: HostTable,
 ) -> Judged:
     """Judge every host for one server; the candidates of the hosts are not touched yet."""
-    instances = [state.num_instances for state in host_states]
+    instances = np.array([state.num_instances for state in host_states], np.int64)
 
     def all_alike(*reasons: Reason) -> Judged:
         everywhere = dict.fromkeys(range(len(host_states)), reasons) if reasons else {}
@@ -261,12 +285,12 @@ def _together(
     )
     decided = batch.decide(judge.question, hosts, offered)
     left = np.union1d(np.flatnonzero(~told), decided.tied).tolist()
-    return Arrays(judge.question, hosts, views, offered, decided), left
+    return Arrays(judge.question, hosts, offered, decided), left
 
 
-def _with_arrays(base: Pick, arrays: Arrays, at: int) -> Pick:
+def _with_arrays(base: Pick, arrays: Arrays, at: int, view: HostView | None) -> Pick:
     """Return the pick with the best candidate of a host that was decided over arrays."""
-    decided, offered, view = arrays.batch, arrays.offered, arrays.views[at]
+    decided, offered = arrays.batch, arrays.offered
     if not decided.kept[at]:
         return base
     best = decided.order[decided.first[at]]

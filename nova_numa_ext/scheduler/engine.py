@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -184,18 +185,19 @@ class Engine:
             return [0.0] * len(weighed)
         judged, host_states = decision.judged, [w.obj for w in weighed]
         multipliers = self._multipliers(host_states)
-        own = multipliers[:, 0].tolist()
-        self._current.multipliers = {
-            state.uuid: each for state, each in zip(host_states, own, strict=True)
-        }
+        self._current.multipliers = dict(
+            zip([state.uuid for state in host_states], multipliers[:, 0].tolist(), strict=True)
+        )
+        positions = judged.positions(host_states)
         with _collector_paused():
-            result = judged.scores(
-                [judged.position.get(state.uuid) for state in host_states], multipliers[:, 1:]
-            )
-        self._guess_best(decision, weighed, multipliers[:, 0] * result.values)
+            result = judged.scores(positions, multipliers[:, 1:])
+        totals = np.array([each.weight for each in weighed]) + multipliers[:, 0] * result.values
+        best = positions[int(totals.argmax())]
+        if best is not None and best not in judged.reasons:
+            self._guess(decision, best)
         self._note(
             lambda: records.weigh_entry(
-                _request_id(), spec, weighed, result, multipliers=own, limit=self._limit
+                _request_id(), spec, weighed, result, totals=totals, limit=self._limit
             )
         )
         values: list[float] = result.values.tolist()
@@ -216,6 +218,8 @@ class Engine:
         """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
         group = self._conf[GROUP]
         options = {name: float(group[f"{name}_multiplier"]) for name in ("weight", *SCORED)}
+        if not _told(host_states, map(_aggregate_key, options)):
+            return np.tile([*options.values()], (len(host_states), 1))
         rows: list[list[float]] = []
         row_of: dict[tuple[int, ...], int] = {}
         chosen = []
@@ -227,14 +231,6 @@ class Engine:
                 rows.append([_multiplier(state, name, each) for name, each in options.items()])
             chosen.append(row)
         return np.array(rows).reshape(-1, len(options))[chosen]
-
-    def _guess_best(self, decision: Decision, weighed: Sequence[Any], weights: Floats) -> None:
-        """Remember the host that is best so far; ``weights`` is what we add to the weights of the others."""
-        totals = np.array([weight.weight for weight in weighed]) + weights
-        judged = decision.judged
-        at = judged.position.get(weighed[int(totals.argmax())].obj.uuid)
-        if at is not None and at not in judged.reasons:
-            self._guess(decision, at)
 
     # Faults and notes -------------------------------------------------------------------------------------------------
 
@@ -264,13 +260,24 @@ class Engine:
             LOG.exception("The fault could not be noted in the decision journal.")
 
 
+def _aggregate_key(name: str) -> str:
+    """Return the key of aggregates that replaces the option of a multiplier."""
+    return f"numa_ext_{name}_multiplier"
+
+
+def _told(host_states: Iterable[Any], keys: Iterable[str]) -> bool:
+    """Tell whether the aggregates of any of the hosts have one of these keys."""
+    wanted = frozenset(keys)
+    every = list(chain.from_iterable([state.aggregates for state in host_states]))
+    different = dict(zip(map(id, every), every, strict=True)).values()
+    return not all(wanted.isdisjoint(aggregate.metadata) for aggregate in different)
+
+
 def _multiplier(host_state: Any, name: str, option: float) -> float:
     """Return ``option``, or what the host's aggregates say instead."""
     if not host_state.aggregates:
         return option
-    value: float = scheduler_utils.get_weight_multiplier(
-        host_state, f"numa_ext_{name}_multiplier", option
-    )
+    value: float = scheduler_utils.get_weight_multiplier(host_state, _aggregate_key(name), option)
     return value if name == "weight" else max(0.0, value)
 
 

@@ -4,7 +4,7 @@
 import copy
 import functools
 import operator
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -126,7 +126,9 @@ class Devices:
     nodes: dict[Hashable, int] = field(default_factory=dict)
 
 
+_size_kb = operator.attrgetter("size_kb")
 _stamp = operator.attrgetter(
+    "uuid",
     "updated",
     "num_instances",
     "vcpus_used",
@@ -134,6 +136,7 @@ _stamp = operator.attrgetter(
     "cpu_allocation_ratio",
     "ram_allocation_ratio",
 )
+_UUID, _UPDATED = range(2)
 
 
 class KnownHosts:
@@ -149,21 +152,21 @@ class KnownHosts:
 
     def of(self, host_state: Any) -> HostFacts:
         """Return the facts of a host: the same object as long as the host has not changed."""
-        stamp = _stamp(host_state)
-        known = self._known.get(host_state.uuid)
-        if known is not None and known[0] == stamp and host_state.updated is not None:
-            return known[1]
-        topology = host_state.numa_topology
-        facts = HostFacts(
-            tuple(_host_cell(cell) for cell in topology.cells) if topology else (),
-            limits(host_state),
-            pci_free(host_state),
-            free_pci_providers(host_state),
-        )
-        if len(self._known) >= _MOST_HOSTS_REMEMBERED:
-            self._known.clear()
-        self._known[host_state.uuid] = (stamp, facts)
+        (facts,) = self.all((host_state,))
         return facts
+
+    def all(self, host_states: Iterable[Any]) -> list[HostFacts]:
+        """Return the facts of many hosts, see :meth:`of`."""
+        found, recall = [], self._known.get
+        for state in host_states:
+            stamp = _stamp(state)
+            known = recall(stamp[_UUID])
+            if known is None or known[0] != stamp or stamp[_UPDATED] is None:
+                if len(self._known) >= _MOST_HOSTS_REMEMBERED:
+                    self._known.clear()
+                known = self._known[stamp[_UUID]] = (stamp, _host_facts(state))
+            found.append(known[1])
+        return found
 
     def devices(
         self, host_state: Any, facts: HostFacts, asked: Hashable, *, alike: bool
@@ -197,25 +200,41 @@ def _shape(host_state: Any, facts: HostFacts) -> tuple[dict[str, int], Hashable]
     return number_of, (sockets, tuple(shape))
 
 
+def _host_facts(host_state: Any) -> HostFacts:
+    topology = host_state.numa_topology
+    return HostFacts(
+        tuple([_host_cell(cell) for cell in topology.cells]) if topology else (),
+        limits(host_state),
+        pci_free(host_state),
+        free_pci_providers(host_state),
+    )
+
+
 def _host_cell(cell: Any) -> HostCell:
-    free = cell.free_pcpus
+    """Read one of nova's cells; each access to a field of a versioned object is a slow call."""
+    cpus, pcpus, siblings = cell.cpuset, cell.pcpuset, cell.siblings
+    free = pcpus - cell.pinned_cpus
+    pages = [_page_pool(pool) for pool in cell.mempages]
+    pages.sort(key=_size_kb, reverse=True)
     return HostCell(
         id=cell.id,
         socket=cell.socket if "socket" in cell else None,
-        cpus=len(cell.cpuset),
+        cpus=len(cpus),
         cpu_usage=cell.cpu_usage,
-        pcpus=len(cell.pcpuset),
+        pcpus=len(pcpus),
         free_pcpus=len(free),
-        free_threads=tuple(len(siblings & free) for siblings in cell.siblings),
-        threads_per_core=max(map(len, cell.siblings), default=1) or 1,
-        legacy_pinning=cell.pcpuset == cell.cpuset,
+        free_threads=tuple(map(len, map(free.intersection, siblings))),
+        threads_per_core=max(map(len, siblings), default=1) or 1,
+        legacy_pinning=pcpus == cpus,
         memory_mb=cell.memory,
         memory_usage_mb=cell.memory_usage,
-        pages=tuple(
-            PagePool(pool.size_kb, pool.free_kb, pool.total_kb)
-            for pool in sorted(cell.mempages, key=lambda pool: pool.size_kb, reverse=True)
-        ),
+        pages=tuple(pages),
     )
+
+
+def _page_pool(pool: Any) -> PagePool:
+    size_kb = pool.size_kb
+    return PagePool(size_kb, pool.free * size_kb, pool.total * size_kb)
 
 
 def candidate(

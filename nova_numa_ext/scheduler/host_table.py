@@ -2,7 +2,7 @@
 """Nova's HostStates and candidates as the arrays that :mod:`nova_numa_ext.policy.batch` decides on."""
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,6 @@ from placement_traits import names
 from placement_traits.fleet import HostView
 
 _MOST_HOSTS: Final = 50_000
-_NOTHING: Final[Mapping[str, Mapping[str, int]]] = {"resources": {}}
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 
@@ -79,12 +78,13 @@ class HostTable:
     def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
         """Write the rows that have changed; returns the row of each host."""
         rows, new_cells, new_views = [], [], []
-        row_of, known, seen, read = self._row, self._facts, self._views, self.known.of
-        for state, view in zip(host_states, views, strict=True):
-            facts = read(state)
-            row = row_of.get(state.uuid)
+        row_of, known, seen = self._row, self._facts, self._views
+        everything = zip(host_states, self.known.all(host_states), views, strict=True)
+        for state, facts, view in everything:
+            uuid = state.uuid
+            row = row_of.get(uuid)
             if row is None:
-                row = row_of[state.uuid] = len(known)
+                row = row_of[uuid] = len(known)
                 known.append(None)
                 seen.append(None)
                 self._columns.append({})
@@ -177,8 +177,8 @@ def _written(
 
 
 def offered(
-    host_states: Iterable[Any],
-    columns: Iterable[Mapping[str, int]],
+    host_states: Sequence[Any],
+    columns: Sequence[Mapping[str, int]],
     *,
     dedicated: bool,
     taken: Collection[str] = (),
@@ -186,60 +186,92 @@ def offered(
 ) -> Offered:
     """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
 
+    Nova makes their dictionaries anew for each request, several for each candidate: they are walked once.
+
     :param columns: for each host the columns of its L3 domains by provider
     :param dedicated: the guest asks for dedicated CPUs only
     :param taken: L3 providers from which earlier servers of this request have taken something
     :param devices: what the candidates hold of devices
     """
-    host: list[int] = []
-    index: list[int] = []
-    fallback: list[bool] = []
-    entries: list[int] = []  # six numbers for each use of an L3 domain
-    for row, (state, known) in enumerate(zip(host_states, columns, strict=True)):
-        for position, raw in enumerate(state.allocation_candidates):
+    counts: list[int] = []
+    number = 0
+    fallback: list[int] = []
+    used: list[str] = []
+    entries: list[int] = []  # four numbers for each use of an L3 domain
+    for state, known in zip(host_states, columns, strict=True):
+        root, candidates = state.uuid, state.allocation_candidates
+        counts.append(len(candidates))
+        for raw in candidates:
             allocations = raw["allocations"]
-            used = [uuid for uuid in allocations if uuid in known]
-            if len(used) > 1:
-                used.sort()
-            for slot, uuid in enumerate(used):
-                amounts = allocations[uuid]["resources"]
-                ways, bandwidth = amounts.get(_WAY, 0), amounts.get(_BANDWIDTH, 0)
-                entries += (len(host), slot, known[uuid], ways, bandwidth, uuid in taken)
-            host.append(row)
-            index.append(position)
-            fallback.append(
+            for uuid in allocations:
+                if uuid in known:
+                    amounts = allocations[uuid]["resources"]
+                    used.append(uuid)
+                    entries += number, known[uuid], amounts.get(_WAY, 0), amounts.get(_BANDWIDTH, 0)
+            if (
                 dedicated
-                and "PCPU" not in allocations.get(state.uuid, _NOTHING)["resources"]
+                and not (root in allocations and "PCPU" in allocations[root]["resources"])
                 and not any("PCPU" in each["resources"] for each in allocations.values())
-            )
-    uses = np.array(entries, np.int64).reshape(-1, 6)
-    return _offered(host, index, fallback, uses, devices)
+            ):
+                fallback.append(number)
+            number += 1
+    return _offered(
+        counts,
+        fallback,
+        np.array(entries, np.int64).reshape(-1, 4),
+        used=used,
+        taken=taken,
+        devices=devices,
+    )
 
 
 def _offered(
-    host: Sequence[int],
-    index: Sequence[int],
-    fallback: Sequence[bool],
+    counts: Sequence[int],
+    fallback: Sequence[int],
     uses: Integers,
+    *,
+    used: Sequence[str],
+    taken: Collection[str],
     devices: Devices | None,
 ) -> Offered:
-    """Put the candidates' use of L3 domains side by side.
+    """Put the candidates' uses of L3 domains side by side.
 
-    :param uses: rows of candidate, number of the use within it, column of the domain, ways, bandwidth, taken before
+    :param counts: candidates of each host
+    :param fallback: candidates that allocate VCPU for a guest that asks for dedicated CPUs
+    :param uses: rows of candidate, column of the domain, ways, bandwidth
+    :param used: the providers of these domains
     """
-    candidate, slot = uses[:, 0], uses[:, 1]
+    host = np.repeat(np.arange(len(counts)), counts)
+    candidate = uses[:, 0]
+    slot = _slots(candidate, used)
     shape = len(host), int(slot.max(initial=-1)) + 1
     values = np.zeros((3, *shape), np.int64)
-    values[:, candidate, slot] = uses[:, 3:].T
+    values[:2, candidate, slot] = uses[:, 2:].T
+    values[2, candidate, slot] = [uuid in taken for uuid in used] if taken else 0
     domain = np.full(shape, -1)
-    domain[candidate, slot] = uses[:, 2]
+    domain[candidate, slot] = uses[:, 1]
+    late = np.zeros(len(host), bool)
+    late[list(fallback)] = True
     return Offered(
-        host=np.array(host, np.int64),
-        index=np.array(index, np.int64),
-        fallback=np.array(fallback, bool),
+        host=host,
+        index=np.arange(len(host)) - np.searchsorted(host, host),
+        fallback=late,
         domain=domain,
         ways=values[0],
         bandwidth=values[1],
         taken=values[2].astype(bool),
         devices=devices,
     )
+
+
+def _slots(candidate: Integers, providers: Sequence[str]) -> Integers:
+    """Number the uses of each candidate in the order of their providers.
+
+    :param candidate: ascending
+    """
+    number = np.arange(len(candidate))
+    first = np.searchsorted(candidate, candidate)
+    if (number > first).any():
+        order = np.lexsort((np.array(providers), candidate))
+        number[order] = np.arange(len(candidate))
+    return number - first

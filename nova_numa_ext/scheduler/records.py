@@ -11,6 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.gpu_sets import GpuSet
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.reason import Reason
@@ -87,29 +90,31 @@ def weigh_entry(
     weighed: Sequence[Any],
     scores: Scores,
     *,
-    multipliers: Sequence[float],
+    totals: Floats,
     limit: int,
 ) -> dict[str, Any]:
     """Describe what the weigher decided: the ``limit`` best hosts by total weight.
 
-    :param multipliers: of our weigher, for each host
+    :param totals: weights of the hosts so far, ours included
     """
-    totals = [
-        host.weight + multiplier * value
-        for host, multiplier, value in zip(
-            weighed, multipliers, scores.values.tolist(), strict=True
-        )
-    ]
     best = heapq.nsmallest(
         limit,
-        range(len(weighed)),
+        _highest(totals, limit),
         key=lambda at: (-totals[at], weighed[at].obj.host, weighed[at].obj.nodename),
     )
     return {
         **_head("weigh", request_id, spec),
         "hosts": len(weighed),
-        "scores": [_scored(weighed[at], scores.of(at), totals[at]) for at in best],
+        "scores": [_scored(weighed[at], scores.of(at), float(totals[at])) for at in best],
     }
+
+
+def _highest(totals: Floats, count: int) -> list[int]:
+    """Return the positions of the ``count`` highest numbers and of those that are equal to the last of them."""
+    if not 0 < count < len(totals):
+        return [*range(len(totals))]
+    found: list[int] = np.flatnonzero(totals >= np.partition(totals, -count)[-count]).tolist()
+    return found
 
 
 def _scored(weighed: Any, score: Score, total: float) -> dict[str, Any]:
