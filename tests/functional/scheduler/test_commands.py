@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from openstackclient import shell
+from support.commands import Compute, as_table, flavor, run, running_server
 
 from nova_numa_ext.osc.cloud import Cloud
 from nova_numa_ext.osc.doctor import Doctor
@@ -19,41 +20,6 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
-
-
-class Compute:
-    """Flavors and servers by name."""
-
-    default_microversion = None
-
-    def __init__(self, flavors, servers=()):
-        self.flavors = {flavor.name: flavor for flavor in flavors}
-        self.servers = {server.name: server for server in servers}
-
-    def find_flavor(self, name, **_options):
-        return self.flavors[name]
-
-    def find_server(self, name, **_options):
-        return self.servers[name]
-
-    def get_server(self, uuid):
-        return next(server for server in self.servers.values() if server.id == uuid)
-
-
-def flavor(name, extra_specs):
-    return SimpleNamespace(name=name, extra_specs=extra_specs, vcpus=1, ram=512)
-
-
-def run(command_class, cloud, compute, *arguments):
-    """Run a command as the shell does, with JSON output; returns (exit code, parsed output)."""
-    connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
-    app = SimpleNamespace(
-        client_manager=SimpleNamespace(numa=Cloud(connection)), stdout=io.StringIO()
-    )
-    command = command_class(app, None)
-    parsed = command.get_parser("numa").parse_args([*arguments, "-f", "json"])
-    code = command.run(parsed)
-    return code, json.loads(app.stdout.getvalue())
 
 
 def test_the_list_shows_what_each_host_has_and_has_given_away(cloud):
@@ -82,17 +48,6 @@ def test_a_host_is_a_tree_of_providers_in_words(cloud):
     assert "CUSTOM_LLC_WAY 4/13" in by_name["h1:l3_0"]["Resources"]
     for words in ("L3 0", "node 0", "socket 0"):
         assert words in by_name["h1:l3_0"]["Traits"]
-
-
-def as_table(command_class, cloud, compute, *arguments):
-    """Run a command as the shell does, for people; returns what it prints."""
-    connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
-    app = SimpleNamespace(
-        client_manager=SimpleNamespace(numa=Cloud(connection)), stdout=io.StringIO()
-    )
-    command = command_class(app, None)
-    command.run(command.get_parser("numa").parse_args(list(arguments)))
-    return app.stdout.getvalue()
 
 
 def test_tables_are_not_wider_than_a_wide_terminal_and_uuids_are_for_long(cloud):
@@ -131,15 +86,8 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
     cloud.host("h1", used={0: (1, 0), 1: (1, 0), 3: (1, 0)})
     cloud.boot(LC)
     lc = flavor("lc.small", {**LC, "numa_ext:slo_p99_us": "500"})
-    server = SimpleNamespace(
-        name="web",
-        id=cloud.last_servers[0],
-        status="ACTIVE",
-        hypervisor_hostname="h1",
-        compute_host="h1",
-        flavor=lc,
-    )
-    _, shown = run(ShowServer, cloud, Compute([], [server]), "web")
+    web = running_server("web", cloud.last_servers[0], "h1", lc)
+    _, shown = run(ShowServer, cloud, Compute([], [web]), "web")
     assert (shown["tier"], shown["host"], shown["slo_p99_us"]) == ("LC", "h1", 500)
     assert (shown["l3_domains"], shown["l3_ways"], shown["numa_nodes"]) == ("h1:l3_2", 4, "2")
     assert shown["classes_of_service"] == 1
@@ -320,20 +268,13 @@ def test_a_proposed_live_migration_is_seen_from_anywhere(cloud):
     cloud.boot(LC)
     unmet = frozenset({NeighbourTrait.LC, NeighbourTrait.UNMET_SLO})
     cloud.publish("h1", state={2: L3State(unmet)})
-    server = SimpleNamespace(
-        name="web",
-        id=cloud.last_servers[0],
-        status="ACTIVE",
-        hypervisor_hostname="h1",
-        compute_host="h1",
-        flavor=flavor("lc.small", LC),
-    )
+    web = running_server("web", cloud.last_servers[0], "h1", flavor("lc.small", LC))
     _, (row,) = run(ListHost, cloud, Compute([]))
     assert row["Neighbours"] == "LC UNMET_SLO"
     _, rows = run(ShowHost, cloud, Compute([]), "h1")
     (where,) = [row["Provider"].strip() for row in rows if "has UNMET SLO" in row["Traits"]]
     assert where == "h1:l3_2"
-    _, shown = run(ShowServer, cloud, Compute([], [server]), "web")
+    _, shown = run(ShowServer, cloud, Compute([], [web]), "web")
     assert "has UNMET SLO" in shown["domain_traits"]
     _, found = examine(cloud, ComputeApi([], ["h1"]))
     assert found["host h1"][0] == "degraded"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers with GPUs on a Minsky: real Placement, real nova scheduler, nova's own PCI filter."""
 
-from types import SimpleNamespace
-
 import pytest
 from nova import exception, objects
 from nova.conf import CONF
+from support.commands import Compute, flavor, run, running_server
 
 from nova_numa_ext import gpu_options
 from nova_numa_ext.cmd import explain as explain_command
@@ -18,7 +17,6 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
 from placement_traits.topology import Gpu, GpuEdge
 from placement_traits.tree import L3State
-from tests.functional.scheduler.test_commands import Compute, flavor, run
 from tests.support.hosts import four_nodes
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
@@ -260,15 +258,8 @@ def test_f_000_21_the_weigher_prefers_the_host_with_the_better_set(minskys, nova
 def test_a_server_shows_its_gpus_with_nodes_and_links(minskys):
     minskys.job(2, comm=4)
     cloud = minskys.cloud
-    server = SimpleNamespace(
-        name="job",
-        id=cloud.last_servers[0],
-        status="ACTIVE",
-        hypervisor_hostname="h1",
-        compute_host="h1",
-        flavor=flavor("job", {}),
-    )
-    _, shown = run(ShowServer, cloud, Compute([], [server]), "job")
+    job = running_server("job", cloud.last_servers[0], "h1", flavor("job", {}))
+    _, shown = run(ShowServer, cloud, Compute([], [job]), "job")
     first, second = ADDRESSES[:2]
     assert shown["gpus"].splitlines() == [
         f"{first} (node 0)",

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa …`` run as the shell does; Nova is what the commands need of openstacksdk."""
+
+import io
+import json
+from types import SimpleNamespace
+
+from nova_numa_ext.osc.cloud import Cloud
+
+
+class Compute:
+    """Flavors and servers by name."""
+
+    default_microversion = None
+
+    def __init__(self, flavors, servers=()):
+        self.flavors = {flavor.name: flavor for flavor in flavors}
+        self.servers = {server.name: server for server in servers}
+
+    def find_flavor(self, name, **_options):
+        return self.flavors[name]
+
+    def find_server(self, name, **_options):
+        return self.servers[name]
+
+    def get_server(self, uuid):
+        return next(server for server in self.servers.values() if server.id == uuid)
+
+
+def flavor(name, extra_specs):
+    return SimpleNamespace(name=name, extra_specs=extra_specs, vcpus=1, ram=512)
+
+
+def running_server(name, uuid, host, its_flavor):
+    """A server that runs on ``host``."""
+    return SimpleNamespace(
+        name=name,
+        id=uuid,
+        status="ACTIVE",
+        hypervisor_hostname=host,
+        compute_host=host,
+        flavor=its_flavor,
+    )
+
+
+def run(command_class, cloud, compute, *arguments):
+    """Run a command with JSON output; returns (exit code, parsed output)."""
+    code, told = _run(command_class, cloud, compute, [*arguments, "-f", "json"])
+    return code, json.loads(told)
+
+
+def as_table(command_class, cloud, compute, *arguments):
+    """Run a command for people; returns what it prints."""
+    return _run(command_class, cloud, compute, arguments)[1]
+
+
+def _run(command_class, cloud, compute, arguments):
+    connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
+    app = SimpleNamespace(
+        client_manager=SimpleNamespace(numa=Cloud(connection)), stdout=io.StringIO()
+    )
+    command = command_class(app, None)
+    code = command.run(command.get_parser("numa").parse_args(list(arguments)))
+    return code, app.stdout.getvalue()
