@@ -127,14 +127,15 @@ def terms(request: WorkloadRequest, offer: Offer, most: Spare) -> dict[Term, flo
     :param most: :func:`most_spare` of the hosts that are compared
     """
     free = spare(offer)
+    local, cross_socket = (free.local, free.cross_socket) if free is not None else (None, None)
     return {
         Term.SLICES: _slices(request, offer),
         Term.NEIGHBOURS: _neighbours(request, _lived_in(offer)),
         Term.WAYS: _left([(d.ways, amount) for d, amount, _ in _amounts(offer)]),
         Term.BANDWIDTH: _left([(d.bandwidth_mbps, amount) for d, _, amount in _amounts(offer)])
         if _chosen(offer)
-        else _share(free and free.local, most.local),
-        Term.CROSS_SOCKET_BANDWIDTH: _share(free and free.cross_socket, most.cross_socket)
+        else _share(local, most.local),
+        Term.CROSS_SOCKET_BANDWIDTH: _share(cross_socket, most.cross_socket)
         if request.spreads
         else None,
         Term.FRAGMENTATION: _usable(offer),
