@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement and Nova for commands: sessions from nova's own ``[placement]`` section, and what is read through them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from keystoneauth1 import adapter
 from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
+from nova_numa_ext import gpu_options
+from nova_numa_ext.conf import GROUP
 from nova_numa_ext.policy import whatif
-from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules
+from nova_numa_ext.policy.multipliers import Multipliers, aggregate_key
+from nova_numa_ext.policy.score import SCORED
 from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
@@ -68,18 +72,41 @@ def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
 
 
 def what_if(
-    endpoint: HttpAdapter, request: WorkloadRequest, flavor: str, rules: GpuRules = DEFAULT_RULES
+    endpoint: HttpAdapter,
+    request: WorkloadRequest,
+    flavor: str,
+    *,
+    conf: cfg.ConfigOpts,
+    aggregates: Mapping[str, Mapping[str, str]],
 ) -> tuple[whatif.Answer, ...]:
     """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
 
     :param flavor: its name
-    :param rules: how GPUs are judged; nova-scheduler may be configured otherwise
+    :param conf: ``[numa_ext]`` of nova-scheduler, or its defaults: how GPUs are judged and terms weighted
+    :param aggregates: metadata of nova's host aggregates by uuid; nova keeps their members in Placement, too
     :raises ServiceUnavailableError: Placement does not answer
     """
     fleet, client = one_reading(endpoint), PlacementClient(endpoint)
     asked = sorted(fleet.hosts, key=lambda root: fleet.hosts[root].name)[:_ASKED_FOR_OWN_RESOURCES]
     free = {root: free_amounts(client, root) for root in asked}
-    return whatif.ask(request, fleet, free, flavor=flavor, rules=rules)
+    options = {term: float(conf[GROUP][f"{term}_multiplier"]) for term in SCORED}
+    multipliers = Multipliers(options, _metadata_of_hosts(client, aggregates))
+    rules = gpu_options.rules(conf)
+    return whatif.ask(request, fleet, free, multipliers=multipliers, flavor=flavor, rules=rules)
+
+
+def _metadata_of_hosts(
+    client: PlacementClient, aggregates: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[Mapping[str, str]]]:
+    """Return the metadata of aggregates that change a weight, by root provider of their hosts."""
+    keys = frozenset(map(aggregate_key, SCORED))
+    found: dict[str, list[Mapping[str, str]]] = {}
+    for uuid, metadata in aggregates.items():
+        if not keys.isdisjoint(metadata):
+            members = client.get(f"/resource_providers?member_of={uuid}")["resource_providers"]
+            for member in members:
+                found.setdefault(member["uuid"], []).append(metadata)
+    return found
 
 
 def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:

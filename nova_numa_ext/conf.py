@@ -243,6 +243,14 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTIONS, group=GROUP)
 
 
+def defaults() -> cfg.ConfigOpts:
+    """Return our options as they are where nobody has set any."""
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    return conf
+
+
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
     """Return (group, options) for oslo-config-generator, namespace ``nova_numa_ext``."""
     return [(GROUP, OPTIONS)]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from nova_numa_ext import clients, explain, gpu_options, journal
+from nova_numa_ext import clients, explain, journal
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.request import InvalidRequestError, parse
 from placement_traits.errors import (
@@ -21,6 +21,10 @@ from placement_traits.errors import (
     ServiceUnavailableError,
 )
 
+_NO_AGGREGATES: Final = (
+    "numa-ext-explain: the user of [placement] may not list nova's host aggregates: scores are without their "
+    "numa_ext_…_multiplier"
+)
 _UUID: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
@@ -143,11 +147,24 @@ class _Explainer:
             )
         name = flavor.get("name") or flavor.get("original_name", "")
         answers = clients.what_if(
-            clients.placement(self._conf), request, name, gpu_options.rules(self._conf)
+            clients.placement(self._conf),
+            request,
+            name,
+            conf=self._conf,
+            aggregates=self._aggregates(),
         )
         if as_json:
             return json.dumps(explain.answers_list(answers), indent=2)
         return explain.answers_text(answers)
+
+    def _aggregates(self) -> dict[str, dict[str, str]]:
+        """Metadata of nova's host aggregates by uuid; none where nova does not show them, which is said."""
+        response = clients.compute(self._conf).get("/os-aggregates", raise_exc=False)
+        if response.status_code == 403:
+            print(_NO_AGGREGATES, file=sys.stderr)
+            return {}
+        body = _body(response)
+        return {each["uuid"]: each["metadata"] for each in body["aggregates"]} if body else {}
 
     def _image_traits(self, server: dict[str, Any]) -> frozenset[str]:
         """Traits that the server's image requires; none without an image (it boots from a volume, or it is deleted)."""

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
+from nova_numa_ext.conf import defaults
 from nova_numa_ext.doctor import Doctor
 from nova_numa_ext.policy.whatif import Answer
 from nova_numa_ext.request import WorkloadRequest
@@ -83,8 +84,17 @@ class Cloud:
         return one_reading(self._connection.placement)
 
     def what_if(self, request: WorkloadRequest, flavor: str) -> tuple[Answer, ...]:
-        """Return what every host says to a flavor (its name) now; GPUs are judged with default weights."""
-        return what_if(self._connection.placement, request, flavor)
+        """Return what every host says to a flavor (its name) now, by default options and by the cloud's aggregates."""
+        return what_if(
+            self._connection.placement,
+            request,
+            flavor,
+            conf=defaults(),
+            aggregates={
+                aggregate.uuid: aggregate.metadata or {}
+                for aggregate in self._connection.compute.aggregates()
+            },
+        )
 
     def tree(self, host: str) -> tuple[Provider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.

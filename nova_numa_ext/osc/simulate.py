@@ -14,6 +14,10 @@ from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.request import parse
 from nova_numa_ext.simulator import cli as simulator
 
+_WEIGHTS: Final = (
+    "Scores are by default multipliers and by host aggregates; on a controller, numa-ext-explain --flavor takes those "
+    "of nova.conf."
+)
 _TERMS_WIDTH: Final = 32
 _GPUS_WIDTH: Final = 26  # two PCI addresses
 
@@ -22,7 +26,8 @@ class Simulate(command.Lister):  # type: ignore[misc]
     """Ask every host whether a flavor could go there now, and what it lacks or how good it is. Nothing is booted.
 
     It judges what Placement knows now; NUMA cells are judged by the scheduler alone, whose decisions numa-ext-explain
-    shows. The score is the mean of the known terms, best host first; multipliers are not looked at.
+    shows. The score is the weighted mean of the known terms, best host first. Weights are the defaults of
+    [numa_ext]*_multiplier and what host aggregates say instead; numa-ext-explain --flavor knows nova-scheduler's own.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -63,6 +68,7 @@ class Simulate(command.Lister):  # type: ignore[misc]
             )
             for answer in cloud.what_if(request, flavor.name)
         ]
+        print(_WEIGHTS, file=self.app.stderr)
         return ("Host", "Possible", "Lacks", "GPUs", "Score", "Terms"), rows
 
 

@@ -5,7 +5,7 @@ When Placement offers no host, nova never asks a filter, so no decision is noted
 requirements of the whole fleet, amounts included, from the view, and compares the hosts that could take the server.
 
 The view knows no NUMA cells: which ones nova-compute would pick, and the terms of the score that need them, only the
-scheduler tells. The score is the mean of the terms that are known, each with the same weight.
+scheduler tells. The score is the mean of the terms that are known, weighted as :mod:`.multipliers` says.
 """
 
 import itertools
@@ -19,6 +19,7 @@ import numpy as np
 from nova_numa_ext.policy import admission
 from nova_numa_ext.policy.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
+from nova_numa_ext.policy.multipliers import Multipliers
 from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import (
     SCORED,
@@ -60,12 +61,14 @@ def ask(
     fleet: FleetSnapshot,
     free: Mapping[str, Mapping[str, int]] | None = None,
     *,
+    multipliers: Multipliers,
     flavor: str = "",
     rules: GpuRules = DEFAULT_RULES,
 ) -> tuple[Answer, ...]:
     """Ask every host of the view; those that could take the server come first, best first, then the others by name.
 
     :param free: free amounts of nova's own resource classes by root provider, where they are known
+    :param multipliers: weights of the terms
     :param flavor: name of the flavor, which may have a GPU profile of its own
     :param rules: how GPUs are judged
     """
@@ -74,12 +77,14 @@ def ask(
         reasons = lacking(request, host, (free or {}).get(host.root_uuid))
         gpus, more = _gpus(request, host, flavor, rules)
         answers.append(Answer(host, (*reasons, *more), gpus))
-    possible = _scored(request, [answer for answer in answers if not answer.reasons])
+    possible = _scored(request, [answer for answer in answers if not answer.reasons], multipliers)
     refused = [answer for answer in answers if answer.reasons]
     return (*possible, *sorted(refused, key=lambda answer: answer.host.name))
 
 
-def _scored(request: WorkloadRequest, answers: Sequence[Answer]) -> list[Answer]:
+def _scored(
+    request: WorkloadRequest, answers: Sequence[Answer], multipliers: Multipliers
+) -> list[Answer]:
     """Return the answers of hosts that could take the server with domains and scores, best first, then by name."""
     if not answers:
         return []
@@ -97,7 +102,8 @@ def _scored(request: WorkloadRequest, answers: Sequence[Answer]) -> list[Answer]
     rows = np.array(
         [[nan if (value := row[term]) is None else value for term in SCORED] for row in found]
     )
-    scores = Scores(combine(rows, np.ones_like(rows)), rows)
+    weights = np.array([multipliers.of(answer.host.root_uuid) for answer in answers])
+    scores = Scores(combine(rows, weights), rows)
     scored = [
         replace(answer, l3=chosen.rank.l3_ids if chosen else (), score=scores.of(row))
         for row, (answer, chosen) in enumerate(zip(answers, best, strict=True))

@@ -27,6 +27,7 @@ from oslo_context import context as oslo_context
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.journal import Journal
 from nova_numa_ext.policy.fleet_arrays import Floats
+from nova_numa_ext.policy.multipliers import aggregate_key
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED
 from nova_numa_ext.request import concerns_us
@@ -218,7 +219,7 @@ class Engine:
         """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
         group = self._conf[GROUP]
         options = {name: float(group[f"{name}_multiplier"]) for name in ("weight", *SCORED)}
-        if not _told(host_states, map(_aggregate_key, options)):
+        if not _told(host_states, map(aggregate_key, options)):
             return np.tile([*options.values()], (len(host_states), 1))
         rows: list[list[float]] = []
         row_of: dict[tuple[int, ...], int] = {}
@@ -260,11 +261,6 @@ class Engine:
             LOG.exception("The fault could not be noted in the decision journal.")
 
 
-def _aggregate_key(name: str) -> str:
-    """Return the key of aggregates that replaces the option of a multiplier."""
-    return f"numa_ext_{name}_multiplier"
-
-
 def _told(host_states: Iterable[Any], keys: Iterable[str]) -> bool:
     """Tell whether the aggregates of any of the hosts have one of these keys."""
     wanted = frozenset(keys)
@@ -277,7 +273,7 @@ def _multiplier(host_state: Any, name: str, option: float) -> float:
     """Return ``option``, or what the host's aggregates say instead."""
     if not host_state.aggregates:
         return option
-    value: float = scheduler_utils.get_weight_multiplier(host_state, _aggregate_key(name), option)
+    value: float = scheduler_utils.get_weight_multiplier(host_state, aggregate_key(name), option)
     return value if name == "weight" else max(0.0, value)
 
 

@@ -3,19 +3,24 @@
 
 import io
 import json
+import sys
 from types import SimpleNamespace
 
 from nova_numa_ext.osc.cloud import Cloud
 
 
 class Compute:
-    """Flavors and servers by name."""
+    """Flavors and servers by name, and host aggregates."""
 
     default_microversion = None
 
-    def __init__(self, flavors, servers=()):
+    def __init__(self, flavors, servers=(), aggregates=None):
         self.flavors = {flavor.name: flavor for flavor in flavors}
         self.servers = {server.name: server for server in servers}
+        self._aggregates = aggregates or {}  # metadata by uuid
+
+    def aggregates(self):
+        return [SimpleNamespace(uuid=u, metadata=data) for u, data in self._aggregates.items()]
 
     def find_flavor(self, name, **_options):
         return self.flavors[name]
@@ -57,7 +62,9 @@ def as_table(command_class, cloud, compute, *arguments):
 def _run(command_class, cloud, compute, arguments):
     connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
     app = SimpleNamespace(
-        client_manager=SimpleNamespace(numa=Cloud(connection)), stdout=io.StringIO()
+        client_manager=SimpleNamespace(numa=Cloud(connection)),
+        stdout=io.StringIO(),
+        stderr=sys.stderr,
     )
     command = command_class(app, None)
     code = command.run(command.get_parser("numa").parse_args(list(arguments)))

@@ -131,6 +131,14 @@ class Cloud:
             self.publish(name, topology)
         return node
 
+    def aggregate(self, aggregate_uuid, *nodes):
+        """Make hosts members of an aggregate in Placement, as nova-api does."""
+        for node in nodes:
+            path = f"/resource_providers/{node.uuid}"
+            generation = self.placement.get(path)["generation"]
+            members = {"resource_provider_generation": generation, "aggregates": [aggregate_uuid]}
+            self.placement.put(f"{path}/aggregates", members)
+
     def publish(self, name, topology=None, state=None, **settings):
         """Let the host's agent report, with ``state`` as what runs in each L3 domain; then let the scheduler see it."""
         settings = TreeSettings(PackingTrait.SPREAD, **settings)

@@ -21,6 +21,8 @@ from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
 
+CALM = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+
 
 def test_the_list_shows_what_each_host_has_and_has_given_away(cloud):
     cloud.host("h1")
@@ -152,6 +154,22 @@ def test_a_what_if_compares_the_hosts_term_by_term(cloud):
     assert "neighbours 0.50" in second["Terms"]
     assert "ways 0.69" in best["Terms"]
     assert (without["Score"], without["Terms"]) == ("-", "-")
+
+
+def test_a_what_if_weights_terms_by_default_options_and_by_aggregates(cloud, capsys):
+    """There is no nova.conf here, which is said. On h1 an aggregate makes nobody mind best-effort neighbours."""
+    hosts = [cloud.host(name) for name in ("h1", "h2")]
+    best_effort = L3State(frozenset({NeighbourTrait.BE}))
+    for name in ("h1", "h2"):
+        cloud.publish(name, state=dict.fromkeys(range(4), best_effort))
+    calm = {"numa_ext_neighbours_multiplier": "0"}
+    cloud.aggregate(CALM, hosts[0])
+    compute = Compute([flavor("lc", LC)], aggregates={CALM: calm, "other": {"ssd": "true"}})
+    _, [best, second] = run(Simulate, cloud, compute, "--flavor", "lc")
+    ways = (13 - 4) / 13
+    assert (best["Host"], best["Score"]) == ("h1", f"{(0.5 * ways + 0.5) / 1:.3f}")
+    assert (second["Host"], second["Score"]) == ("h2", f"{(0.5 * ways + 0.5 + 0.5) / 2:.3f}")
+    assert "by default multipliers" in capsys.readouterr().err
 
 
 def test_a_trace_is_simulated_without_a_cloud(tmp_path):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stories of one decision each: real Placement, real nova scheduler."""
 
+import json
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -341,12 +343,52 @@ def test_explain_knows_the_tier_that_an_image_asks_for(cloud, capsys, monkeypatc
     assert "REFUSED  numa_ext:tier=LC needs hw:cpu_policy=dedicated" in capsys.readouterr().out
 
 
-class Nova:
-    """The compute API that knows one server."""
+@pytest.mark.parametrize(("status", "words"), [(200, ""), (403, "may not list")])
+def test_a_what_if_on_a_controller_weights_terms_as_the_scheduler_does(
+    cloud, capsys, monkeypatch, status, words
+):
+    """By nova.conf; on h1 an aggregate makes nobody mind best-effort neighbours, if nova shows it."""
+    hosts = [cloud.host(name) for name in ("h1", "h2")]
+    for name in ("h1", "h2"):
+        cloud.publish(name, state=runs(**{f"_{l3}": {NeighbourTrait.BE} for l3 in range(4)}))
+    calm = str(uuid.uuid4())
+    cloud.aggregate(calm, hosts[0])
+    flavor = {"id": "f", "name": "lc", "vcpus": 1, "ram": 512, "extra_specs": LC}
+    nova = Nova("", flavor, {calm: {"numa_ext_neighbours_multiplier": "0"}}, status)
+    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(clients, "compute", lambda _conf: nova)
+    path = cloud.journal_path.with_name("nova.conf")
+    path.write_text("[numa_ext]\nways_multiplier = 3\nbandwidth_multiplier = 0\n")
+    arguments = ["--flavor", "lc", "--config-file", str(path), "-f", "json"]
+    assert explain_command.main(arguments) == 0
+    told = capsys.readouterr()
+    ways, beside_be = (13 - 4) / 13, 0.5
+    minding = (3 * ways + beside_be) / 4
+    scores = {host["host"]: host["score"] for host in json.loads(told.out)}
+    expected = {"h1": ways if status == 200 else minding, "h2": minding}
+    assert scores == {host: round(value, 4) for host, value in expected.items()}
+    assert words in told.err
 
-    def __init__(self, server, flavor):
+
+class Nova:
+    """The compute API that knows one server, one flavor and the metadata of aggregates."""
+
+    def __init__(self, server, flavor, aggregates=None, status=200):
         self.server = {"id": server, "flavor": flavor}
+        self._answers = {
+            f"/servers/{server}": (200, {"server": self.server}),
+            "/flavors/detail": (200, {"flavors": [flavor]}),
+            "/os-aggregates": (
+                status,
+                {
+                    "aggregates": [
+                        {"uuid": uuid, "metadata": metadata}
+                        for uuid, metadata in (aggregates or {}).items()
+                    ]
+                },
+            ),
+        }
 
     def get(self, url, **_query):
-        assert url == f"/servers/{self.server['id']}"
-        return SimpleNamespace(status_code=200, json=lambda: {"server": self.server})
+        status, body = self._answers[url]
+        return SimpleNamespace(status_code=status, json=lambda: body)

@@ -10,10 +10,14 @@ from support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy import admission, whatif
 from nova_numa_ext.policy.cells import HostCell
+from nova_numa_ext.policy.multipliers import Multipliers
+from nova_numa_ext.policy.score import SCORED
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
 from nova_numa_ext.request import L3Amount, parse
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+
+EQUAL = Multipliers(dict.fromkeys(SCORED, 1.0))
 
 
 def said(reasons):
@@ -122,7 +126,8 @@ def test_the_fleet_is_asked_in_order_of_usefulness():
     full = host(domain(0), clos=(6, 6), name="a-full")
     free = host(domain(0), name="b-free")
     fleet = FleetSnapshot({h.root_uuid: h for h in (full, free)}, 1.0, ViewState.FRESH)
-    assert [answer.host.name for answer in whatif.ask(lc(), fleet)] == ["b-free", "a-full"]
+    answers = whatif.ask(lc(), fleet, multipliers=EQUAL)
+    assert [answer.host.name for answer in answers] == ["b-free", "a-full"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def test_a_what_if_for_many_domains_follows_no_dead_ends(used, last, chosen):
     view = host(*(domain(number, ways=(13, used(number))) for number in range(16)))
     groups = (*(L3Amount(f"_{number}", 4, 0) for number in range(7)), L3Amount("_7", last, 0))
     fleet = FleetSnapshot({view.root_uuid: view}, 1.0, ViewState.FRESH)
-    (answer,) = whatif.ask(replace(lc(), l3=groups), fleet)
+    (answer,) = whatif.ask(replace(lc(), l3=groups), fleet, multipliers=EQUAL)
     assert (answer.reasons, answer.l3) == ((), tuple(chosen))
 
 
