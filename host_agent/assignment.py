@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from host_agent import cpus
-from host_agent.controllers.page_moves import HUGE_UNIT_BYTES
+from host_agent.controllers.page_moves import huge_page_share
 from host_agent.privileged.shapes import (
     PartitionPlace,
     PartitionWish,
@@ -232,8 +232,7 @@ def difference(wanted: Assignment, guest: Guest, dead_band: float) -> Difference
 def _rounding(targets: Iterable[Target], guest: Guest) -> float:
     """Return the share of the memory that cannot be divided any further: a huge page per spread range."""
     spread = sum(sum(share > 0 for _, share in target.shares) > 1 for target in targets)
-    total = sum(guest.resident_mb.values()) * (1 << 20)
-    return spread * HUGE_UNIT_BYTES / total if total else 0.0
+    return spread * huge_page_share(guest.resident_mb)
 
 
 def _pins(wanted: Assignment, process: Process) -> Iterable[Pin]:

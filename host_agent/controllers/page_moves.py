@@ -101,6 +101,16 @@ def resident_bytes(runs: Iterable[Run]) -> dict[int, int]:
     return dict(held)
 
 
+def huge_page_share(resident_mb: Mapping[int, float]) -> float:
+    """Return which part of a guest's memory one huge page is, which moves as a whole.
+
+    :param resident_mb: node -> MiB that are resident
+    :return: 0.0 to 1.0; 1.0 when nothing is resident
+    """
+    total = sum(resident_mb.values()) * (1 << 20)
+    return min(1.0, HUGE_UNIT_BYTES / total) if total else 1.0
+
+
 def share_error(actual: Shares, wanted: Shares) -> float:
     """Return the largest difference of two sets of shares over the nodes, 0.0 to 1.0."""
     return max(

@@ -14,7 +14,7 @@ from typing import Final
 from host_agent.assignment import Guest
 from host_agent.controllers import bwap
 from host_agent.controllers.memory_policy import Room, fit, wanted_shares
-from host_agent.controllers.page_moves import HUGE_UNIT_BYTES, share_error
+from host_agent.controllers.page_moves import huge_page_share, share_error
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares, uniform
 from nova_numa_ext.policy.reason import Reason
@@ -22,7 +22,8 @@ from nova_numa_ext.request import SPREADING_POLICIES
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier
 
-_UNIT_MB: Final = HUGE_UNIT_BYTES / (1 << 20)
+_INDIVISIBLE: Final = 2
+"""Huge pages that a spread may be wrong by: one that is too many on a node is missing on another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +113,19 @@ def memory(
 def _searched(
     guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
 ) -> Memory:
-    """Go on with a search where a sample was taken; it measures when the pages are where they *can* be."""
+    """Go on with a search where a sample was taken; it measures when the pages are where they *can* be.
+
+    A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later.
+    """
     search, story = _search(guest, cores, inputs, before.known)
-    if inputs.counters is not None:
+    indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
+    if inputs.counters is not None and indivisible < settings.search.step:
         own = inputs.counters.get(guest.uuid, Counters())
         now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.Observation(
             inputs.now_s,
-            left <= _tolerance(guest, settings),
+            left <= max(settings.dead_band, indivisible),
             own.stall_rate,
             own.mpi,
             _neighbours(inputs),
@@ -176,12 +181,6 @@ def _neighbours(inputs: Inputs) -> float | None:
         if guest.workload.tier is Tier.LC
     ]
     return max((rate for rate in rates if rate is not None), default=None)
-
-
-def _tolerance(guest: Guest, settings: Settings) -> float:
-    """Return what may be left when the pages are where they shall be: two of the units that move as a whole."""
-    total = sum(guest.resident_mb.values())
-    return max(settings.dead_band, 2 * _UNIT_MB / total if total else 0.0)
 
 
 def _fitted(

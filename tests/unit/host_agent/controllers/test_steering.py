@@ -187,6 +187,20 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
     assert shares[-1] == pytest.approx(0.7, abs=0.06)
 
 
+def test_a_search_waits_for_pages_that_it_can_divide() -> None:
+    """A guest that starts has a few huge pages: they would count as placed wherever they are, and steps as measured."""
+    whole = guest("a", {**BE, "numa_ext:memory_policy": "bwap_uniform"})
+    starting = replace(whole, ram=(whole.ram[0]._replace(resident_kb=((3, 6 * 1024),)),))
+    rounds = Rounds([starting])
+    rounds.counters = {"a": Counters(mpi=0.02, stall_rate=1.0)}
+    for _ in range(3 * QUICK.search.stable_samples):
+        assert wanted(rounds.round(), "a").memory_shares is None
+    rounds.guests = [replace(one, ram=whole.ram) for one in rounds.guests]
+    for _ in range(QUICK.search.stable_samples):
+        found = wanted(rounds.round(), "a")
+    assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
+
+
 def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
     rounds.counters = {"a": Counters(mpi=0.02, stall_rate=1.0)}
