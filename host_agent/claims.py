@@ -5,6 +5,7 @@ Placement's candidate names an L3 domain; nova-compute then picks the host cells
 wins: a server's ways and declared bandwidth belong to the L3 domains of its cells.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from host_agent.assignment import Guest, Observation
 from host_agent.controllers.l3_dealing import deal
 from host_agent.workloads import Activity
+from nova_numa_ext.request import WorkloadRequest
 from placement_traits import names
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
@@ -80,12 +82,14 @@ class Claim:
     :param title: its name
     :param parts: by L3 domain, ascending
     :param clos: classes of service
+    :param anywhere: the agent chooses where it runs, so that any L3 domains will do
     """
 
     uuid: str
     title: str
     parts: tuple[Part, ...]
     clos: int = 0
+    anywhere: bool = False
 
     def l3(self, root: str) -> dict[str, dict[str, int]]:
         """Return the amounts of L3 domains, by provider name under compute node ``root``."""
@@ -107,12 +111,58 @@ def claims(observation: Observation) -> tuple[Claim, ...]:
     return tuple(claim for claim in found if claim is not None)
 
 
-def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
-    workload = guest.workload
-    request = workload.request
-    if request is None or workload.activity is not Activity.RUNNING or workload.floating:
+def floating_claims(
+    observation: Observation, homes: Mapping[str, tuple[int, ...]], bound: Iterable[Claim]
+) -> tuple[Claim, ...]:
+    """Return the claims of running servers that nova has not bound to cells, of flavors that ask for something of ours.
+
+    Any L3 domain of the server's home nodes will do, or of its CPUs while it has no home: the agent moves the claim to
+    where the server runs (:mod:`host_agent.rehome`). It is the one for which servers have declared least bandwidth, a
+    domain of its own for each group. Left out are servers with more groups than domains.
+
+    :param homes: home nodes by server
+    :param bound: claims of the other servers
+    """
+    declared = Counter(declared_mbps(bound))
+    found = []
+    for guest in observation.guests:
+        workload, request = guest.workload, _asked(guest)
+        if request is None or not workload.floating:
+            continue
+        domains = _domains(observation.topology, guest, homes.get(guest.uuid, ()))
+        if len(domains) < len(request.l3):
+            continue
+        emptiest = sorted(domains, key=lambda l3: (declared[l3], l3))
+        dealt = sorted(zip(emptiest, request.l3, strict=False), key=lambda pair: pair[0])
+        parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in dealt)
+        claim = Claim(workload.uuid, workload.title, parts, request.clos, anywhere=True)
+        declared.update(declared_mbps([claim]))
+        found.append(claim)
+    return tuple(found)
+
+
+def _domains(topology: HostTopology, guest: Guest, home: Iterable[int]) -> set[int]:
+    """L3 domains of a floating server's home nodes, or of all CPUs that nova lets it share."""
+    found = {domain.id for node in home for domain in topology.l3_of_node(node)}
+    if found:
+        return found
+    allowed = guest.workload.domain.vcpu_cpuset
+    every = frozenset(topology.cpus)
+    usable = every if allowed is None else every & allowed
+    return {l3 for cpu in usable if (l3 := topology.l3_of_cpu(cpu)) is not None}
+
+
+def _asked(guest: Guest) -> WorkloadRequest | None:
+    """Return the request of a running server whose flavor asks for something of ours, None for all others."""
+    request = guest.workload.request
+    if request is None or guest.workload.activity is not Activity.RUNNING:
         return None
-    if not request.l3 and not request.clos:
+    return request if request.l3 or request.clos else None
+
+
+def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
+    workload, request = guest.workload, _asked(guest)
+    if request is None or workload.floating:
         return None
     domain = workload.domain
     dealt = deal(topology, domain.cells, domain.vcpu_pins, request.l3)
@@ -156,7 +206,8 @@ def healed(
     """
     rest, ours = split(held, frozenset(names.RESOURCE_CLASSES))
     wanted = claim.all(root)
-    return None if ours == wanted else joined(rest, wanted)
+    right = ours == wanted or (claim.anywhere and totals(ours) == totals(wanted))
+    return None if right else joined(rest, wanted)
 
 
 def split(

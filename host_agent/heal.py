@@ -3,16 +3,27 @@
 
 ``nova-manage placement heal_allocations`` puts everything that a flavor counts on nova's root provider, which has no
 classes of service, ways or bandwidth, so Placement refuses the whole. Here each amount goes to the provider that has
-it: classes of service to ``:rdt``, ways and bandwidth to the L3 domains where the server runs. Of a server that holds
-nothing at all nova's own part is rebuilt, too, from the metadata that nova left in libvirt.
+it: classes of service to ``:rdt``, ways and bandwidth to the L3 domains where the server runs. What a server without a
+NUMA topology holds of any domain is left there; what it lacks goes to its home. Of a server that holds nothing at all
+nova's own part is rebuilt, too, from the metadata that nova left in libvirt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from host_agent import conf as agent_conf
+from host_agent import state
 from host_agent.assignment import Guest, Observation
-from host_agent.claims import Claim, Held, NotTouchableError, Wanted, claims, healed, joined
+from host_agent.claims import (
+    Claim,
+    Held,
+    NotTouchableError,
+    Wanted,
+    claims,
+    floating_claims,
+    healed,
+    joined,
+)
 from host_agent.events import LibvirtSource, ListedDomain
 from host_agent.journal import Entry, Journal, Result
 from host_agent.nova_part import nova_part
@@ -40,11 +51,16 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
     finally:
         source.close()
     observation = Observation(topology_reader(conf)(), tuple(_guests(conf, found)))
+    bound = claims(observation)
+    wanted = (
+        *bound,
+        *floating_claims(observation, state.load(agent_conf.paths(conf).homes), bound),
+    )
     allocations = make_allocations(conf, root)
     journal = None if dry_run else open_journal(conf)
     xml = {domain.uuid: domain.xml for domain in found}
     try:
-        return heal_claims(allocations, root, claims(observation), xml, journal)
+        return heal_claims(allocations, root, wanted, xml, journal)
     finally:
         if journal is not None:
             journal.close()

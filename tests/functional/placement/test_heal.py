@@ -11,14 +11,17 @@ from nova.scheduler import utils
 from nova.virt.libvirt import config as libvirt_config
 from support.allocations import L3_PART, SPECS, running, server_on
 from support.hosts import four_nodes
+from support.servers import BE_SPECS, Server
 
 from host_agent import conf as agent_conf
 from host_agent import heal as heal_module
-from host_agent import journal
+from host_agent import journal, state
+from host_agent.assignment import Guest, Observation
+from host_agent.claims import claims, floating_claims
 from host_agent.events import ListedDomain
 from host_agent.heal import heal_claims
 from host_agent.nova_part import nova_part
-from host_agent.workloads import Activity
+from host_agent.workloads import Activity, parse
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
 
@@ -28,6 +31,8 @@ novas_resources = (
     getattr(utils, "resources_from_flavor_and_bfv", None) or utils.resources_for_limits
 )
 PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
+DECLARED = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
+BANDWIDTH = {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
 
 
 def flavor_of(extra_specs, **sizes):
@@ -87,10 +92,16 @@ def test_a_server_that_lost_everything_gets_it_back(host):
 
 
 def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp_path):
-    server = server_on(node=1)
+    server, floating = server_on(node=1), Server("be", DECLARED, shared="0-7")
     owner = f"<nova:owner><nova:user uuid='{USER}'>u</nova:user><nova:project uuid='{PROJECT}'>p</nova:project>"
-    xml = server.xml.replace("<nova:flavor", f"{owner}</nova:owner><nova:flavor")
-    listed = (ListedDomain(server.uuid, xml, Activity.RUNNING),)
+    listed = tuple(
+        ListedDomain(
+            each.uuid,
+            each.xml.replace("<nova:flavor", f"{owner}</nova:owner><nova:flavor"),
+            Activity.RUNNING,
+        )
+        for each in (server, floating)
+    )
     libvirt = SimpleNamespace(domains=lambda: listed, close=lambda: None)
     monkeypatch.setattr(heal_module, "LibvirtSource", lambda _uri: libvirt)
     monkeypatch.setattr(heal_module, "make_allocations", lambda _conf, _root: host.allocations)
@@ -98,11 +109,14 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])
-    assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would"]
-    assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done"]
+    state.save(agent_conf.paths(conf).homes, {floating.uuid: (3,)})
+    assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
+    assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
     assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}
-    (entry,) = journal.read(agent_conf.paths(conf).journal)
+    assert set(host.held(floating.uuid)) == {"h1", "h1:l3_3"}
+    (entry, other) = journal.read(agent_conf.paths(conf).journal)
     assert (entry["action"], entry["result"], entry["server"]) == ("heal", "done", server.uuid)
+    assert other["server"] == floating.uuid
 
 
 def test_novas_part_is_left_as_it_is_when_there_is_one(host):
@@ -126,6 +140,54 @@ def test_a_dry_run_says_the_same_and_writes_nothing(host):
     assert set(row["should_hold"]) == {"h1", "h1:rdt", "h1:l3_1"}
     assert host.held(server.uuid) == {}
     assert host.journal == []
+
+
+def heal_floating(host, server, *others, home=()):
+    """Heal a server without a NUMA topology; ``others`` run beside it."""
+    guests = tuple(Guest(parse(each.xml, Activity.RUNNING)) for each in (*others, server))
+    observation = Observation(four_nodes(), guests)
+    homes = {server.uuid: home} if home else {}
+    found = floating_claims(observation, homes, claims(observation))
+    xml = {server.uuid: metadata(flavor_of(server.specs))}
+    return heal_claims(host.allocations, "h1", found, xml, host.journal)
+
+
+@pytest.mark.parametrize(("home", "l3"), [((2,), "h1:l3_2"), ((), "h1:l3_1")])
+def test_a_floating_server_gets_its_bandwidth_in_its_home(host, home, l3):
+    """Without a home where least is declared of what its CPUs reach: another server has declared in domain 0."""
+    server = Server("be", DECLARED, shared="0-3")
+    (row,) = heal_floating(host, server, server_on(node=0), home=home)
+    assert row["result"] == "done"
+    assert host.held(server.uuid) == {"h1": {"VCPU": 1, "MEMORY_MB": 64}, l3: BANDWIDTH}
+    assert heal_floating(host, server, home=home) == []
+
+
+def test_floating_servers_without_a_home_are_spread(host):
+    """Nova restricts neither to CPUs."""
+    first, second = (Server(title, DECLARED, shared="") for title in ("be1", "be2"))
+    guests = tuple(Guest(parse(each.xml, Activity.RUNNING)) for each in (first, second))
+    found = floating_claims(Observation(four_nodes(), guests), {}, ())
+    assert [[part.l3 for part in claim.parts] for claim in found] == [[0], [1]]
+
+
+def test_a_floating_server_may_hold_its_bandwidth_in_any_domain(host):
+    server = Server("be", DECLARED, shared="0-7")
+    h1, l3 = host.cloud.uuid("h1"), host.cloud.uuid("h1:l3_0")
+    host.cloud.claim(server.uuid, allocations={h1: {"VCPU": 1}, l3: BANDWIDTH})
+    assert heal_floating(host, server, home=(2,)) == []
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        BE_SPECS,
+        {**DECLARED, "resources_MORE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "10"},
+    ],
+    ids=["nothing of ours", "more groups than domains"],
+)
+def test_a_floating_server_is_left_out(host, specs):
+    """``nova-manage`` heals what asks for nothing of ours; its one CPU reaches one domain."""
+    assert heal_floating(host, Server("be", specs, shared="0")) == []
 
 
 def test_a_server_under_way_is_left_to_nova(host):
