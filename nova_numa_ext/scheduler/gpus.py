@@ -96,7 +96,7 @@ class GpuPlanner:
         wanted: GpuWish,
         host_states: Sequence[Any],
         views: Sequence[HostView | None],
-        known_hosts: facts.KnownHosts,
+        known_hosts: Sequence[facts.HostFacts],
         *,
         near: Sequence[int],
         recent: Mapping[str, Sequence[Pick]],
@@ -104,6 +104,7 @@ class GpuPlanner:
     ) -> Devices:
         """Judge the GPUs of all candidates of many hosts, as :meth:`offer` does for one.
 
+        :param known_hosts: facts of each
         :param near: for each candidate, the host cells (bits) that nova accepts with its devices
         :param recent: this scheduler's recent picks by host
         :param earlier: those of them that belong to the same request
@@ -112,7 +113,7 @@ class GpuPlanner:
         numbers: list[int] = []
         parts: list[Mapping[str, int]] = []
         taken: list[int] = []
-        for state, view in zip(host_states, views, strict=True):
+        for state, view, host in zip(host_states, views, known_hosts, strict=True):
             candidates = state.allocation_candidates
             if view is None or not view.gpus:
                 numbers += [NO_SET] * len(candidates)
@@ -138,7 +139,7 @@ class GpuPlanner:
                 parts.append(mine)
                 masks.append(mask)
                 taken.append(len(short))
-            free = known.free(known_hosts.of(state))
+            free = known.free(host)
             there = known.situation(offered, free, recent.get(state.uuid, ()))
             numbers += judged.numbers(there, masks)
         return Devices(

@@ -38,7 +38,7 @@ class HostTable:
         self._facts: list[HostFacts | None] = []
         self._views: list[HostView | None] = []
         self._columns: list[dict[str, int]] = []
-        self._plain = np.zeros(0, bool)
+        self._plain = np.zeros((0, 2), bool)  # its cells, its view
         self._cells = np.zeros((0, 0), CELL)
         self._domains = np.zeros((0, 0), DOMAIN)
         self._ratios = np.ones((0, 2))
@@ -73,7 +73,7 @@ class HostTable:
                 tuple(self._examples),
             )
             columns = self._columns
-            return hosts, [columns[row] for row in rows], self._plain[taken]
+            return hosts, [columns[row] for row in rows], self._plain[taken].all(axis=1)
 
     def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
         """Write the rows that have changed; returns the row of each host."""
@@ -98,10 +98,6 @@ class HostTable:
         self._grow(len(known))
         self._write_cells(new_cells)
         self._write_views(new_views)
-        for row in {*new_cells, *new_views}:
-            written = known[row]
-            cells = written.cells if written is not None else ()
-            self._plain[row] = fleet_arrays.representable(cells, seen[row])
         return rows
 
     def _grow(self, height: int) -> None:
@@ -112,33 +108,36 @@ class HostTable:
             self._domains = np.concatenate([self._domains, np.zeros((more, width[1]), DOMAIN)])
             self._ratios = np.concatenate([self._ratios, np.ones((more, 2))])
             self._kind = np.concatenate([self._kind, np.zeros(more, np.int64)])
-            self._plain = np.concatenate([self._plain, np.zeros(more, bool)])
+            self._plain = np.concatenate([self._plain, np.zeros((more, 2), bool)])
 
     def _write_cells(self, rows: Sequence[int]) -> None:
-        changed = [(row, facts) for row in rows if (facts := self._facts[row]) is not None]
+        changed = [facts for row in rows if (facts := self._facts[row]) is not None]
+        plain = [fleet_arrays.representable(facts.cells, None) for facts in changed]
         self._cells = _written(
             self._cells,
             rows,
             [
-                fleet_arrays.cell_records(facts.cells, facts.pci_free)
-                if fleet_arrays.representable(facts.cells, None)
-                else []
-                for _, facts in changed
+                fleet_arrays.cell_records(facts.cells, facts.pci_free) if fits else []
+                for facts, fits in zip(changed, plain, strict=True)
             ],
         )
-        for row, facts in changed:
-            self._ratios[row] = facts.limits.cpu_ratio, facts.limits.ram_ratio
+        if rows:
+            limits = [(facts.limits.cpu_ratio, facts.limits.ram_ratio) for facts in changed]
+            self._plain[list(rows), 0], self._ratios[list(rows)] = plain, limits
 
     def _write_views(self, rows: Sequence[int]) -> None:
         views = [self._views[row] for row in rows]
+        plain = [fleet_arrays.representable((), view) for view in views]
         self._domains = _written(
             self._domains,
             rows,
             [
-                fleet_arrays.domain_records(view) if fleet_arrays.representable((), view) else []
-                for view in views
+                fleet_arrays.domain_records(view) if fits else []
+                for view, fits in zip(views, plain, strict=True)
             ],
         )
+        if rows:
+            self._plain[list(rows), 1] = plain
         before = len(self._examples)
         for row, view in zip(rows, views, strict=True):
             domains = view.l3 if view is not None else ()

@@ -118,14 +118,15 @@ class Judge:
         """
         if self._gpus is None:
             return None
+        known = self._known.all(host_states)
         near: list[int] = []
-        for state in host_states:
-            near += self._last_word.nodes_near(state, self._known.of(state))
+        for state, host in zip(host_states, known, strict=True):
+            near += self._last_word.nodes_near(state, host)
         return self._around.planner.offers(
             self._gpus,
             host_states,
             views,
-            self._known,
+            known,
             near=near,
             recent=self._around.recent,
             earlier=self._mine,
