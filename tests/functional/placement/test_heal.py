@@ -181,7 +181,7 @@ def test_a_floating_server_may_hold_its_bandwidth_in_any_domain(host):
     "specs",
     [
         BE_SPECS,
-        {**DECLARED, "resources_MORE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "10"},
+        {**DECLARED, "resources_B:CUSTOM_MEMORY_BANDWIDTH_MBPS": "10", "group_policy": "isolate"},
     ],
     ids=["nothing of ours", "more groups than domains"],
 )
