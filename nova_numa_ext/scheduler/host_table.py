@@ -73,7 +73,8 @@ class HostTable:
                 tuple(self._examples),
             )
             columns = self._columns
-            return hosts, [columns[row] for row in rows], self._plain[taken].all(axis=1)
+            told: Mask = np.all(self._plain[taken], axis=1)
+            return hosts, [columns[row] for row in rows], told
 
     def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
         """Write the rows that have changed; returns the row of each host."""
@@ -139,8 +140,9 @@ class HostTable:
         if rows:
             self._plain[list(rows), 1] = plain
         before = len(self._examples)
-        for row, view in zip(rows, views, strict=True):
-            domains = view.l3 if view is not None else ()
+        for row, view, fits in zip(rows, views, plain, strict=True):
+            # A host that is decided alone has no records: its columns would lie outside the table.
+            domains = view.l3 if view is not None and fits else ()
             self._columns[row] = {domain.uuid: column for column, domain in enumerate(domains)}
             traits = view.traits if view is not None else None
             kind = self._kinds.setdefault(traits, len(self._examples))
