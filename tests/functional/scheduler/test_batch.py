@@ -13,6 +13,7 @@ from nova import objects
 from nova.scheduler import host_manager
 
 from nova_numa_ext.policy import score
+from nova_numa_ext.policy.fleet_arrays import MOST_BITS
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED, Offer
 from nova_numa_ext.policy.terms import Term
@@ -397,3 +398,19 @@ def test_a_host_judged_alone_is_compared_with_those_judged_together(nova_configu
     assert result.rows[:, at].tolist() == [[2 / 10, 1 / 5], [1.0, 1.0]]
     expected = scores_alone(wanted.request, alone(wanted, spec, states, around))
     np.testing.assert_array_equal(result.rows, expected)
+
+
+def test_a_host_without_a_row_does_not_disturb_the_others(nova_configuration):
+    """Its NUMA nodes have no bits, and it has more L3 domains than any host that has a row."""
+    small, small_view = two_domains((16, 2), (16, 1))
+    odd, odd_view = two_domains((16, 10), (16, 5), (16, 5))
+    odd.uuid = "odd"
+    far = tuple(replace(domain, nodes=(MOST_BITS,)) for domain in odd_view.l3)
+    odd_view = replace(odd_view, root_uuid="odd", name="h2", l3=far)
+    views = {view.root_uuid: view for view in (small_view, odd_view)}
+    around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
+    spec = request_spec(BE, instance_uuid="server")
+    wanted = decision.wish(spec)
+    judged = decision.decide(wanted, spec, [small, odd], around, HostTable(facts.KnownHosts()))
+    assert (list(judged.verdicts), judged.passed) == ([1], [0, 1])
+    assert [list(judged.order(at)) for at in judged.passed] == [[0, 1], [0, 1, 2]]
