@@ -11,6 +11,7 @@ which all objectives are met. The faults are for the long run: ``--long``, one o
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -341,25 +342,12 @@ def counters(fault: int, word: str, crowd: Crowd, _began: str) -> None:
         host.run(f"{break_them} 0")
 
 
-# Waits for a phase of the controller where it is written down, and kills the agent there: too quick for a look from
-# outside.
-_KILL = """
-import json, os, signal, sys, time
-file, phase, pid, end = sys.argv[1], sys.argv[2], int(sys.argv[3]), time.monotonic() + float(sys.argv[4])
-print("it watches", flush=True)
-while json.load(open(file))["told"].get("phase") != phase:
-    if time.monotonic() > end:
-        sys.exit(f"no phase {phase}")
-    time.sleep(0.02)
-os.kill(pid, signal.SIGKILL)
-"""
-
-
-KILLER_LOG = "/tmp/killer.log"
-
-
 def killed(phase: str, load: float, crowd: Crowd, _began: str) -> None:
-    """The agent is killed in a phase of the controller and started again."""
+    """The agent is killed in a phase of the controller and started again.
+
+    The phase is read on this side, where it takes no time. A shell inside waits for the word: to start one takes as
+    long as a phase does.
+    """
     host = crowd.host
     if phase == "trial":  # only what is in force can be taken back on trial
         before = crowd.near()
@@ -372,16 +360,22 @@ def killed(phase: str, load: float, crowd: Crowd, _began: str) -> None:
         )
     pid = host.agent.pid()
     assert pid is not None
-    state = host.run(f"sed -n 's/^state_dir *= *//p' {host.emulated.agent_conf}").strip()
-    patience = 3 * PATIENCE_S
-    killer = f"{sys.executable} -c {shlex.quote(_KILL)} {state}/slo.json {phase} {pid} {patience}"
-    host.run(f"rm -f {KILLER_LOG}; (nohup {killer} >{KILLER_LOG} 2>&1 & true)")
-    # Its start takes as long as a phase does.
-    eventually(
-        "the killer watches", lambda: host.run(f"grep watches {KILLER_LOG} || true"), PATIENCE_S
-    )
-    crowd.load(load)
-    eventually(f"the agent is killed in {phase}", lambda: host.agent.pid() != pid, patience, 2)
+    shell = [CHECKOUT / "devstack" / "lab" / "lab", "shell", host.name, "sh", "-c"]
+    script = f"echo waiting; read word && kill -KILL {pid}"
+    with subprocess.Popen(
+        [*map(str, shell), script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killer:
+        assert killer.stdout is not None
+        assert killer.stdout.readline() == "waiting\n"
+        crowd.load(load)
+        eventually(
+            f"phase {phase}",
+            lambda: host.latencies().get("phase") == phase,
+            3 * PATIENCE_S,
+            0.005,
+        )
+        killer.communicate("now\n", PATIENCE_S)
+    assert host.latencies()["phase"] == phase, "the phase was over before the agent was dead"
     host.agent.start()
 
 
