@@ -3,9 +3,9 @@
 
 ``nova-manage placement heal_allocations`` puts everything that a flavor counts on nova's root provider, which has no
 classes of service, ways or bandwidth, so Placement refuses the whole. Here each amount goes to the provider that has
-it: classes of service to ``:rdt``, ways and bandwidth to the L3 domains where the server runs. What a server without a
-NUMA topology holds of any domain is left there; what it lacks goes to its home. Of a server that holds nothing at all
-nova's own part is rebuilt, too, from the metadata that nova left in libvirt.
+it: classes of service to ``:rdt``, ways and bandwidth to the L3 domains where the server runs. A server without a NUMA
+topology may hold them in any domain; when some are missing, all of them go to its home. Of a server that holds nothing
+at all nova's own part is rebuilt, too, from the metadata that nova left in libvirt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -118,7 +118,7 @@ class Rehomer:
         if totals(_ours(held.resources)) != totals(claim.l3(self._root)):
             return (
                 f"Server {claim.title} ({claim.uuid}) does not hold in Placement what its flavor asks of L3 domains: "
-                "see numa-host-agent-ctl heal --dry-run (servers with a NUMA topology)."
+                "see numa-host-agent-ctl heal --dry-run."
             )
         return None
 
