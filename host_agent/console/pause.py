@@ -15,7 +15,7 @@ def pause(conf: agent_conf.Conf) -> dict[str, Any]:
 
 
 def resume(conf: agent_conf.Conf) -> dict[str, Any]:
-    """Remove it."""
+    """Remove the mark, so that the agent acts again; return what was done."""
     mark = agent_conf.paths(conf).paused
     mark.unlink(missing_ok=True)
     return {"agent": "resumed", "mark": str(mark)}
