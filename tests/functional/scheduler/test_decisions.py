@@ -288,6 +288,19 @@ def test_the_explanation_names_the_host_that_nova_took_though_another_has_the_be
     assert f"chosen   {chosen}: the highest total" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_journal_shows_only_the_best_hosts(cloud, nova_configuration, limit):
+    """Two hosts are equally good: the one whose name comes first is shown first."""
+    for name in ("h3", "h1", "h2"):
+        cloud.host(name)
+    cloud.publish("h1", state=runs(**{f"_{l3}": {NeighbourTrait.BE} for l3 in range(4)}))
+    CONF.set_override("journal_hosts", limit, "numa_ext")
+    cloud.boot(LC)
+    [entry] = cloud.entries("weigh")
+    assert entry["hosts"] == 3
+    assert [each["node"] for each in entry["scores"]] == ["h2", "h3"][:limit]
+
+
 def test_a_request_is_explained_by_its_id_server_by_server(cloud, capsys):
     cloud.host("h1")
     cloud.boot(LC, count=2)
