@@ -16,8 +16,8 @@ import pytest
 from host_agent.actuators.executor import Executor
 from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf import RdtSettings, Settings
+from host_agent.controllers.balm_settings import Settings as BalmSettings
 from host_agent.controllers.balm_shapes import Phase, Wanted
-from host_agent.controllers.balm_shapes import Settings as BalmSettings
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.steering_shapes import Counters
 from host_agent.journal import Entry
