@@ -219,8 +219,8 @@ sees the sum of the others and remembers the right pick (see ``pick_ttl``). The 
     _multiplier(
         "cross_socket_bandwidth",
         0.5,
-        "memory bandwidth that is free on the other sockets, for servers whose pages the agent may "
-        "put there (best-effort without a NUMA topology).",
+        "memory bandwidth that is free on the other sockets, for servers whose memory policy spreads "
+        "their pages (best-effort without a NUMA topology).",
     ),
     _multiplier(
         "fragmentation", 0.5, "what stays free is still usable by servers of the same shape."

@@ -245,7 +245,7 @@ class WorkloadRequest:
 
     @property
     def spreads(self) -> bool:
-        """True for a guest whose pages the agent puts on the nodes of other sockets, too."""
+        """True for a guest whose policy spreads its pages: nodes of other sockets can be among theirs."""
         return self.floating and self.memory_policy in SPREADING_POLICIES
 
     @property

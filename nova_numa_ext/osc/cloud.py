@@ -8,6 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
+from openstack.exceptions import ForbiddenException
+
 from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
 from nova_numa_ext.conf import defaults
 from nova_numa_ext.doctor import Doctor
@@ -83,17 +85,20 @@ class Cloud:
         """Return one reading of the whole fleet."""
         return one_reading(self._connection.placement)
 
-    def what_if(self, request: WorkloadRequest, flavor: str) -> tuple[Answer, ...]:
-        """Return what every host says to a flavor (its name) now, by default options and by the cloud's aggregates."""
+    def aggregates(self) -> dict[str, Mapping[str, str]] | None:
+        """Return the metadata of host aggregates by uuid, None when this user may not see them."""
+        try:
+            found = list(self._connection.compute.aggregates())
+        except ForbiddenException:
+            return None
+        return {aggregate.uuid: aggregate.metadata or {} for aggregate in found}
+
+    def what_if(
+        self, request: WorkloadRequest, flavor: str, aggregates: Mapping[str, Mapping[str, str]]
+    ) -> tuple[Answer, ...]:
+        """Return what every host says to a flavor (its name) now, by default options and these host aggregates."""
         return what_if(
-            self._connection.placement,
-            request,
-            flavor,
-            conf=defaults(),
-            aggregates={
-                aggregate.uuid: aggregate.metadata or {}
-                for aggregate in self._connection.compute.aggregates()
-            },
+            self._connection.placement, request, flavor, conf=defaults(), aggregates=aggregates
         )
 
     def tree(self, host: str) -> tuple[Provider, ...]:

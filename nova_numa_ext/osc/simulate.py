@@ -18,6 +18,9 @@ _WEIGHTS: Final = (
     "Scores are by default multipliers and by host aggregates; on a controller, numa-ext-explain --flavor takes those "
     "of nova.conf."
 )
+_NO_AGGREGATES: Final = (
+    "You may not list nova's host aggregates: scores are by default multipliers alone."
+)
 _TERMS_WIDTH: Final = 32
 _GPUS_WIDTH: Final = 26  # two PCI addresses
 
@@ -55,6 +58,7 @@ class Simulate(command.Lister):  # type: ignore[misc]
             memory_mb=flavor.ram,
             image_traits=frozenset(parsed_args.image_trait),
         )
+        aggregates = cloud.aggregates()
         rows = [
             (
                 answer.host.name,
@@ -66,9 +70,9 @@ class Simulate(command.Lister):  # type: ignore[misc]
                 if answer.score is None
                 else words.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
             )
-            for answer in cloud.what_if(request, flavor.name)
+            for answer in cloud.what_if(request, flavor.name, aggregates or {})
         ]
-        print(_WEIGHTS, file=self.app.stderr)
+        print(_NO_AGGREGATES if aggregates is None else _WEIGHTS, file=self.app.stderr)
         return ("Host", "Possible", "Lacks", "GPUs", "Score", "Terms"), rows
 
 

@@ -4,8 +4,10 @@
 import io
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from openstack.exceptions import ForbiddenException
 from openstackclient import shell
 from support.commands import Compute, as_table, flavor, run, running_server
 
@@ -170,6 +172,15 @@ def test_a_what_if_weights_terms_by_default_options_and_by_aggregates(cloud, cap
     assert (best["Host"], best["Score"]) == ("h1", f"{(0.5 * ways + 0.5) / 1:.3f}")
     assert (second["Host"], second["Score"]) == ("h2", f"{(0.5 * ways + 0.5 + 0.5) / 2:.3f}")
     assert "by default multipliers" in capsys.readouterr().err
+
+
+def test_a_what_if_goes_on_for_a_user_who_may_not_see_aggregates(cloud, capsys, monkeypatch):
+    cloud.host("h1")
+    compute = Compute([flavor("lc", LC)])
+    monkeypatch.setattr(compute, "aggregates", Mock(side_effect=ForbiddenException))
+    code, [row] = run(Simulate, cloud, compute, "--flavor", "lc")
+    assert (code, row["Host"]) == (0, "h1")
+    assert "may not list nova's host aggregates" in capsys.readouterr().err
 
 
 def test_a_trace_is_simulated_without_a_cloud(tmp_path):
