@@ -6,8 +6,8 @@ Servers, ports, groups, levels and pages are real and read back from the kernel.
 protocol through the sockets that the agent has had plugged in.
 
 The crowd's loads have room (:mod:`tests.support.slo_crowd`, held by a unit test): there is a state without throttles in
-which all objectives are met. One fault is
-for every run, all of them for the long one: ``--long``, one of them with ``-k NAME``.
+which all objectives are met. One fault is for every run, all of them for the long one: ``--long``, one of them with
+``-k NAME``.
 """
 
 import json
