@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from host_agent import conf as agent_conf
@@ -29,15 +30,13 @@ def status(conf: agent_conf.Conf) -> list[dict[str, Any]]:
 
     :raises ServiceUnavailableError: libvirt does not answer
     """
-    source = LibvirtSource(conf.libvirt_host.uri)
     paths = agent_conf.paths(conf)
-    privileged = open_seam(paths, conf, dry_run=True)
-    observer = build_observer(conf, source, privileged, read_all=True)
-    observation = observer.observe(full=True, relist=True)
-    resctrl = tree(paths)
-    groups = _Groups(resctrl)
+    with closing(LibvirtSource(conf.libvirt_host.uri)) as source:
+        privileged = open_seam(paths, conf, dry_run=True)
+        observer = build_observer(conf, source, privileged, read_all=True)
+        observation = observer.observe(full=True, relist=True)
+    groups = _Groups(tree(paths))
     reasons = last_decisions(conf)
-    source.close()
     told = qos_store.load(paths.slo).told
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))

@@ -4,7 +4,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from host_agent import conf as agent_conf
@@ -35,10 +35,8 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
     paths = agent_conf.paths(conf)
-    if dry_run:
-        return _reset(conf, paths, dry_run=True)
-    with _no_agent_writes(conf, paths):
-        return _reset(conf, paths, dry_run=False)
+    with nullcontext() if dry_run else _no_agent_writes(conf, paths):
+        return _reset(conf, paths, dry_run=dry_run)
 
 
 def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
@@ -48,10 +46,8 @@ def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
     paths = agent_conf.paths(conf)
-    if dry_run:
-        return _release(conf, paths, dry_run=True)
-    with _no_agent_writes(conf, paths):
-        return _release(conf, paths, dry_run=False)
+    with nullcontext() if dry_run else _no_agent_writes(conf, paths):
+        return _release(conf, paths, dry_run=dry_run)
 
 
 @contextmanager
