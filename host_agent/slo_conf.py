@@ -69,6 +69,13 @@ OPTIONS: Final[list[cfg.Opt]] = [
         help="Searches in a row that may fail before a server is proposed for live migration.",
     ),
     cfg.FloatOpt(
+        "stuck_s",
+        default=15.0,
+        min=1.0,
+        help="Seconds after which a page move of a search is given up that makes no progress. Longer where the machine "
+        "or [memory]rate_mbps is slow.",
+    ),
+    cfg.FloatOpt(
         "budget_s_per_hour",
         default=300.0,
         min=1.0,
@@ -164,6 +171,7 @@ def read(slo: Any) -> SloSettings:
         balm=BalmSettings(
             thresholds=Thresholds(slo.yellow_percent / 100, slo.green_percent / 100),
             max_retries=slo.max_retries,
+            stuck_s=slo.stuck_s,
             budget_s_per_hour=slo.budget_s_per_hour,
         ),
         prometheus=PrometheusSettings(

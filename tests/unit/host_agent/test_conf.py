@@ -87,3 +87,8 @@ def test_the_usual_file_is_read_when_none_is_named(
 def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
     conf = load(tmp_path, "[agent]\ninterval_s = 40\n[rdt]\nrelease_after_s = 5\n")
     assert agent_conf.settings(conf).rdt.release_after_s == 120.0
+
+
+def test_a_slow_machine_may_give_its_page_moves_more_time(tmp_path: Path) -> None:
+    conf = load(tmp_path, "[slo]\nstuck_s = 60\n")
+    assert agent_conf.settings(conf).slo.balm.stuck_s == 60.0
