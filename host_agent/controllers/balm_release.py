@@ -32,7 +32,7 @@ def give_up(turn: Turn) -> None:
     """Report that this host cannot meet its objectives and begin to take actions back."""
     verdict = turn.verdict
     violated = tuple(sorted(verdict.violated))
-    heaviest = turn.heaviest(verdict.location, turn.settings.noticeable)
+    heaviest = turn.noticeable(turn.heaviest(verdict.location), verdict.location)
     reasons = tuple(
         Reason("traffic_mbps", traffic, uuid)
         for uuid in heaviest

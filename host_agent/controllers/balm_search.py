@@ -34,9 +34,10 @@ from host_agent.controllers.throttle import FULL
 def start(turn: Turn) -> None:
     """Begin a pass and take its first action at once."""
     state, location = turn.state, turn.verdict.location
-    # A small user is not worth a throttle in the first pass; when that was not enough, everyone counts.
-    least = turn.settings.noticeable if state.retries == 0 else 0.0
-    order = turn.heaviest(location, least)
+    order = turn.heaviest(location)
+    if state.retries == 0:
+        # A small user is not worth a throttle in the first pass; when that was not enough, everyone counts.
+        order = turn.noticeable(order, location) or order
     if state.phase is Phase.WATCH:
         turn.keep(before=dict(state.wanted), retries=0)
     turn.keep(phase=Phase.HEAL, search=Search(order, location), moving=None, trial=None)

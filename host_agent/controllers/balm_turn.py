@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decision of BALM while it is being made: what is seen, the state as it changes, and what all phases share."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -95,14 +96,12 @@ class Turn:
         """Return node -> largest share of the server's memory it can hold, for all nodes."""
         return {node: be.room.get(node, 1.0) for node in self.observation.nodes}
 
-    def heaviest(self, location: frozenset[int], least: float) -> tuple[str, ...]:
+    def heaviest(self, location: frozenset[int]) -> tuple[str, ...]:
         """Return the best-effort servers, heaviest user of some nodes first.
 
         Servers without figures come first, by their pages there: they may be anything.
-
-        :param least: part of the best-effort traffic there below which a server is left out
         """
-        found = {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
+        found = self._traffic_at(location)
         pages = {u: sum(be.shares.get(n, 0.0) for n in location) for u, be in self.bes.items()}
         total = sum(value for value in found.values() if value is not None)
         order = sorted(
@@ -111,11 +110,17 @@ class Turn:
         for uuid in order:
             traffic = found[uuid]
             self.say(f"traffic_mbps_{uuid}", "unknown" if traffic is None else traffic, total)
-        return tuple(
-            uuid
-            for uuid in order
-            if (value := found[uuid]) is None or not least or value > least * total
-        )
+        return tuple(order)
+
+    def noticeable(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
+        """Return those servers whose part of the best-effort traffic at some nodes is worth a throttle."""
+        found = self._traffic_at(location)
+        total = sum(value for value in found.values() if value is not None)
+        least = self.settings.noticeable * total
+        return tuple(u for u in order if (value := found[u]) is None or value > least)
+
+    def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
+        return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
     def want(self, uuid: str, wish: Wanted, why: str) -> None:
         """Change what is wanted of a server; its effect is judged anew."""

@@ -184,9 +184,10 @@ def test_f_004_41_a_quiet_poll_wants_nothing_and_remembers_nothing_more() -> Non
     assert replace(host.state, seen_s=0.0) == replace(early, seen_s=0.0)
 
 
-def test_f_004_42_the_first_poll_that_knows_of_a_violation_throttles() -> None:
+@pytest.mark.parametrize("mbps", [20_000.0, 0.0], ids=["traffic", "none-seen"])
+def test_f_004_42_the_first_poll_that_knows_of_a_violation_throttles(mbps: float) -> None:
     red = False
-    host = Host({"lc": 0}, {"be": be(1, 0.6)}, lambda bes: {"lc": 1.5 if red else 0.9})
+    host = Host({"lc": 0}, {"be": be(1, 0.6, mbps=mbps)}, lambda bes: {"lc": 1.5 if red else 0.9})
     host.run(5.0)
     assert host.changes == []
     red = True
