@@ -55,7 +55,8 @@ def told(story: Mapping[str, Any]) -> str:
         lines += [f"  {decision['problem']}"] if decision.get("problem") else []
     if story.get("slo"):
         lines.append("bandwidth, as the agent last told")
-        lines += [f"  {key}: {cell(value)}" for key, value in story["slo"].items()]
+        known = {key: value for key, value in story["slo"].items() if value}
+        lines += [f"  {key}: {cell(value)}" for key, value in known.items()]
     now = story.get("now")
     if now:
         lines.append(f"{now['server']}, never decided about, as it is now:")

@@ -11,6 +11,7 @@ import pytest
 from host_agent import shared_parts
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
+from host_agent.console.story import told
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.only_one import only_one
 from host_agent.qos_store import PAUSED, Kept, QosStore, load
@@ -79,6 +80,13 @@ def test_explain_tells_why_a_server_is_left_alone(host: Host, run: Run) -> None:
     assert status == 0
     assert json.loads(text)["now"]["why"] == "its flavor has no numa_ext extra spec"
     assert "no numa_ext extra spec" in run("explain", "quiet")[1]
+
+
+def test_explain_keeps_silent_about_what_the_controller_does_not_know() -> None:
+    slo = {"slo_p99_us": None, "samples": 0, "problem": "", "actions": [], "phase": "rest"}
+    decision = {"title": "web", "server": "1", "time": "now"}
+    text = told({"decision": decision, "actions": [], "slo": slo})
+    assert "bandwidth, as the agent last told\n  phase: rest\nthen\n" in text
 
 
 def test_explain_of_an_unknown_server_says_so(run: Run) -> None:
