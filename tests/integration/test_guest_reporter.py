@@ -17,8 +17,6 @@ import pytest
 from tests.integration.cloud import Cloud, eventually, run_on
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 
-pytestmark = pytest.mark.long
-
 HOST = "local"
 LC = {
     "hw:cpu_policy": "dedicated",
