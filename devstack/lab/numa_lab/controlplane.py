@@ -277,7 +277,7 @@ class ControlPlane:
         """Images without an operating system, and the example flavors.
 
         ``bios`` is an empty disk: a server from it idles in SeaBIOS. ``toucher`` has a kernel of
-        about 1 KiB that makes the server's memory resident and halts.
+        a few hundred bytes that makes the server's memory resident and halts.
         """
         folder = self._settings.state / "images"
         folder.mkdir(parents=True, exist_ok=True)

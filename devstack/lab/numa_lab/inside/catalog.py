@@ -81,15 +81,19 @@ def _endpoints(cloud: Connection, service_id: str, url: str) -> None:
 
 
 def _image(cloud: Connection, wanted: Mapping[str, Any]) -> None:
-    """A public image; one made from a file with other contents is made again."""
+    """A public image; one made from a file with other contents, or for another kernel, is made again."""
     image = cloud.image.find_image(wanted["name"])
-    if image is not None and image.properties.get(_CONTENTS) != wanted["sha256"]:
+    kernel = cloud.image.find_image(wanted["kernel"]).id if wanted["kernel"] else None
+    if image is not None and (image.properties.get(_CONTENTS), image.kernel_id) != (
+        wanted["sha256"],
+        kernel,
+    ):
         cloud.image.delete_image(image)
         image = None
     if image is None:
         properties = {_CONTENTS: wanted["sha256"]}
-        if wanted["kernel"]:
-            properties["kernel_id"] = cloud.image.find_image(wanted["kernel"]).id
+        if kernel:
+            properties["kernel_id"] = kernel
         kind = wanted["kind"]
         cloud.image.create_image(
             name=wanted["name"],
