@@ -10,7 +10,7 @@ from host_agent import conf as agent_conf
 from host_agent import cpus, qos_store
 from host_agent.assignment import Guest
 from host_agent.console.history import last_decisions
-from host_agent.console.text import cell
+from host_agent.console.text import NOTHING, cell
 from host_agent.events import LibvirtSource
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import open_seam
@@ -140,6 +140,6 @@ def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     kept = [
         column
         for column in (rows[0] if rows else ())
-        if column not in _LONG_COLUMNS and any(cell(row[column]) != "-" for row in rows)
+        if column not in _LONG_COLUMNS and any(cell(row[column]) != NOTHING for row in rows)
     ]
     return [{column: row[column] for column in kept} for row in rows]

@@ -2,7 +2,9 @@
 """Values and rows for a reader."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+NOTHING: Final = "-"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -21,13 +23,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value in one line; "-" for nothing."""
+    """Return a value in one line; :data:`NOTHING` for nothing."""
     if value is None or value == "":
-        return "-"
+        return NOTHING
     if isinstance(value, Mapping) and set(value) == {"address", "node"}:
         return f"{value['address']}@{cell(value['node'])}"
     if isinstance(value, Mapping):
-        return " ".join(f"{key}:{cell(item)}" for key, item in value.items()) or "-"
+        return " ".join(f"{key}:{cell(item)}" for key, item in value.items()) or NOTHING
     if isinstance(value, (list, tuple, set, frozenset)):
-        return ",".join(map(cell, value)) or "-"
+        return ",".join(map(cell, value)) or NOTHING
     return str(value)

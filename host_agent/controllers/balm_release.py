@@ -32,15 +32,16 @@ def give_up(turn: Turn) -> None:
     """Report that this host cannot meet its objectives and begin to take actions back."""
     verdict = turn.verdict
     violated = tuple(sorted(verdict.violated))
-    heaviest = turn.noticeable(turn.heaviest(verdict.location), verdict.location)
+    order = turn.heaviest(verdict.location)
+    noticeable = turn.noticeable(order, verdict.location)
     reasons = tuple(
         Reason("traffic_mbps", traffic, uuid)
-        for uuid in heaviest
+        for uuid in noticeable
         if (traffic := turn.bes[uuid].traffic_at(verdict.location)) is not None
     )
     turn.events.append(
         CannotFixSloViolation(
-            violated, tuple(sorted(verdict.location)), (*heaviest, *violated), reasons
+            violated, tuple(sorted(verdict.location)), (*noticeable, *violated), reasons
         )
     )
     turn.say("cannot_fix", ",".join(violated), f"{turn.state.retries} retries")
@@ -55,7 +56,7 @@ def give_up(turn: Turn) -> None:
         search=None,
         moving=None,
         releasing=Releasing(
-            tuple(queue), verdict.violated, verdict.worst(verdict.violated), leave=heaviest
+            tuple(queue), verdict.violated, verdict.worst(verdict.violated), leave=order
         ),
     )
     _next(turn)

@@ -43,7 +43,7 @@ class Settings:
     :param arrived: pages are where they should be when no node is off by more than this share
     :param stuck_s: a move that makes no progress for so long is given up
     :param noticeable: servers with less of the best-effort traffic at the violated nodes are left alone in the first
-        pass
+        pass, unless none is seen to have more
     :param green_hold_s: the system must be green for so long before bandwidth is given back
     :param green_hold_max_s: longest hold after attempts that had to be undone; each doubles it
     :param reclaim_step: part of all pages that returns at a time

@@ -218,7 +218,7 @@ class Releasing:
     :param baseline: worst ratio of their latencies to objectives with everything in force
     :param trying: (server, what) taken back now, with what was wanted before; None before the first
     :param helpful: servers for which some action was shown to have an effect on the red ones
-    :param leave: best-effort servers that use the violated nodes, heaviest first
+    :param leave: best-effort servers, heaviest user of the violated nodes first
     """
 
     queue: tuple[tuple[str, Release], ...]

@@ -86,7 +86,7 @@ def test_explain_keeps_silent_about_what_the_controller_does_not_know() -> None:
     slo = {"slo_p99_us": None, "samples": 0, "problem": "", "actions": [], "phase": "rest"}
     decision = {"title": "web", "server": "1", "time": "now"}
     text = told({"decision": decision, "actions": [], "slo": slo})
-    assert "bandwidth, as the agent last told\n  phase: rest\nthen\n" in text
+    assert "bandwidth, as the agent last told\n  samples: 0\n  phase: rest\nthen\n" in text
 
 
 def test_explain_of_an_unknown_server_says_so(run: Run) -> None:

@@ -442,10 +442,11 @@ def test_a_server_that_is_always_red_gets_nothing_for_it() -> None:
     assert not any(isinstance(event, ShouldLeave) for event in host.events), "nothing has helped it"
 
 
-def test_help_that_is_not_enough_stays_in_force_until_the_budget_is_used_up() -> None:
+@pytest.mark.parametrize("mbps", [20_000.0, 0.0], ids=["traffic", "none-seen"])
+def test_help_that_is_not_enough_stays_in_force_until_the_budget_is_used_up(mbps: float) -> None:
     host = Host(
         {"lc": 0},
-        {"be": be(0, 1.0, movable=False)},
+        {"be": be(0, 1.0, mbps=mbps, movable=False)},
         lambda found: {"lc": 1.5 + found["be"].level / 100},
     )
     host.run(100.0)
