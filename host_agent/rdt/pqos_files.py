@@ -12,6 +12,8 @@ What libpqos (4.5, interface "OS") does decides the rest:
 - Classes have numbers only. Which of our groups is which number is kept in a small file, with a count of lives: a class
   that is used again goes on counting where it stood.
 - Its reset forgets all threads but the first of each process. Here each thread is given back by itself.
+- It takes a socket for one L3 domain on Intel CPUs, and cannot even read a tree that has more. Then, too, this backend
+  refuses to start.
 - It sets one resource at a time: a command with several lines that fails may have been carried out in part. The
   executor reads back and tries again.
 
@@ -23,7 +25,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -46,6 +48,9 @@ _ERRNO: Final = {2: errno.EINVAL, 3: errno.ENOSPC, 7: errno.EBUSY}
 
 class Library(Protocol):
     """What is used of libpqos; errors are ``OSError``."""
+
+    def domains(self, resource: str) -> frozenset[int]:
+        """Return the domains of "L3", "L2" or "MB" that it can set."""
 
     def set_masks(self, resource: str, domain: int, number: int, masks: tuple[int, ...]) -> None:
         """Set the mask of a class in a cache, or those for code and for data."""
@@ -195,8 +200,24 @@ class PqosFiles:
                     "libpqos takes all classes of service of the host for itself, but there are groups of others: "
                     f"{', '.join(others)}; remove them, or set [rdt]backend = resctrl"
                 )
-            self._library = self._start(any(map(_is_class, names)))
+            library = self._start(any(map(_is_class, names)))
+            self._refuse_unknown_domains(library)
+            self._library = library
         return self._library
+
+    def _refuse_unknown_domains(self, library: Library) -> None:
+        """Make room for others again where libpqos knows other domains than the kernel.
+
+        :raises CapabilityMissingError: it does
+        """
+        for name, values in parse_schemata(self._tree.read("schemata")).items():
+            known = library.domains(name[:2])
+            if not known.issuperset(values):
+                self.give_up()
+                raise CapabilityMissingError(
+                    f"libpqos knows the {name} domains {_listed(known)}, the kernel has {_listed(values)}: it takes a "
+                    "socket for one domain on this CPU; set [rdt]backend = resctrl"
+                )
 
     def _set(self, library: Library, number: int, schemata: Schemata) -> None:
         for resource, values in schemata.items():
@@ -257,6 +278,10 @@ class PqosFiles:
 
 def _is_class(name: str) -> bool:
     return name.startswith(_COS) and name[len(_COS) :].isdecimal()
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _error(number: int) -> OSError:
@@ -336,6 +361,7 @@ class Libpqos:
         try:
             from pqos import Pqos
             from pqos.allocation import PqosAlloc
+            from pqos.cpuinfo import PqosCpuInfo
             from pqos.error import PqosError
             from pqos.l2ca import PqosCatL2
             from pqos.l3ca import PqosCatL3
@@ -352,6 +378,7 @@ class Libpqos:
         self._caches: dict[str, Any] = {"L3": PqosCatL3(), "L2": PqosCatL2()}
         self._mba = PqosMba()
         self._alloc = PqosAlloc()
+        self._cpus = PqosCpuInfo()
 
     def _init(self) -> None:
         with open(os.devnull, "w") as log:
@@ -364,6 +391,15 @@ class Libpqos:
         """Let it take all classes again."""
         self._call(self._pqos.fini)
         self._init()
+
+    def domains(self, resource: str) -> frozenset[int]:
+        field = {"L3": "l3cat_id", "L2": "l2_id", "MB": "mba_id"}[resource]
+        cpus = self._call(
+            lambda: [
+                cpu for socket in self._cpus.get_sockets() for cpu in self._cpus.get_cores(socket)
+            ]
+        )
+        return frozenset(getattr(self._call(self._cpus.get_core_info, cpu), field) for cpu in cpus)
 
     def set_masks(self, resource: str, domain: int, number: int, masks: tuple[int, ...]) -> None:
         if not all(

@@ -7,7 +7,7 @@ from pathlib import Path
 from host_agent.rdt.pqos_files import PqosFiles
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX
-from placement_traits.errors import ConflictError
+from placement_traits.errors import CapabilityMissingError, ConflictError
 from tests.conformance.bench import Bench, Case, NotApplicableError, expect
 
 
@@ -36,6 +36,33 @@ def it_refuses_to_start_beside_groups_of_others(bench: Bench) -> None:
     expect(tree.directories(""), before, "groups")
     tree.rmdir("qemu-1-stranger")
     tree.mkdir("COS2")
+
+
+def it_refuses_to_start_where_it_knows_other_domains(bench: Bench) -> None:
+    """On Intel it takes a socket for one domain; emulated hosts of the lab have two in each."""
+    files = _backend(bench)
+    files.give_up()
+    tree = files._tree
+
+    class Blind:
+        """Knows the first domain only."""
+
+        def domains(self, _resource: str) -> frozenset[int]:
+            return frozenset({min(bench.domains)} if len(bench.domains) > 1 else ())
+
+    def start(_taken: bool) -> Blind:
+        tree.mkdir("COS1")
+        return Blind()
+
+    with tempfile.TemporaryDirectory(prefix="numa-ext-pqos-") as state:
+        fresh = PqosFiles(Path(state), Path("/proc"), start, tree)  # type: ignore[arg-type]
+        try:
+            fresh.mkdir(GROUP_PREFIX + "a")
+        except CapabilityMissingError as error:
+            expect("set [rdt]backend = resctrl" in str(error), True, str(error))
+        else:
+            raise AssertionError("it started")
+    expect("COS1" in tree.directories(""), False, "its classes are there")
 
 
 def a_lost_file_of_names_costs_nothing_that_runs(bench: Bench) -> None:
@@ -73,6 +100,7 @@ def given_up_classes_are_free_for_others_and_are_taken_again(bench: Bench) -> No
 
 CASES: tuple[Case, ...] = (
     it_refuses_to_start_beside_groups_of_others,
+    it_refuses_to_start_where_it_knows_other_domains,
     a_lost_file_of_names_costs_nothing_that_runs,
     given_up_classes_are_free_for_others_and_are_taken_again,
 )

@@ -20,6 +20,7 @@ from host_agent.hostmodel.resctrl_shape import INTEL, Shape
 from host_agent.hostmodel.resctrl_threads import ThreadTable
 from host_agent.rdt.files import OsFiles, ResctrlFiles
 from host_agent.rdt.pqos_files import PqosFiles
+from host_agent.rdt.shapes import parse_schemata
 
 
 class Process(Protocol):
@@ -121,6 +122,10 @@ class ModelLibrary:
         for number in range(1, model.shape.usable_closids):
             if f"COS{number}" not in model.directories(""):
                 model.mkdir(f"COS{number}")
+
+    def domains(self, resource: str) -> frozenset[int]:
+        found = parse_schemata(self._model.read("schemata"))
+        return frozenset().union(*(found[name] for name in found if name.startswith(resource)))
 
     def _write(self, number: int, file: str, data: str) -> None:
         self._model.write(f"COS{number}/{file}" if number else file, data)

@@ -26,13 +26,25 @@ sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
 
 from numa_lab.cloud_api import CloudApi  # noqa: E402
 from numa_lab.emulated import EmulatedHost  # noqa: E402
+from numa_lab.emulated_machine import Shape  # noqa: E402
 from numa_lab.inside.catalog import connect  # noqa: E402
 from numa_lab.lab import Lab  # noqa: E402
 from numa_lab.settings import Settings  # noqa: E402
 from numa_lab.show import cpu_set, run_on  # noqa: E402
 from numa_lab.terminal import Progress  # noqa: E402
 
-__all__ = ["Cloud", "Domain", "Host", "Server", "cpu_set", "eventually", "run_on"]
+__all__ = [
+    "Cloud",
+    "Domain",
+    "EmulatedHost",
+    "Host",
+    "Progress",
+    "Server",
+    "Shape",
+    "cpu_set",
+    "eventually",
+    "run_on",
+]
 
 Facts = dict[str, Any]
 T = TypeVar("T")

@@ -24,9 +24,7 @@ from pathlib import Path
 from .errors import LabError
 from .qemu_build import Qemu
 
-SOCKETS = 2
-DIES_PER_SOCKET = 2
-NODES = SOCKETS * DIES_PER_SOCKET
+NODES = 4
 
 # Local, same socket, the near and the far node of the other socket.
 _DISTANCES = {(0, 1): 16, (2, 3): 16, (0, 2): 22, (1, 3): 22, (0, 3): 160, (1, 2): 160}
@@ -61,6 +59,7 @@ class Shape:
     :param gpu_nodes: the NUMA node of each GPU.
     :param gpu_matrix: file of ``devstack/lab/gpus`` with the links of the GPUs; "" for those of PCI only.
     :param shared_core: which core of each node is for floating guests and the host's own work.
+    :param sockets: 1, 2 or 4: in how many sockets the dies lie.
     """
 
     cpus_per_node: int = 4
@@ -68,6 +67,7 @@ class Shape:
     gpu_nodes: tuple[int, ...] = (0, 2)
     gpu_matrix: str = ""
     shared_core: int = 0
+    sockets: int = 2
 
     def __post_init__(self) -> None:
         if self.cpus_per_node < 1:
@@ -76,6 +76,8 @@ class Shape:
             raise LabError(
                 f"a node has {self.cpus_per_node} cores, none of them is {self.shared_core}"
             )
+        if self.sockets not in (1, 2, NODES):
+            raise LabError(f"{NODES} dies lie in 1, 2 or {NODES} sockets, not in {self.sockets}")
         if any(not 0 <= node < NODES for node in self.gpu_nodes):
             raise LabError(f"GPUs sit on NUMA nodes 0 to {NODES - 1}, not {self.gpu_nodes}")
 
@@ -86,6 +88,10 @@ class Shape:
     def cpus_of(self, node: int) -> range:
         """CPU numbers of a NUMA node."""
         return range(node * self.cpus_per_node, (node + 1) * self.cpus_per_node)
+
+    @property
+    def dies_per_socket(self) -> int:
+        return NODES // self.sockets
 
     @property
     def shared_cpus(self) -> list[int]:
@@ -170,18 +176,16 @@ class Machine:
         yield from self._gpus()
 
     def _nodes(self) -> Iterator[tuple[str, ...]]:
-        cpus, cores, memory_mb = (
-            self.shape.cpus,
-            self.shape.cpus_per_node,
-            self.shape.node_memory_mb,
-        )
-        yield "-smp", f"{cpus},sockets={SOCKETS},dies={DIES_PER_SOCKET},cores={cores},threads=1"
+        shape = self.shape
+        cores, memory_mb = shape.cpus_per_node, shape.node_memory_mb
+        dies = f"sockets={shape.sockets},dies={shape.dies_per_socket}"
+        yield "-smp", f"{shape.cpus},{dies},cores={cores},threads=1"
         yield "-m", f"{memory_mb * NODES}M"
         for node in range(NODES):
             yield "-object", f"memory-backend-ram,id=memory{node},size={memory_mb}M"
             yield "-numa", f"node,nodeid={node},memdev=memory{node}"
         for node in range(NODES):
-            socket, die = divmod(node, DIES_PER_SOCKET)
+            socket, die = divmod(node, shape.dies_per_socket)
             place = f"node-id={node},socket-id={socket},die-id={die}"
             for core in range(cores):
                 yield "-numa", f"cpu,{place},core-id={core},thread-id=0"

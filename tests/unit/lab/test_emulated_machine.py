@@ -54,6 +54,16 @@ def test_each_cpu_sits_in_one_place_and_each_die_is_one_node(machine, cpus_per_n
     ]
 
 
+@pytest.mark.parametrize(("sockets", "dies"), [(1, 4), (2, 2), (4, 1)])
+def test_dies_lie_in_the_sockets_of_the_shape(machine, sockets, dies):
+    machine = replace(machine, shape=Shape(sockets=sockets))
+    assert f",sockets={sockets},dies={dies}," in values(machine, "-smp")[0]
+    cpus = [fields(v) for v in values(machine, "-numa") if v.startswith("cpu,")]
+    assert {int(cpu["socket-id"]) for cpu in cpus} == set(range(sockets))
+    with pytest.raises(LabError, match="4 dies lie in 1, 2 or 4 sockets, not in 3"):
+        Shape(sockets=3)
+
+
 def test_h2_sets_other_cpus_aside_for_floating_guests_than_h1():
     first, second = usual_shape(0), usual_shape(1)
     assert not set(first.shared_cpus) & set(second.shared_cpus)
