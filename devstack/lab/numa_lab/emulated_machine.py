@@ -186,7 +186,9 @@ class Machine:
             yield "-numa", f"node,nodeid={node},memdev=memory{node}"
         for node in range(NODES):
             socket, die = divmod(node, shape.dies_per_socket)
-            place = f"node-id={node},socket-id={socket},die-id={die}"
+            place = f"node-id={node},socket-id={socket}"
+            if shape.dies_per_socket > 1:  # QEMU takes no number of an only die
+                place += f",die-id={die}"
             for core in range(cores):
                 yield "-numa", f"cpu,{place},core-id={core},thread-id=0"
         for (source, target), distance in _DISTANCES.items():

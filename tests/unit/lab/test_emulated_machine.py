@@ -60,6 +60,9 @@ def test_dies_lie_in_the_sockets_of_the_shape(machine, sockets, dies):
     assert f",sockets={sockets},dies={dies}," in values(machine, "-smp")[0]
     cpus = [fields(v) for v in values(machine, "-numa") if v.startswith("cpu,")]
     assert {int(cpu["socket-id"]) for cpu in cpus} == set(range(sockets))
+    assert all(("die-id" in cpu) == (dies > 1) for cpu in cpus), (
+        "QEMU takes no number of an only die"
+    )
     with pytest.raises(LabError, match="4 dies lie in 1, 2 or 4 sockets, not in 3"):
         Shape(sockets=3)
 
