@@ -6,7 +6,7 @@ VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
-.PHONY: help venv cloud test test-unit test-nova33 test-integration test-long lint docs config bench clean distclean
+.PHONY: help venv cloud test test-unit test-in-nova test-nova33 test-integration test-long lint docs config bench clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,8 @@ cloud:  ## set up the lab cloud, boot five servers, show what was decided and en
 	$(LAB) up
 	$(LAB) show
 
-test: lint docs test-unit test-integration  ## everything: lint, types, docs, unit, functional, integration on the lab
+test:  ## lint, types, docs, unit, functional, integration on the lab; all parts, even when one fails
+	$(MAKE) --keep-going --no-print-directory lint docs test-unit test-in-nova test-integration
 
 venv:
 	@$(LAB) prepare
@@ -35,8 +36,10 @@ config: venv  ## generate the sample configuration under etc/
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
 
-test-unit: venv  ## unit and functional tests
+test-unit: venv  ## unit, functional and conformance tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
+
+test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
 	$(PYTHON) -m pytest -q tests/in_nova
 
 test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
@@ -61,6 +64,7 @@ bench: venv  ## run all benchmarks
 
 clean:  ## end everything the lab started and remove all it made
 	$(LAB) clean
+	find . -name .git -prune -o -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf doc/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
 
 distclean: clean  ## the same, and drop the download and build cache

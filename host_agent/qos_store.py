@@ -54,7 +54,10 @@ def _wanted(entry: Any) -> Wanted:
 
 
 def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
-    """Return what the console shows of a server: state of its objective or level, phase, last actions; else nothing."""
+    """Return what the console shows of a server: state of its objective or level, phase, last actions.
+
+    :returns: nothing where it has no objective, no level of its own, and nothing was done for it
+    """
     for kind in ("lcs", "bes"):
         entry = told.get(kind, {}).get(uuid)
         if entry is not None:
@@ -63,6 +66,8 @@ def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
                 for action in told.get("actions", ())
                 if action.get("server") == uuid
             ]
+            if not (entry.get("slo_p99_us") or entry.get("level") or mine):
+                return {}
             shown = {key: value for key, value in entry.items() if key != "name"}
             return {**shown, "phase": told.get("phase"), "actions": mine, "told": told.get("time")}
     return {}

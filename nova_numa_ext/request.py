@@ -109,7 +109,7 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
             Key.TIER,
             Tier,
             "Latency-critical (LC) or best-effort (BE).",
-            "unmanaged RDT, default group",
+            "none: cache and bandwidth are not managed",
         ),
         ExtraSpec(
             Key.SLO_P99_US,
@@ -132,7 +132,7 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
             Key.MEMORY_POLICY,
             MemoryPolicy,
             "Placement of the guest's memory over NUMA nodes; spreading applies to guests without a NUMA topology.",
-            "LC local; BE without NUMA topology bwap, with one local; otherwise first_touch",
+            "local for LC and for BE with a NUMA topology; bwap for other BE; first_touch without a tier",
         ),
         ExtraSpec(Key.GPU_POLICY, GpuPolicy, "How local GPUs are chosen.", "topo"),
         ExtraSpec(

@@ -13,11 +13,16 @@ settings.load_profile("patient")
 
 @pytest.fixture(autouse=True)
 def root_logger_as_before() -> Iterator[None]:
-    """Commands that a test runs set the root logger's level; others' debug lines would be in later tests' logs."""
+    """Commands that a test runs set the root logger's level and add handlers.
+
+    Others' debug lines would be in later tests' logs, and a handler writes to a stream that ends with its test.
+    """
     root = logging.getLogger()
-    level = root.level
+    level, handlers = root.level, list(root.handlers)
     yield
     root.setLevel(level)
+    for handler in [added for added in root.handlers if added not in handlers]:
+        root.removeHandler(handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

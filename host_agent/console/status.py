@@ -2,7 +2,7 @@
 """Where each server is, read from libvirt and the kernel now."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from host_agent import conf as agent_conf
 from host_agent import cpus, qos_store
 from host_agent.assignment import Guest
 from host_agent.console.history import last_decisions
-from host_agent.console.text import NOTHING, cell
+from host_agent.console.text import NOTHING, cell, known
 from host_agent.events import LibvirtSource
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import open_seam
@@ -136,10 +136,14 @@ def _row(
 
 
 def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of :func:`status` for a terminal: without long columns and those that are empty everywhere."""
+    """Return the rows of :func:`status` for a terminal: without long columns, and without what is empty."""
     kept = [
         column
         for column in (rows[0] if rows else ())
         if column not in _LONG_COLUMNS and any(cell(row[column]) != NOTHING for row in rows)
     ]
-    return [{column: row[column] for column in kept} for row in rows]
+    return [{column: _known(row[column]) for column in kept} for row in rows]
+
+
+def _known(value: Any) -> Any:
+    return known(value) if isinstance(value, Mapping) else value

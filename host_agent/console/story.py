@@ -7,7 +7,7 @@ from typing import Any
 from host_agent import conf as agent_conf
 from host_agent import qos_store
 from host_agent.console.history import entries, line
-from host_agent.console.text import NOTHING, cell
+from host_agent.console.text import cell, known
 
 
 def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
@@ -55,8 +55,7 @@ def told(story: Mapping[str, Any]) -> str:
         lines += [f"  {decision['problem']}"] if decision.get("problem") else []
     if story.get("slo"):
         lines.append("bandwidth, as the agent last told")
-        shown = {key: cell(value) for key, value in story["slo"].items()}
-        lines += [f"  {key}: {text}" for key, text in shown.items() if text != NOTHING]
+        lines += [f"  {key}: {cell(value)}" for key, value in known(story["slo"]).items()]
     now = story.get("now")
     if now:
         lines.append(f"{now['server']}, never decided about, as it is now:")

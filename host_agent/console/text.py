@@ -22,6 +22,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are not nothing."""
+    return {key: value for key, value in values.items() if cell(value) != NOTHING}
+
+
 def cell(value: Any) -> str:
     """Return a value in one line; :data:`NOTHING` for nothing."""
     if value is None or value == "":

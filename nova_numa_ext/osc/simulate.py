@@ -15,8 +15,8 @@ from nova_numa_ext.request import parse
 from nova_numa_ext.simulator import cli as simulator
 
 _WEIGHTS: Final = (
-    "Scores are by default multipliers and by host aggregates; on a controller, numa-ext-explain --flavor takes those "
-    "of nova.conf."
+    "Scores use the default multipliers and those of host aggregates; for those of nova.conf run numa-ext-explain "
+    "--flavor on a controller."
 )
 _NO_AGGREGATES: Final = (
     "You may not list nova's host aggregates: scores are by default multipliers alone."

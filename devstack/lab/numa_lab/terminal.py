@@ -139,9 +139,13 @@ class _Board:
         now = time.monotonic()
         parts = []
         for title, since in self._running.items():
-            expected_s = self._known_s.get(title)
-            of = f"/{expected_s:.0f}" if expected_s else ""
-            parts.append(f"{title} {now - since:.0f}{of} s")
+            so_far_s, expected_s = now - since, self._known_s.get(title)
+            if expected_s is None:
+                parts.append(f"{title} {so_far_s:.0f} s")
+            elif so_far_s > expected_s:
+                parts.append(f"{title} {so_far_s:.0f} s (usually {expected_s:.0f})")
+            else:
+                parts.append(f"{title} {so_far_s:.0f}/{expected_s:.0f} s")
         return parts
 
     def _write(self, text: str) -> None:

@@ -14,7 +14,7 @@ from host_agent.console import status, undo
 from host_agent.console.story import told
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.only_one import only_one
-from host_agent.qos_store import PAUSED, Kept, QosStore, load
+from host_agent.qos_store import PAUSED, Kept, QosStore, load, of_server
 from host_agent.rdt.shapes import Actual, GroupState
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -80,6 +80,18 @@ def test_explain_tells_why_a_server_is_left_alone(host: Host, run: Run) -> None:
     assert status == 0
     assert json.loads(text)["now"]["why"] == "its flavor has no numa_ext extra spec"
     assert "no numa_ext extra spec" in run("explain", "quiet")[1]
+
+
+def test_status_is_brief_about_a_server_without_an_objective() -> None:
+    quiet = {"slo_p99_us": None, "samples": 0, "problem": ""}
+    watched = {**quiet, "slo_p99_us": 900}
+    told = {"lcs": {"1": quiet, "2": watched}, "phase": "rest", "time": "now"}
+    assert of_server(told, "1") == {}
+    rows = [{"server": uuid, "why": "long", "slo": of_server(told, uuid)} for uuid in ("1", "2")]
+    assert status.brief(rows) == [
+        {"server": "1", "slo": {}},
+        {"server": "2", "slo": {"slo_p99_us": 900, "samples": 0, "phase": "rest", "told": "now"}},
+    ]
 
 
 def test_explain_keeps_silent_about_what_the_controller_does_not_know() -> None:

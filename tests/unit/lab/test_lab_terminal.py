@@ -76,6 +76,22 @@ def test_a_long_step_is_named_again_and_again_in_a_plain_log(
     progress.close()
 
 
+@pytest.mark.parametrize(
+    ("usual_s", "shown"), [(0.0001, " 0 s (usually 0)"), (60.0, " 0/60 s")], ids=["late", "in-time"]
+)
+def test_a_step_that_takes_longer_than_usual_is_said_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, usual_s: float, shown: str
+) -> None:
+    monkeypatch.setattr(terminal, "_REMIND_S", 0.01)
+    timings = tmp_path / "timings.json"
+    timings.write_text(json.dumps({"launch": usual_s}))
+    stream = io.StringIO()
+    progress = Progress(stream, timings)
+    with progress.step("launch"):
+        wait_for("it is named again", lambda: f"still: launch{shown}" in stream.getvalue(), 30)
+    progress.close()
+
+
 def test_parts_that_run_side_by_side_keep_their_names() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
