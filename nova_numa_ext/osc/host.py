@@ -14,7 +14,10 @@ from placement_traits.names import NeighbourTrait, TierTrait
 
 
 class ListHost(command.Lister):  # type: ignore[misc]
-    """List hosts that an agent publishes: tiers, classes of service, L3 ways and bandwidth (used/capacity)."""
+    """List hosts that an agent publishes: tiers, classes of service, L3 ways and bandwidth (used/capacity).
+
+    Neighbours: the tiers and classes of the servers that live there now.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
