@@ -40,7 +40,7 @@ test-unit: venv  ## unit, functional and conformance tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
 
 test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
-	$(PYTHON) -m pytest -q tests/in_nova
+	$(PYTHON) -m pytest -q -n 2 tests/in_nova
 
 test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
 	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'

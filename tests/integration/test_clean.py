@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.integration.cloud import CHECKOUT, eventually
 
 LAB = [str(CHECKOUT / "devstack" / "lab" / "lab")]
@@ -51,6 +53,7 @@ def listening() -> set[int]:
     return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
 
 
+@pytest.mark.long
 def test_clean_after_an_interrupted_up_leaves_nothing() -> None:
     folder = Path("/tmp") / f"numa-lab-clean-{os.getpid()}"
     environment = {

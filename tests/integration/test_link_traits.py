@@ -58,6 +58,7 @@ def told(running_cloud: Cloud, h1: Host) -> Iterator[Callable[[list[str]], None]
     running_cloud.restart_compute(h1)
 
 
+@pytest.mark.long
 def test_they_survive_restarts_and_periodic_updates_of_nova_compute(
     cloud: Cloud, h1: Host, told: Callable[[list[str]], None]
 ) -> None:
