@@ -88,6 +88,7 @@ class PqosFiles:
         self._names = _Names(state, proc)
         self._start = library or _libpqos
         self._library: Library | None = None
+        self._refusal = ""
         self._told = ""
 
     # -- reading: the tree, under our names --
@@ -192,6 +193,8 @@ class PqosFiles:
         self._library = None
 
     def _started(self) -> Library:
+        if self._refusal:  # the CPU stays the same: no need to take all classes again
+            raise CapabilityMissingError(self._refusal)
         if self._library is None:
             names = self._tree.directories("")
             others = [name for name in names if name not in _FIXED and not _is_class(name)]
@@ -214,10 +217,11 @@ class PqosFiles:
             known = library.domains(name[:2])
             if not known.issuperset(values):
                 self.give_up()
-                raise CapabilityMissingError(
+                self._refusal = (
                     f"libpqos knows the {name} domains {_listed(known)}, the kernel has {_listed(values)}: it takes a "
                     "socket for one domain on this CPU; set [rdt]backend = resctrl"
                 )
+                raise CapabilityMissingError(self._refusal)
 
     def _set(self, library: Library, number: int, schemata: Schemata) -> None:
         for resource, values in schemata.items():

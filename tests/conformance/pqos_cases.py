@@ -50,18 +50,23 @@ def it_refuses_to_start_where_it_knows_other_domains(bench: Bench) -> None:
         def domains(self, _resource: str) -> frozenset[int]:
             return frozenset({min(bench.domains)} if len(bench.domains) > 1 else ())
 
+    starts = []
+
     def start(_taken: bool) -> Blind:
+        starts.append(1)
         tree.mkdir("COS1")
         return Blind()
 
     with tempfile.TemporaryDirectory(prefix="numa-ext-pqos-") as state:
         fresh = PqosFiles(Path(state), Path("/proc"), start, tree)  # type: ignore[arg-type]
-        try:
-            fresh.mkdir(GROUP_PREFIX + "a")
-        except CapabilityMissingError as error:
-            expect("set [rdt]backend = resctrl" in str(error), True, str(error))
-        else:
-            raise AssertionError("it started")
+        for _ in range(2):
+            try:
+                fresh.mkdir(GROUP_PREFIX + "a")
+            except CapabilityMissingError as error:
+                expect("set [rdt]backend = resctrl" in str(error), True, str(error))
+            else:
+                raise AssertionError("it started")
+    expect(len(starts), 1, "starts of the library")
     expect("COS1" in tree.directories(""), False, "its classes are there")
 
 
