@@ -11,9 +11,7 @@ from placement_traits.reporter import Reporter
 from placement_traits.tree import from_tree, publishable, wanted_tree
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in presets.available() if name != "numaconnect-6x6x8"]
-)
+@pytest.mark.parametrize("name", presets.available())
 def test_each_preset_makes_the_round_trip(one_compute, name):
     topology = presets.load(name).topology
     tree = wanted_tree("h1", topology, SETTINGS)
@@ -21,11 +19,6 @@ def test_each_preset_makes_the_round_trip(one_compute, name):
     read = read_tree(one_compute.client, "h1")
     assert read == tree
     assert from_tree(read).topology == publishable(topology)
-
-
-@pytest.mark.long
-def test_the_largest_preset_makes_the_round_trip(one_compute):
-    test_each_preset_makes_the_round_trip(one_compute, "numaconnect-6x6x8")
 
 
 def test_what_others_add_is_not_read(shared_compute):

@@ -4,7 +4,6 @@
 import itertools
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_worlds import random_graph, random_scene
@@ -112,12 +111,6 @@ def ratios(count: int, seed: int) -> list[float]:
 
 
 def test_f_000_13_bipartitioning_comes_within_one_per_cent_of_the_optimum_on_average() -> None:
-    found = ratios(1_000, seed=13)
-    assert sum(found) / len(found) >= 0.99
-
-
-@pytest.mark.long
-def test_f_000_13_the_same_on_ten_thousand_worlds() -> None:
     found = ratios(10_000, seed=14)
     assert sum(found) / len(found) >= 0.99
 
