@@ -4,9 +4,11 @@ SHELL := /bin/bash
 LAB := devstack/lab/lab
 VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
+PYTEST := $(PYTHON) -m pytest --durations=10
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
-.PHONY: help venv cloud test test-unit test-in-nova test-nova33 test-integration test-long lint docs config bench clean distclean
+.PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
+.PHONY: config bench clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +19,17 @@ cloud:  ## set up the lab cloud, boot five servers, show what was decided and en
 	$(LAB) up
 	$(LAB) show
 
-test:  ## lint, types, docs, unit, functional, integration on the lab; all parts, even when one fails
-	$(MAKE) --keep-going --no-print-directory lint docs test-unit test-in-nova test-integration
+test:  ## lint, types, docs, unit, functional, integration on the lab; all parts, even when one fails; what each took
+	@python3 -m tests.budget test $(MAKE) --no-print-directory
+
+check: venv  ## while working: lint, types, unit, functional and conformance tests; no lab
+	@python3 -m tests.budget check $(MAKE) --no-print-directory
 
 venv:
 	@$(LAB) prepare
+
+lab-up:
+	$(LAB) up
 
 lint: venv  ## ruff, mypy --strict, import contracts
 	$(PYTHON) -m ruff check .
@@ -37,24 +45,24 @@ config: venv  ## generate the sample configuration under etc/
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
 
 test-unit: venv  ## unit, functional and conformance tests
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
+	$(PYTEST) -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
 
 test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
-	$(PYTHON) -m pytest -q -n 2 tests/in_nova
+	$(PYTEST) -q -n 2 tests/in_nova
 
 test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
 	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'
 	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/unit/nova_numa_ext tests/functional/placement tests/functional/scheduler
 	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/in_nova
 
-test-integration: venv  ## integration tests on the lab (brings it up when it is down)
-	$(LAB) up
-	$(PYTHON) -m pytest -v -o timeout=1200 tests/integration
+test-integration: venv lab-up  ## integration tests on the lab (brings it up when it is down)
+	$(PYTEST) -v -o timeout=1200 tests/integration
 
-test-long: venv  ## the full matrices (hours)
-	$(LAB) up
-	$(PYTHON) -m pytest -v -o timeout=7200 --long --ignore=tests/in_nova tests
-	$(PYTHON) -m pytest -v -o timeout=7200 --long tests/in_nova
+test-rotating: venv  ## the share of the shorter long tests that is this commit's turn; SHARD=i/N takes another one
+	$(PYTHON) -m tests.long --rotating $(SHARD)
+
+test-long: venv  ## the full matrices (hours); SHARD=i/N runs one share of them
+	$(PYTHON) -m tests.long $(SHARD)
 
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))

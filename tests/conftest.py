@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import long
+from tests.support.times import Times
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -26,15 +29,26 @@ def root_logger_as_before() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--long`` runs the full matrices, too."""
+    """``--long`` runs what is marked long, too."""
     parser.addoption(
         "--long", action="store_true", help="also run tests marked long (make test-long)"
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Add up what tests take."""
+    config.pluginmanager.register(Times())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is marked long unless it is asked for."""
-    if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="long: make test-long runs it"))
+    """Skip what is marked long unless it is asked for; refuse a long test that is in no share of ``make test-long``."""
+    known = {one.test for one in long.load()}
+    for item in items:
+        if not item.get_closest_marker("long"):
+            continue
+        if item.nodeid not in known:
+            raise pytest.UsageError(
+                f"tests/long.toml does not say how long it takes: {item.nodeid}"
+            )
+        if not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="long: make test-long runs it"))
