@@ -36,7 +36,6 @@ from nova.virt import hardware
 
 from benchmarks import report
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.journal import Journal
 from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, engine
 from placement_traits.fleet import (
     Amount,
@@ -48,6 +47,7 @@ from placement_traits.fleet import (
     RdtView,
     ViewState,
 )
+from placement_traits.journal import Journal
 from placement_traits.names import GpuLink, NeighbourTrait, PackingTrait, RdtTrait, TierTrait
 
 NODES, CPUS, MEMORY_MB, SERVERS, HOSTS_PER_AGGREGATE = 4, 16, 65_536, 30, 500

@@ -20,8 +20,8 @@ from host_agent.privileged.shapes import (
     Target,
 )
 from host_agent.workloads import Activity, Workload
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import InvalidValueError
+from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 Shares = Mapping[int, float]

@@ -13,9 +13,9 @@ from typing import Any, Final
 from host_agent.assignment import Guest, Observation
 from host_agent.controllers.l3_dealing import deal
 from host_agent.workloads import Activity
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits import names
 from placement_traits.errors import NumaExtError
+from placement_traits.request import WorkloadRequest
 from placement_traits.topology import HostTopology
 
 Resources = Mapping[str, int]

@@ -15,8 +15,8 @@ from host_agent.rdt.resctrl import Resctrl
 from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
 from host_agent.shared_parts import topology_reader
 from host_agent.workloads import parse
-from nova_numa_ext.findings import Finding, Level, verdict
 from placement_traits.errors import NumaExtError
+from placement_traits.findings import Finding, Level, verdict
 
 
 def check(conf: agent_conf.Conf) -> list[Finding]:

@@ -19,8 +19,8 @@ from host_agent.controllers.slo_colour import LcServer
 from host_agent.controllers.throttle import FULL
 from host_agent.privileged.shapes import GroupLevel, PartitionPlace, PartitionWish
 from host_agent.sensors.latency_window import LatencyReading
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import SloSource, Tier
+from placement_traits.reason import Reason
 
 PORT: Final = "org.numa_ext.slo.0"
 

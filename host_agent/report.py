@@ -34,7 +34,7 @@ from placement_traits.names import (
     PackingTrait,
     Tier,
 )
-from placement_traits.pressure import PressureSettings
+from placement_traits.reserved_bandwidth import PressureSettings
 from placement_traits.topology import HostTopology
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
 

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Final
 
 from host_agent import cpus
-from nova_numa_ext import request as requests
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits import names
+from placement_traits import request as requests
 from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.names import Tier
+from placement_traits.request import WorkloadRequest
 
 NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",

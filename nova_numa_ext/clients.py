@@ -13,9 +13,9 @@ from nova_numa_ext.conf import GROUP
 from nova_numa_ext.policy import whatif
 from nova_numa_ext.policy.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.score import SCORED
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
+from placement_traits.request import WorkloadRequest
 from placement_traits.view import FleetView
 
 SECTION = "placement"

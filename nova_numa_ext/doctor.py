@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from nova_numa_ext import nova_conf
-from nova_numa_ext.findings import Finding, Level, verdict
-from nova_numa_ext.request import InvalidRequestError, concerns_us, parse
 from placement_traits import names
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
+from placement_traits.findings import Finding, Level, verdict
 from placement_traits.fleet import FleetSnapshot, HostView
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.request import InvalidRequestError, concerns_us, parse
 
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
 

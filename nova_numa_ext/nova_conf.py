@@ -7,8 +7,8 @@ from typing import Final
 
 from oslo_config import cfg
 
-from nova_numa_ext.findings import Finding, Level, verdict
 from placement_traits.errors import InvalidValueError
+from placement_traits.findings import Finding, Level, verdict
 
 FILTER: Final = "nova_numa_ext.scheduler.NumaExtFilter"
 WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"

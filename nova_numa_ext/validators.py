@@ -2,7 +2,7 @@
 """Entry point ``nova.api.extra_spec_validators``: nova's API refuses a typo in our keys, in our words.
 
 Nova (compute API microversion 2.86 or later) looks a key up by its exact name and else by each validator's name
-pattern, one key at a time. So there is one validator per key of :data:`~nova_numa_ext.request.EXTRA_SPECS`, and one
+pattern, one key at a time. So there is one validator per key of :data:`~placement_traits.request.EXTRA_SPECS`, and one
 whose pattern is the whole namespace: it only ever sees keys that do not exist, and can say which key was meant. Nova
 turns its ``ValidationError`` into HTTP 400.
 """
@@ -12,8 +12,7 @@ from typing import Any
 from nova import exception
 from nova.api.validation.extra_specs import base
 
-from nova_numa_ext import request
-from placement_traits import names
+from placement_traits import names, request
 
 
 class _Validator(base.ExtraSpecValidator):  # type: ignore[misc]

@@ -34,9 +34,9 @@ from host_agent.journal import Entry, Journal, Result
 from host_agent.privileged.seam import Privileged
 from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
 from host_agent.workloads import Activity
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
+from placement_traits.reason import Reason
 
 LOG = logging.getLogger(__name__)
 

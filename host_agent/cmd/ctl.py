@@ -248,7 +248,7 @@ def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
 
 def _doctor(conf: "Conf", options: argparse.Namespace) -> int:
     from host_agent import doctor
-    from nova_numa_ext.findings import Level
+    from placement_traits.findings import Level
 
     findings = doctor.check(conf)
     _show(options, [finding.row for finding in findings])

@@ -25,7 +25,7 @@ from host_agent.controllers.balm_shapes import (
 from host_agent.controllers.balm_turn import Turn
 from host_agent.controllers.slo_colour import Colour
 from host_agent.controllers.throttle import FULL
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 
 
 def give_up(turn: Turn) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from host_agent.controllers.memory_traffic import Traffic, traffic_at
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.controllers.throttle import FULL
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 
 Shares = Mapping[int, float]
 

@@ -20,7 +20,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.page_steps import distance
 from host_agent.controllers.slo_colour import Colour, Verdict, evaluate
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 
 
 class Turn:

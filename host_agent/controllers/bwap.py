@@ -33,8 +33,8 @@ from typing import Final
 
 from host_agent.controllers.bwap_settings import Settings
 from host_agent.controllers.weights import Shares, dwp_step, dwp_weights
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import InvalidValueError
+from placement_traits.reason import Reason
 
 _PROGRESS: Final = 0.005  # part of the pages; fewer may come and go without having been moved
 

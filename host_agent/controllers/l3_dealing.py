@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from host_agent.workloads import Cell
-from nova_numa_ext.request import L3Amount
+from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
 
 

@@ -34,7 +34,7 @@ from typing import Final
 from host_agent.controllers.mapping_settings import Metric, Settings
 from host_agent.controllers.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Rank, Server, Slot
-from nova_numa_ext.policy.interference import (
+from placement_traits.interference import (
     BENEFIT_MAX,
     BENEFIT_MIN,
     INITIAL_BENEFIT,
@@ -43,8 +43,8 @@ from nova_numa_ext.policy.interference import (
     penalty,
     updated_benefit,
 )
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import InterferenceClass
+from placement_traits.reason import Reason
 
 Reasons = tuple[Reason, ...]
 

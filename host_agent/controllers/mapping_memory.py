@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.controllers.mapping import Expectation, State
-from nova_numa_ext.policy.interference import BENEFIT_MAX, BENEFIT_MIN, Domain
 from placement_traits.errors import InvalidValueError
+from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, Domain
 from placement_traits.names import InterferenceClass
 
 

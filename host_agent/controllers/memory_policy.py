@@ -21,9 +21,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from host_agent.controllers.weights import Shares, dwp_weights, uniform
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
+from placement_traits.reason import Reason
 
 
 def wanted_shares(

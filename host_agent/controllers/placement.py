@@ -36,11 +36,11 @@ from host_agent.controllers.l3_dealing import deal
 from host_agent.controllers.memory_policy import Room, fit, wanted_shares
 from host_agent.privileged.shapes import PartitionWish
 from host_agent.workloads import Activity
-from nova_numa_ext.policy.interference import penalty
-from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from placement_traits.interference import penalty
 from placement_traits.names import InterferenceClass, MemoryPolicy, Tier
+from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
 from placement_traits.topology import HostTopology
 
 _FULL_PERCENT: Final = 100

@@ -33,8 +33,8 @@ from host_agent.rdt.shapes import (
     GroupState,
     Schemata,
 )
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import Tier
+from placement_traits.reason import Reason
 
 _LC_PREFIX = f"{GROUP_PREFIX}lc-"
 _VM_PREFIX = f"{GROUP_PREFIX}vm-"

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from nova_numa_ext.policy.interference import may_share, penalty
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.interference import may_share, penalty
 from placement_traits.names import InterferenceClass
+from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 EXACT_CELLS: Final = 8

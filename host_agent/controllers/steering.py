@@ -29,8 +29,8 @@ from host_agent.controllers.slots import Layout, Server, Slot
 from host_agent.controllers.steering_memory import Before, Cores, Memory, memory
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.privileged.shapes import PartitionWish
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
+from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 Reasons = tuple[Reason, ...]

@@ -17,10 +17,10 @@ from host_agent.controllers.memory_policy import Room, fit, wanted_shares
 from host_agent.controllers.page_moves import huge_page_share, share_error
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares, uniform
-from nova_numa_ext.policy.reason import Reason
-from nova_numa_ext.request import SPREADING_POLICIES
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier
+from placement_traits.reason import Reason
+from placement_traits.request import SPREADING_POLICIES
 
 _INDIVISIBLE: Final = 2
 """Huge pages that a spread may be wrong by: one that is too many on a node is missing on another."""

@@ -12,14 +12,15 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from nova_numa_ext import clients, explain, journal
+from nova_numa_ext import clients, explain
 from nova_numa_ext.conf import GROUP, register_opts
-from nova_numa_ext.request import InvalidRequestError, parse
+from placement_traits import journal
 from placement_traits.errors import (
     CapabilityMissingError,
     NumaExtError,
     ServiceUnavailableError,
 )
+from placement_traits.request import InvalidRequestError, parse
 
 _NO_AGGREGATES: Final = (
     "numa-ext-explain: the user of [placement] may not list nova's host aggregates: scores are without their "

@@ -14,11 +14,11 @@ from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
 from nova_numa_ext.conf import defaults
 from nova_numa_ext.doctor import Doctor
 from nova_numa_ext.policy.whatif import Answer
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.reader import hosts, read_tree
+from placement_traits.request import WorkloadRequest
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.findings import Level
 from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Cloud
+from placement_traits.findings import Level
 
 _DETAIL_WIDTH: Final = 72
 

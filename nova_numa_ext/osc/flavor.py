@@ -10,8 +10,8 @@ from typing import Any, Final
 from osc_lib.command import command
 
 from nova_numa_ext.osc import words
-from nova_numa_ext.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 from placement_traits import names
+from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 
 _WIDTH: Final = 80
 _NEAR: Final = 0.8  # of difflib's ratio: one or two wrong letters

@@ -8,8 +8,8 @@ from osc_lib.command import command
 
 from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Cloud, Provider
-from nova_numa_ext.request import InvalidRequestError, parse
 from placement_traits import names
+from placement_traits.request import InvalidRequestError, parse
 
 
 class ShowServer(command.ShowOne):  # type: ignore[misc]

@@ -11,8 +11,8 @@ from nova_numa_ext.explain import terms_text
 from nova_numa_ext.osc import words
 from nova_numa_ext.osc.cloud import Cloud
 from nova_numa_ext.policy.terms import sentence
-from nova_numa_ext.request import parse
 from nova_numa_ext.simulator import cli as simulator
+from placement_traits.request import parse
 
 _WEIGHTS: Final = (
     "Scores use the default multipliers and those of host aggregates; for those of nova.conf run numa-ext-explain "

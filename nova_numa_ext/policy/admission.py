@@ -19,11 +19,9 @@ import functools
 from collections.abc import Sequence
 
 from nova_numa_ext.policy.cells import HostCell
-from nova_numa_ext.policy.interference import may_share
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import L3Amount, WorkloadRequest
 from placement_traits.fleet import Amount, HostView, L3View
+from placement_traits.interference import may_share
 from placement_traits.names import (
     InterferenceClass,
     NeighbourTrait,
@@ -32,6 +30,8 @@ from placement_traits.names import (
     Tier,
     TierTrait,
 )
+from placement_traits.reason import Reason
+from placement_traits.request import L3Amount, WorkloadRequest
 
 ANIMALS: dict[NeighbourTrait, InterferenceClass] = {
     NeighbourTrait.RABBIT: InterferenceClass.RABBIT,

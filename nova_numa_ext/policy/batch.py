@@ -37,11 +37,11 @@ from nova_numa_ext.policy.fleet_arrays import (
     count_bits,
     union,
 )
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import HostView
 from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, RemoteMemory
+from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
 
 _ANIMALS: Final = (None, *admission.ANIMALS.values())
 _SETS: Final = tuple(

@@ -23,7 +23,7 @@ from nova_numa_ext.policy.gpu_sets import (
     judge,
 )
 from nova_numa_ext.policy.gpu_utility import HostGpus
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 
 NO_SET: Final = -1
 _NO_GPUS: Final = (np.inf,)

@@ -22,7 +22,7 @@ from nova_numa_ext.policy.fleet_arrays import (
 )
 from nova_numa_ext.policy.score import WORST_PENALTY, Spare
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
+from placement_traits.request import WorkloadRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.admission import ANIMALS, conflict, holds
 from nova_numa_ext.policy.gpu_sets import GpuSet, lacking
-from nova_numa_ext.policy.interference import penalty
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import L3Amount, WorkloadRequest
 from placement_traits.fleet import HostView, L3View
+from placement_traits.interference import penalty
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from placement_traits.reason import Reason
+from placement_traits.request import L3Amount, WorkloadRequest
 
 OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
     Tier.LC: frozenset({NeighbourTrait.BE}),

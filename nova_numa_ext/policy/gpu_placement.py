@@ -44,8 +44,8 @@ from nova_numa_ext.policy.gpu_utility import (
     UtilityOptions,
     communication,
 )
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.names import GpuPolicy
+from placement_traits.reason import Reason
 
 EXACT_LIMIT: Final = 20_000
 # Sets of jobs whose end is looked at when a job is refused: all of nine jobs; it bounds the time of a refusal.

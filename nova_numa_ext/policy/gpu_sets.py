@@ -26,11 +26,11 @@ from nova_numa_ext.policy.gpu_job import (
 from nova_numa_ext.policy.gpu_placement import NEVER_ENOUGH, choose, preference, rank
 from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
+from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
 
 _SHOWN_DECIMALS: Final = 3

@@ -29,8 +29,8 @@ from typing import Final
 
 from nova_numa_ext.policy.gpu_graph import GpuGraph, members
 from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, ProfileStore
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import InvalidValueError
+from placement_traits.reason import Reason
 
 # Utilities are compared at this many decimals, so that the order of additions never breaks a tie.
 DECIMALS: Final = 9

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nova_numa_ext.request import L3Amount
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from placement_traits.request import L3Amount
 
 _TIERS: Final = {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
 _CLASSES: Final = {

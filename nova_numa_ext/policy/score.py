@@ -34,8 +34,8 @@ from nova_numa_ext.policy.candidates import Candidate, class_penalty, shared_tie
 from nova_numa_ext.policy.cells import GuestCell, HostCell
 from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
 from placement_traits.fleet import Amount, HostView, L3View
+from placement_traits.request import WorkloadRequest
 
 SCORED: Final = (
     Term.SLICES,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 
 
 class Term(StrEnum):

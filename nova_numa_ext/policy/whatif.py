@@ -20,7 +20,6 @@ from nova_numa_ext.policy import admission
 from nova_numa_ext.policy.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
 from nova_numa_ext.policy.multipliers import Multipliers
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import (
     SCORED,
     Offer,
@@ -32,8 +31,9 @@ from nova_numa_ext.policy.score import (
     terms,
 )
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import L3Amount, WorkloadRequest
 from placement_traits.fleet import FleetSnapshot, HostView, L3View
+from placement_traits.reason import Reason
+from placement_traits.request import L3Amount, WorkloadRequest
 
 _MOST_CANDIDATES: Final = 1_000
 

@@ -19,14 +19,20 @@ from nova_numa_ext.policy.batch import Batch, Offered, Question
 from nova_numa_ext.policy.cells import GuestCell
 from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays, Integers
 from nova_numa_ext.policy.picks import Pick, each_part
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import SCORED, Offer, Scores
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import InvalidRequestError, L3Amount, WorkloadRequest, concerns_us, parse
 from nova_numa_ext.scheduler import facts, host_table
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict
 from placement_traits.fleet import HostView, ViewState
+from placement_traits.reason import Reason
+from placement_traits.request import (
+    InvalidRequestError,
+    L3Amount,
+    WorkloadRequest,
+    concerns_us,
+    parse,
+)
 
 
 @dataclass(frozen=True, slots=True)

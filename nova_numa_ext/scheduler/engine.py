@@ -25,17 +25,17 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import GROUP, register_opts
-from nova_numa_ext.journal import Journal
 from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.multipliers import aggregate_key
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED
-from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler import facts, fleet, gpus, records
 from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
+from placement_traits.journal import Journal
+from placement_traits.request import concerns_us
 
 LOG = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from nova_numa_ext.policy.cells import (
     ThreadPolicy,
 )
 from nova_numa_ext.policy.fleet_arrays import MOST_BITS
-from nova_numa_ext.request import L3Amount
 from placement_traits import names
+from placement_traits.request import L3Amount
 
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 _ALL_NODES: Final = (1 << MOST_BITS) - 1

@@ -12,13 +12,13 @@ from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.cells import GuestCell
 from nova_numa_ext.policy.gpu_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Offer
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import WorkloadRequest
 from nova_numa_ext.scheduler import compat, facts, gpus
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
+from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ import numpy as np
 from nova_numa_ext.policy.fleet_arrays import Floats
 from nova_numa_ext.policy.gpu_sets import GpuSet
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.score import Score, Scores
 from nova_numa_ext.policy.terms import sentence
-from nova_numa_ext.request import concerns_us
 from nova_numa_ext.scheduler.decision import Judged
 from nova_numa_ext.scheduler.judge import Surroundings, Verdict
 from placement_traits.fleet import L3View
+from placement_traits.reason import Reason
+from placement_traits.request import concerns_us
 
 _MOST_CANDIDATES = 16
 _MOST_NAMES = 20

@@ -16,9 +16,10 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from support.hosts import four_nodes
 
-from nova_numa_ext import clients, journal
+from nova_numa_ext import clients
 from nova_numa_ext.cmd import explain as explain_command
 from nova_numa_ext.scheduler import engine
+from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import Reporter

@@ -10,8 +10,8 @@ import unittest
 
 import pytest
 
-from nova_numa_ext import journal
 from nova_numa_ext.scheduler import decision, engine
+from placement_traits import journal
 
 _LIBVIRT = "nova.tests.functional.libvirt"
 _NUMA = f"{_LIBVIRT}.test_numa_servers"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nova_numa_ext.request import EXTRA_SPECS, InvalidRequestError, parse, unknown_key
+from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse, unknown_key
 from tests.integration.cloud import Cloud, Host, eventually
 
 LC = {

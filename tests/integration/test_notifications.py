@@ -12,7 +12,7 @@ from host_agent.controllers.balm_shapes import CannotFixSloViolation
 from host_agent.errands import Errands
 from host_agent.escalation import EVENT, Escalation, bus
 from host_agent.journal import PrintedJournal
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.reason import Reason
 from tests.integration.cloud import Cloud
 
 PATIENCE_S = 30

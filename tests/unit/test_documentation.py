@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nova_numa_ext.request import EXTRA_SPECS, InvalidRequestError, parse
 from placement_traits.names import Key
+from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse
 
 USER_GUIDE = Path(__file__).parents[2] / "doc/source/user"
 PAGE = (USER_GUIDE / "extra-specs.rst").read_text()

@@ -23,8 +23,8 @@ from support.hosts import four_nodes
 from support.placement import PlacementInProcess
 
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext import journal
 from nova_numa_ext.scheduler import engine
+from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import Reporter

@@ -17,7 +17,6 @@ from nova_numa_ext.policy.fleet_arrays import MOST_BITS
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.score import SCORED, Offer
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.request import L3Amount
 from nova_numa_ext.scheduler import decision, facts
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings
@@ -30,6 +29,7 @@ from placement_traits.names import (
     Tier,
     TierTrait,
 )
+from placement_traits.request import L3Amount
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.functional.scheduler.test_prediction import guest_topology, host_cell, pools
 

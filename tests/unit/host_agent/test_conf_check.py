@@ -9,7 +9,7 @@ import pytest
 from host_agent import conf as agent_conf
 from host_agent import conf_check, doctor
 from host_agent.cmd import agent, ctl
-from nova_numa_ext.findings import Level
+from placement_traits.findings import Level
 
 BOTH = pytest.mark.parametrize(
     "run", [agent.main, lambda words: ctl.main([*words, "journal"])], ids=["agent", "ctl"]

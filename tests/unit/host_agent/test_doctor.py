@@ -10,7 +10,7 @@ from host_agent import doctor
 from host_agent.events import ListedDomain
 from host_agent.paths import HostPaths
 from host_agent.workloads import Activity
-from nova_numa_ext.findings import Finding, Level
+from placement_traits.findings import Finding, Level
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server
 

@@ -14,8 +14,8 @@ from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeav
 from host_agent.errands import Errands
 from host_agent.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
 from host_agent.journal import Entry
-from nova_numa_ext.policy.reason import Reason
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.reason import Reason
 
 EVENT = CannotFixSloViolation(("L",), (0,), ("B", "L"), (Reason("traffic_mbps", 9000, "B"),))
 LEAVE = ShouldLeave(("L",), ("B",))

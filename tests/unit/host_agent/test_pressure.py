@@ -5,7 +5,7 @@ from host_agent.claims import Claim, Part
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.pressure import Pressure
 from host_agent.sensors.bandwidth import Bandwidth
-from placement_traits.pressure import PressureSettings
+from placement_traits.reserved_bandwidth import PressureSettings
 from tests.support.hosts import four_nodes
 
 HOST = four_nodes()  # 10,000 MB/s per L3 domain

@@ -30,7 +30,7 @@ from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
-from placement_traits.pressure import PressureSettings
+from placement_traits.reserved_bandwidth import PressureSettings
 from placement_traits.tree import ProviderTree
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, LC_SPECS, Server

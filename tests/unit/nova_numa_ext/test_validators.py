@@ -5,8 +5,8 @@ import pytest
 from nova import exception
 from nova.api.validation.extra_specs import validators as nova_validators
 
-from nova_numa_ext.request import EXTRA_SPECS, problem
 from nova_numa_ext.validators import register
+from placement_traits.request import EXTRA_SPECS, problem
 
 
 @pytest.mark.parametrize(

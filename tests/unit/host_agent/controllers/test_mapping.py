@@ -12,9 +12,9 @@ from host_agent.controllers.mapping import Observation, State, deviation
 from host_agent.controllers.mapping_settings import Limits, Metric, Settings
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from host_agent.hostmodel.machines import grid
-from nova_numa_ext.policy.interference import INITIAL_BENEFIT, Domain, updated_benefit
-from nova_numa_ext.policy.reason import Reason
+from placement_traits.interference import INITIAL_BENEFIT, Domain, updated_benefit
 from placement_traits.names import InterferenceClass
+from placement_traits.reason import Reason
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
 LAYOUT = Layout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))

@@ -8,8 +8,8 @@ import pytest
 
 from host_agent.controllers.mapping import Expectation, State
 from host_agent.controllers.mapping_memory import from_plain, to_plain
-from nova_numa_ext.policy.interference import INITIAL_BENEFIT, Domain, updated_benefit
 from placement_traits.errors import InvalidValueError
+from placement_traits.interference import INITIAL_BENEFIT, Domain, updated_benefit
 from placement_traits.names import InterferenceClass
 
 RABBIT = InterferenceClass.RABBIT

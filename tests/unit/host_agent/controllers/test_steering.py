@@ -13,7 +13,7 @@ from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.hostmodel.machines import grid
 from host_agent.privileged.shapes import PartitionWish, Process, RamRange, Role, Thread
 from host_agent.workloads import Activity, Domain, Workload
-from nova_numa_ext import request
+from placement_traits import request
 
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 LAYOUT = Layout(TOPOLOGY)

@@ -13,9 +13,9 @@ from nova_numa_ext.policy.cells import HostCell
 from nova_numa_ext.policy.multipliers import Multipliers
 from nova_numa_ext.policy.score import SCORED
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
-from nova_numa_ext.request import L3Amount, parse
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.request import L3Amount, parse
 
 EQUAL = Multipliers(dict.fromkeys(SCORED, 1.0))
 

@@ -22,10 +22,10 @@ from nova_numa_ext.policy.gpu_sets import (
 )
 from nova_numa_ext.policy.gpu_utility import Neighbour
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.reason import Reason
 from nova_numa_ext.policy.terms import Term, sentence
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, GpuPolicy, InterferenceClass
+from placement_traits.reason import Reason
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
 NODES = (0, 0, 2, 2)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.request import EXTRA_SPECS, InvalidRequestError, concerns_us, parse, problem
 from placement_traits.names import MemoryPolicy, Tier
+from placement_traits.request import EXTRA_SPECS, InvalidRequestError, concerns_us, parse, problem
 
 LC = {
     "numa_ext:tier": "LC",

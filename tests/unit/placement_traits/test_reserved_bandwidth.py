@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_traits.errors import InvalidValueError
-from placement_traits.pressure import PressureSettings, excess_mbps, next_reserved
+from placement_traits.reserved_bandwidth import PressureSettings, excess_mbps, next_reserved
 
 CALM = PressureSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)
 amounts = st.integers(0, 100_000)

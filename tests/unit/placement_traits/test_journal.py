@@ -4,7 +4,7 @@
 import logging
 import threading
 
-from nova_numa_ext.journal import Journal, backup, read
+from placement_traits.journal import Journal, backup, read
 
 
 def test_entries_come_back_in_order(tmp_path):
