@@ -18,11 +18,11 @@ from typing import Any
 from scipy.stats import qmc
 
 from benchmarks import report
-from nova_numa_ext.policy.bipartition import bipartition, drb, mean_distance, refine
-from nova_numa_ext.policy.gpu_graph import GpuGraph, from_edges
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, JobGraph
-from nova_numa_ext.policy.gpu_placement import EXACT_LIMIT, assignments, choose, nearest
-from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Scene, UtilityOptions
+from nova_numa_ext.policy.gpu.bipartition import bipartition, drb, mean_distance, refine
+from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges
+from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph
+from nova_numa_ext.policy.gpu.placement import EXACT_LIMIT, assignments, choose, nearest
+from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene, UtilityOptions
 from nova_numa_ext.simulator import table7
 from nova_numa_ext.simulator.cluster import Cluster, Topo
 from nova_numa_ext.simulator.engine import Run, Simulation

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from nova_numa_ext.policy.score import Score
-from nova_numa_ext.policy.terms import sentence
-from nova_numa_ext.policy.whatif import Answer
+from nova_numa_ext.policy.numa.score import Score
+from nova_numa_ext.policy.numa.terms import sentence
+from nova_numa_ext.policy.numa.whatif import Answer
 
 _MOST_CANDIDATES: Final = 3  # of one host, those that are alike counted once
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterable
 
 from nova_numa_ext.osc.cloud import Stock
-from nova_numa_ext.policy.gpu_sets import GpuSet
+from nova_numa_ext.policy.gpu.candidate_sets import GpuSet
 from placement_traits import names
 from placement_traits.fleet import Amount, HostView
 

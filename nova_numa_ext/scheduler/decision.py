@@ -3,7 +3,7 @@
 
 :func:`decide` is pure but for the HostStates it reads; the engine around it supplies the view, the picks and the
 clock, and hands the result to nova and to the journal. Most hosts of most requests are decided together, over arrays
-(:mod:`nova_numa_ext.policy.batch`); a request for physical networks, or for devices near several guest cells, and the
+(:mod:`nova_numa_ext.policy.numa.batch`); a request for physical networks, or for devices near several guest cells, and the
 rare host that does not fit into arrays, is judged host by host (:mod:`.judge`), with the same result.
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from nova_numa_ext.policy import batch, batch_score, score
-from nova_numa_ext.policy.batch import Batch, Offered, Question
-from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.fleet_arrays import Floats, HostArrays, Integers
-from nova_numa_ext.policy.picks import Pick, each_part
-from nova_numa_ext.policy.score import SCORED, Offer, Scores
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa import batch, batch_score, score
+from nova_numa_ext.policy.numa.arrays import Floats, HostArrays, Integers
+from nova_numa_ext.policy.numa.batch import Batch, Offered, Question
+from nova_numa_ext.policy.numa.cells import GuestCell
+from nova_numa_ext.policy.numa.picks import Pick, each_part
+from nova_numa_ext.policy.numa.score import SCORED, Offer, Scores
+from nova_numa_ext.policy.numa.terms import Term
 from nova_numa_ext.scheduler import facts, host_table
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict

@@ -25,10 +25,10 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import GROUP, register_opts
-from nova_numa_ext.policy.fleet_arrays import Floats
-from nova_numa_ext.policy.multipliers import aggregate_key
-from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.score import SCORED
+from nova_numa_ext.policy.numa.arrays import Floats
+from nova_numa_ext.policy.numa.multipliers import aggregate_key
+from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import facts, fleet, gpus, records
 from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
 from nova_numa_ext.scheduler.host_table import HostTable

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 from nova import exception
 from nova.virt import hardware
 
-from nova_numa_ext.policy.candidates import Candidate
-from nova_numa_ext.policy.cells import (
+from nova_numa_ext.policy.numa.arrays import MOST_BITS
+from nova_numa_ext.policy.numa.candidates import Candidate
+from nova_numa_ext.policy.numa.cells import (
     CpuPolicy,
     GuestCell,
     HostCell,
@@ -20,7 +21,6 @@ from nova_numa_ext.policy.cells import (
     PagePool,
     ThreadPolicy,
 )
-from nova_numa_ext.policy.fleet_arrays import MOST_BITS
 from placement_traits import names
 from placement_traits.request import L3Amount
 

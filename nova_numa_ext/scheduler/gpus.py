@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu_sets`: which request asks for devices, which are free."""
+"""GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu.candidate_sets`: which request asks for devices, which are free."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +9,7 @@ import numpy as np
 from oslo_config import cfg
 
 from nova_numa_ext.gpu_options import rules
-from nova_numa_ext.policy.batch_devices import NO_SET, Devices, JudgedSets
-from nova_numa_ext.policy.candidates import Candidate
-from nova_numa_ext.policy.gpu_sets import (
+from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuMap,
     GpuOffer,
@@ -24,7 +22,9 @@ from nova_numa_ext.policy.gpu_sets import (
     published,
     situation,
 )
-from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.numa.batch_devices import NO_SET, Devices, JudgedSets
+from nova_numa_ext.policy.numa.candidates import Candidate
+from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.scheduler import facts
 from placement_traits import names
 from placement_traits.errors import InvalidValueError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's HostStates and candidates as the arrays that :mod:`nova_numa_ext.policy.batch` decides on."""
+"""Nova's HostStates and candidates as the arrays that :mod:`nova_numa_ext.policy.numa.batch` decides on."""
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from nova_numa_ext.policy import fleet_arrays
-from nova_numa_ext.policy.batch import Offered
-from nova_numa_ext.policy.batch_devices import Devices
-from nova_numa_ext.policy.fleet_arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
+from nova_numa_ext.policy.numa import arrays
+from nova_numa_ext.policy.numa.arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
+from nova_numa_ext.policy.numa.batch import Offered
+from nova_numa_ext.policy.numa.batch_devices import Devices
 from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
@@ -113,12 +113,12 @@ class HostTable:
 
     def _write_cells(self, rows: Sequence[int]) -> None:
         changed = [facts for row in rows if (facts := self._facts[row]) is not None]
-        plain = [fleet_arrays.representable(facts.cells, None) for facts in changed]
+        plain = [arrays.representable(facts.cells, None) for facts in changed]
         self._cells = _written(
             self._cells,
             rows,
             [
-                fleet_arrays.cell_records(facts.cells, facts.pci_free) if fits else []
+                arrays.cell_records(facts.cells, facts.pci_free) if fits else []
                 for facts, fits in zip(changed, plain, strict=True)
             ],
         )
@@ -128,12 +128,12 @@ class HostTable:
 
     def _write_views(self, rows: Sequence[int]) -> None:
         views = [self._views[row] for row in rows]
-        plain = [fleet_arrays.representable((), view) for view in views]
+        plain = [arrays.representable((), view) for view in views]
         self._domains = _written(
             self._domains,
             rows,
             [
-                fleet_arrays.domain_records(view) if fits else []
+                arrays.domain_records(view) if fits else []
                 for view, fits in zip(views, plain, strict=True)
             ],
         )
@@ -171,9 +171,9 @@ def _written(
     """Return the table with these rows replaced; it becomes wider where a host asks for it."""
     if not rows:
         return table
-    new = fleet_arrays.rows(table.dtype, hosts)
-    table = fleet_arrays.wider(table, new.shape[1])
-    table[list(rows)] = fleet_arrays.wider(new, table.shape[1])
+    new = arrays.rows(table.dtype, hosts)
+    table = arrays.wider(table, new.shape[1])
+    table[list(rows)] = arrays.wider(new, table.shape[1])
     return table
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nova_numa_ext.policy import admission, candidates, cells
-from nova_numa_ext.policy.batch import Question, decidable
-from nova_numa_ext.policy.batch_devices import Devices
-from nova_numa_ext.policy.candidates import Candidate, Ordering, Ranked
-from nova_numa_ext.policy.cells import GuestCell
-from nova_numa_ext.policy.gpu_sets import GpuOffer, parts_left
-from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
-from nova_numa_ext.policy.score import Offer
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
+from nova_numa_ext.policy.numa import candidates, cells, requirements
+from nova_numa_ext.policy.numa.batch import Question, decidable
+from nova_numa_ext.policy.numa.batch_devices import Devices
+from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
+from nova_numa_ext.policy.numa.cells import GuestCell
+from nova_numa_ext.policy.numa.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.numa.score import Offer
+from nova_numa_ext.policy.numa.terms import Term
 from nova_numa_ext.scheduler import compat, facts, gpus
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
@@ -137,10 +137,10 @@ class Judge:
         (view,) = self.views([host_state])
         known = self._known.of(host_state)
         own_cells = known.cells
-        reasons = admission.local_memory(self._request, own_cells)
+        reasons = requirements.local_memory(self._request, own_cells)
         if self.question.fresh:
-            reasons = (*admission.capabilities(self._request, view), *reasons)
-            reasons += admission.neighbours(self._request, view) if view else ()
+            reasons = (*requirements.capabilities(self._request, view), *reasons)
+            reasons += requirements.neighbours(self._request, view) if view else ()
         if reasons:
             return Verdict(host_state, reasons)
         nodes = _Nodes(self, host_state, view, known)

@@ -37,7 +37,7 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
 
 
 class NumaExtWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
-    """Scores the hosts that passed in [0, 1], see :mod:`nova_numa_ext.policy.score`.
+    """Scores the hosts that passed in [0, 1], see :mod:`nova_numa_ext.policy.numa.score`.
 
     The bounds are fixed: without them nova would stretch the smallest gap to [0, 1].
     """

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from nova_numa_ext.gpu_files import read_profiles
-from nova_numa_ext.policy.gpu_graph import GpuGraph
-from nova_numa_ext.policy.gpu_job import ProfileStore
-from nova_numa_ext.policy.gpu_utility import THIRDS, UtilityOptions
+from nova_numa_ext.policy.gpu.files import read_profiles
+from nova_numa_ext.policy.gpu.graph import GpuGraph
+from nova_numa_ext.policy.gpu.job import ProfileStore
+from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator import metrics
 from nova_numa_ext.simulator.cluster import strategy_class
 from nova_numa_ext.simulator.engine import Run, Simulation

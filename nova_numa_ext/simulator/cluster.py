@@ -3,7 +3,7 @@
 
 A :class:`Strategy` answers for one job at a time. ``fcfs`` and ``bf`` (best fit) are the greedy baselines of the
 source, blind to topology; ``pack``, ``spread``, ``topo`` and ``topo_p`` are the policies of
-:mod:`nova_numa_ext.policy.gpu_placement`, the code that nova-scheduler runs. On top of it :class:`Ranking`
+:mod:`nova_numa_ext.policy.gpu.placement`, the code that nova-scheduler runs. On top of it :class:`Ranking`
 remembers the offers of all machines, so that a decision looks only at machines that changed since the last one.
 """
 
@@ -15,10 +15,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph, join, members
-from nova_numa_ext.policy.gpu_job import GpuJob, ProfileStore
-from nova_numa_ext.policy.gpu_placement import Choice, Placement, choose, place_parts, preference
-from nova_numa_ext.policy.gpu_utility import HostGpus, Neighbour, Scene, UtilityOptions
+from nova_numa_ext.policy.gpu.graph import GpuGraph, join, members
+from nova_numa_ext.policy.gpu.job import GpuJob, ProfileStore
+from nova_numa_ext.policy.gpu.placement import Choice, Placement, choose, place_parts, preference
+from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour, Scene, UtilityOptions
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
 

@@ -17,10 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph
-from nova_numa_ext.policy.gpu_job import ProfileStore
-from nova_numa_ext.policy.gpu_placement import spread_stretch
-from nova_numa_ext.policy.gpu_utility import THIRDS, UtilityOptions, slowdowns
+from nova_numa_ext.policy.gpu.graph import GpuGraph
+from nova_numa_ext.policy.gpu.job import ProfileStore
+from nova_numa_ext.policy.gpu.placement import spread_stretch
+from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions, slowdowns
 from nova_numa_ext.simulator.cluster import Cluster, Offer, Place, Strategy, strategy_class
 from nova_numa_ext.simulator.workload import Submission
 from placement_traits.errors import NumaExtError

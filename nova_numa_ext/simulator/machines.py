@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph, from_topology
+from nova_numa_ext.policy.gpu.graph import GpuGraph, from_topology
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket

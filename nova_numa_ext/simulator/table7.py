@@ -12,8 +12,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.graph import GpuGraph
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.engine import Run, Simulation
 from nova_numa_ext.simulator.machines import graph
 from nova_numa_ext.simulator.workload import Submission

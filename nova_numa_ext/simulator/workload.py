@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 import yaml
 
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from placement_traits.errors import InvalidValueError
 
 NETWORKS: Final = ("alexnet", "cafferef", "googlenet")

@@ -3,9 +3,9 @@
 
 import random
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph, from_edges, mask_of
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, JobGraph, comm_profile
-from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Neighbour, Scene
+from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, mask_of
+from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph, comm_profile
+from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour, Scene
 
 
 def random_graph(draw: random.Random) -> GpuGraph:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from nova import objects
 from nova.scheduler import host_manager
 
-from nova_numa_ext.policy import score
-from nova_numa_ext.policy.fleet_arrays import MOST_BITS
-from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.score import SCORED, Offer
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa import score
+from nova_numa_ext.policy.numa.arrays import MOST_BITS
+from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.numa.score import SCORED, Offer
+from nova_numa_ext.policy.numa.terms import Term
 from nova_numa_ext.scheduler import decision, facts
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings

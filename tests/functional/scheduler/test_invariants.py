@@ -10,7 +10,7 @@ from nova.conf import CONF
 from nova.scheduler import host_manager
 from support.fleet import domain, hosts
 
-from nova_numa_ext.policy import admission
+from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.scheduler import engine
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
@@ -87,13 +87,13 @@ def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flav
     by_root = {view.root_uuid: view for view in views}
     for state in passed:
         view = by_root[state.uuid]
-        assert admission.capabilities(request, view) == ()
-        assert admission.neighbours(request, view) == ()
+        assert requirements.capabilities(request, view) == ()
+        assert requirements.neighbours(request, view) == ()
         assert state.allocation_candidates or not view.l3
         for raw in state.allocation_candidates:
             used = [each for each in view.l3 if each.uuid in raw["allocations"]]
             assert not any(
-                admission.conflict(request.interference_class, each.neighbours) for each in used
+                requirements.conflict(request.interference_class, each.neighbours) for each in used
             )
 
 

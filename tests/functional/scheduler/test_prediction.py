@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.pci import stats as pci_stats
 from nova.virt import hardware
 
-from nova_numa_ext.policy import cells
+from nova_numa_ext.policy.numa import cells
 from nova_numa_ext.scheduler import facts
 
 THREAD_POLICIES = (None, "prefer", "isolate", "require")

@@ -4,7 +4,7 @@
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP, OPTIONS, list_opts, register_opts
-from nova_numa_ext.policy.score import SCORED
+from nova_numa_ext.policy.numa.score import SCORED
 
 
 def test_every_option_says_what_it_is_for():

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from nova_numa_ext.policy.gpu_graph import mask_of, members
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph
-from nova_numa_ext.policy.gpu_utility import THIRDS
+from nova_numa_ext.policy.gpu.graph import mask_of, members
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph
+from nova_numa_ext.policy.gpu.utility import THIRDS
 from nova_numa_ext.simulator.cluster import (
     STRATEGIES,
     BestFit,

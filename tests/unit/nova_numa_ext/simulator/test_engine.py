@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator import table7
 from nova_numa_ext.simulator.engine import NeverPlacedError, Record, Run, Simulation
 from nova_numa_ext.simulator.machines import fleet, graph

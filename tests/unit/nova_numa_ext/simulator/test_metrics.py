@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.engine import Simulation
 from nova_numa_ext.simulator.machines import graph
 from nova_numa_ext.simulator.metrics import mean, percentile, summary

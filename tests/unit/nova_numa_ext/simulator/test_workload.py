@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.workload import (
     BATCHES,
     NETWORKS,

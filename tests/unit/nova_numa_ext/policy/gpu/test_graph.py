@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from nova_numa_ext.policy.gpu_distances import parse_distances
-from nova_numa_ext.policy.gpu_graph import (
+from nova_numa_ext.policy.gpu.distances import parse_distances
+from nova_numa_ext.policy.gpu.graph import (
     GpuGraph,
     LevelWeights,
     from_edges,

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nova_numa_ext.policy.batch import Batch, Offered, Question, other_tier, penalties
-from nova_numa_ext.policy.candidates import OTHER_TIER
-from nova_numa_ext.policy.fleet_arrays import (
+from nova_numa_ext.policy.numa.arrays import (
     Bits,
     Floats,
     HostArrays,
@@ -20,8 +18,10 @@ from nova_numa_ext.policy.fleet_arrays import (
     count_bits,
     union,
 )
-from nova_numa_ext.policy.score import WORST_PENALTY, Spare
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.batch import Batch, Offered, Question, other_tier, penalties
+from nova_numa_ext.policy.numa.candidates import OTHER_TIER
+from nova_numa_ext.policy.numa.score import WORST_PENALTY, Spare
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.request import WorkloadRequest
 
 

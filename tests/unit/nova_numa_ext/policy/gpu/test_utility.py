@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_worlds import random_scene
 
-from nova_numa_ext.policy.gpu_job import JobGraph, Profile, ProfileStore
-from nova_numa_ext.policy.gpu_utility import (
+from nova_numa_ext.policy.gpu.job import JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.utility import (
     THIRDS,
     HostGpus,
     Neighbour,

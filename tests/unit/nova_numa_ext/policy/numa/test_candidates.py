@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fleet import amount, be, domain, host, hosts, lc
 
-from nova_numa_ext.policy.admission import conflict
-from nova_numa_ext.policy.candidates import Candidate, order
+from nova_numa_ext.policy.numa.candidates import Candidate, order
+from nova_numa_ext.policy.numa.requirements import conflict
 from placement_traits.names import NeighbourTrait
 
 RABBIT = {"numa_ext:interference_class": "rabbit"}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from nova_numa_ext.policy.gpu_distances import Measured, parse_distances
-from nova_numa_ext.policy.gpu_job import ProfileStore, parse_profiles
+from nova_numa_ext.policy.gpu.distances import Measured, parse_distances
+from nova_numa_ext.policy.gpu.job import ProfileStore, parse_profiles
 from placement_traits.errors import InvalidValueError
 
 

@@ -15,7 +15,7 @@ not forward peer traffic, which is why on a DGX-1 two GPUs without a common NVLi
                  1          1
 
 Where copies between GPUs have been measured, the measured matrix replaces the qualitative one
-(:mod:`nova_numa_ext.policy.gpu_distances`).
+(:mod:`nova_numa_ext.policy.gpu.distances`).
 
 A set of GPUs is written as a bit mask in inner loops (bit i = GPU i) and as a tuple of positions elsewhere.
 """

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from nova.scheduler import utils
 
-from nova_numa_ext.policy.multipliers import Multipliers, aggregate_key
-from nova_numa_ext.policy.score import SCORED
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
+from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.policy.numa.terms import Term
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph, members
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, ProfileStore
+from nova_numa_ext.policy.gpu.graph import GpuGraph, members
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, ProfileStore
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason
 

@@ -14,19 +14,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from nova_numa_ext.policy.gpu_distances import Measured
-from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members, shared
-from nova_numa_ext.policy.gpu_job import (
-    COMM_PROFILES,
-    GpuJob,
-    ProfileStore,
-    comm_profile,
-    wish,
-)
-from nova_numa_ext.policy.gpu_placement import NEVER_ENOUGH, choose, preference, rank
-from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
-from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.gpu.distances import Measured
+from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members, shared
+from nova_numa_ext.policy.gpu.job import COMM_PROFILES, GpuJob, ProfileStore, comm_profile, wish
+from nova_numa_ext.policy.gpu.placement import NEVER_ENOUGH, choose, preference, rank
+from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
+from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.fleet import HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
 from placement_traits.reason import Reason

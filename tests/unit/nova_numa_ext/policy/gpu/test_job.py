@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova_numa_ext.policy.gpu_job import (
+from nova_numa_ext.policy.gpu.job import (
     COMM_PROFILES,
     GpuJob,
     JobGraph,

@@ -17,7 +17,7 @@ for each combination of sockets, the nearest free GPUs; that is geometry, rememb
 graph, and a decision compares three entries on a machine of two sockets. It is used up to :data:`EXACT_LIMIT`
 assignments: there ``benchmarks/bench_gpu.py`` measures the first look at a free set at about 3 ms, the goal for a
 decision. That holds every data-parallel job on up to 16 free GPUs. Above, dual recursive bipartitioning
-(:mod:`nova_numa_ext.policy.bipartition`) takes over.
+(:mod:`nova_numa_ext.policy.gpu.bipartition`) takes over.
 
 Use from a scheduler filter, per host: :func:`rank` for candidate sets made by somebody else, :func:`choose` for the
 best of all.
@@ -32,10 +32,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from nova_numa_ext.policy.bipartition import drb, refine
-from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, GpuJob, JobGraph, ProfileStore
-from nova_numa_ext.policy.gpu_utility import (
+from nova_numa_ext.policy.gpu.bipartition import drb, refine
+from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members
+from nova_numa_ext.policy.gpu.job import COMM_PROFILES, GpuJob, JobGraph, ProfileStore
+from nova_numa_ext.policy.gpu.utility import (
     DECIMALS,
     THIRDS,
     HostGpus,

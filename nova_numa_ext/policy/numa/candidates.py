@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from nova_numa_ext.policy.admission import ANIMALS, conflict, holds
-from nova_numa_ext.policy.gpu_sets import GpuSet, lacking
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
+from nova_numa_ext.policy.numa.requirements import ANIMALS, conflict, holds
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
@@ -61,7 +61,7 @@ class Rank(NamedTuple):
     4. L3 domains and GPUs away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
     5. worst class penalty among the neighbours (two devils: allowed, but better apart)
     6. L3 domains in which the other tier lives (LC beside BE)
-    7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu_placement.preference`)
+    7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
     8. most free ways, then 9. most free bandwidth: servers spread over domains until none is empty
     10. lowest cache ids, 11. lowest GPU addresses, then 12. lowest provider uuids: never left to chance
     """

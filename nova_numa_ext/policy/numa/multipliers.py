@@ -8,8 +8,8 @@ host have the key; then the lowest of their values, provided that all of them ar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nova_numa_ext.policy.score import SCORED
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.policy.numa.terms import Term
 
 
 def aggregate_key(name: str) -> str:

@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from nova_numa_ext.policy.fleet_arrays import MOST_BITS, Bits, Floats, Integers, Mask
-from nova_numa_ext.policy.gpu_sets import (
+from nova_numa_ext.policy.gpu.candidate_sets import (
     GpuRules,
     GpuSet,
     GpuWish,
@@ -22,7 +21,8 @@ from nova_numa_ext.policy.gpu_sets import (
     below_minimum,
     judge,
 )
-from nova_numa_ext.policy.gpu_utility import HostGpus
+from nova_numa_ext.policy.gpu.utility import HostGpus
+from nova_numa_ext.policy.numa.arrays import MOST_BITS, Bits, Floats, Integers, Mask
 from placement_traits.reason import Reason
 
 NO_SET: Final = -1

@@ -16,18 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from nova_numa_ext.policy import admission
-from nova_numa_ext.policy.batch_devices import Devices
-from nova_numa_ext.policy.candidates import OTHER_TIER, worst_penalty
-from nova_numa_ext.policy.cells import (
-    KIB_PER_MIB,
-    PAGES_ANY,
-    PAGES_LARGE,
-    PAGES_SMALL,
-    GuestCell,
-    ThreadPolicy,
-)
-from nova_numa_ext.policy.fleet_arrays import (
+from nova_numa_ext.policy.numa import requirements
+from nova_numa_ext.policy.numa.arrays import (
     NEIGHBOURS,
     Bits,
     HostArrays,
@@ -37,13 +27,23 @@ from nova_numa_ext.policy.fleet_arrays import (
     count_bits,
     union,
 )
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.batch_devices import Devices
+from nova_numa_ext.policy.numa.candidates import OTHER_TIER, worst_penalty
+from nova_numa_ext.policy.numa.cells import (
+    KIB_PER_MIB,
+    PAGES_ANY,
+    PAGES_LARGE,
+    PAGES_SMALL,
+    GuestCell,
+    ThreadPolicy,
+)
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.fleet import HostView
 from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, RemoteMemory
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
 
-_ANIMALS: Final = (None, *admission.ANIMALS.values())
+_ANIMALS: Final = (None, *requirements.ANIMALS.values())
 _SETS: Final = tuple(
     frozenset(trait for bit, trait in enumerate(NEIGHBOURS) if number >> bit & 1)
     for number in range(1 << len(NEIGHBOURS))
@@ -175,7 +175,7 @@ def _nodes(picked: Mask, hosts: HostArrays, offered: Offered) -> Bits:
 def _host_reasons(question: Question, hosts: HostArrays) -> dict[int, tuple[Reason, ...]]:
     """Why hosts are refused whatever their candidates: capabilities, local memory, neighbours."""
     request = question.request
-    capabilities = [admission.capabilities(request, kind) for kind in hosts.kinds]
+    capabilities = [requirements.capabilities(request, kind) for kind in hosts.kinds]
     remote = _must_be_remote(request, hosts)
     incapable = np.array([bool(reasons) for reasons in capabilities], bool)[hosts.kind]
     animals = _worst_everywhere(request.interference_class, hosts.domains)
@@ -224,7 +224,7 @@ def _conflict_reasons(request: WorkloadRequest, codes: Sequence[int]) -> tuple[R
 @functools.cache
 def _conflicts(mine: InterferenceClass) -> Integers:
     """By set of neighbours, the number of the animal that ``mine`` must not share a cache with; 0 for none."""
-    return np.array([_ANIMALS.index(admission.conflict(mine, each)) for each in _SETS])
+    return np.array([_ANIMALS.index(requirements.conflict(mine, each)) for each in _SETS])
 
 
 @functools.cache

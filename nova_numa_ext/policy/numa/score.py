@@ -30,10 +30,10 @@ from typing import Final
 
 import numpy as np
 
-from nova_numa_ext.policy.candidates import Candidate, class_penalty, shared_tiers
-from nova_numa_ext.policy.cells import GuestCell, HostCell
-from nova_numa_ext.policy.fleet_arrays import Floats
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.arrays import Floats
+from nova_numa_ext.policy.numa.candidates import Candidate, class_penalty, shared_tiers
+from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.request import WorkloadRequest
 

@@ -16,11 +16,17 @@ from typing import Final
 
 import numpy as np
 
-from nova_numa_ext.policy import admission
-from nova_numa_ext.policy.candidates import Candidate, Ranked, order
-from nova_numa_ext.policy.gpu_sets import DEFAULT_RULES, GpuRules, GpuSet, GpuWish, best_of_host
-from nova_numa_ext.policy.multipliers import Multipliers
-from nova_numa_ext.policy.score import (
+from nova_numa_ext.policy.gpu.candidate_sets import (
+    DEFAULT_RULES,
+    GpuRules,
+    GpuSet,
+    GpuWish,
+    best_of_host,
+)
+from nova_numa_ext.policy.numa import requirements
+from nova_numa_ext.policy.numa.candidates import Candidate, Ranked, order
+from nova_numa_ext.policy.numa.multipliers import Multipliers
+from nova_numa_ext.policy.numa.score import (
     SCORED,
     Offer,
     Score,
@@ -30,7 +36,7 @@ from nova_numa_ext.policy.score import (
     spare,
     terms,
 )
-from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.policy.numa.terms import Term
 from placement_traits.fleet import FleetSnapshot, HostView, L3View
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
@@ -134,7 +140,7 @@ def _holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[
     first, *others = groups
     for domain in domains:
         rest = [other for other in domains if other is not domain]
-        if admission.holds(domain, first) and admission.matched(others, rest) == len(others):
+        if requirements.holds(domain, first) and requirements.matched(others, rest) == len(others):
             for more in _holding(others, rest):
                 yield (domain, *more)
 
@@ -144,9 +150,9 @@ def lacking(
 ) -> tuple[Reason, ...]:
     """Return everything that one host lacks for a request."""
     return (
-        *admission.capabilities(request, host),
-        *admission.amounts(request, host),
-        *admission.neighbours(request, host),
+        *requirements.capabilities(request, host),
+        *requirements.amounts(request, host),
+        *requirements.neighbours(request, host),
         *(() if free is None else _own_resources(request, free)),
     )
 

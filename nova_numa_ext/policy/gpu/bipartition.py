@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members
-from nova_numa_ext.policy.gpu_utility import DECIMALS, Scene
+from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members
+from nova_numa_ext.policy.gpu.utility import DECIMALS, Scene
 
 Sides: TypeAlias = tuple[int, int]
 

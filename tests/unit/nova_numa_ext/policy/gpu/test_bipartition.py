@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_worlds import random_graph, random_scene
 
-from nova_numa_ext.policy.bipartition import bipartition, drb, mean_distance, refine
-from nova_numa_ext.policy.gpu_graph import GpuGraph, mask_of, members
-from nova_numa_ext.policy.gpu_job import COMM_PROFILES, JobGraph, comm_profile
-from nova_numa_ext.policy.gpu_placement import nearest
-from nova_numa_ext.policy.gpu_utility import THIRDS, HostGpus, Scene
+from nova_numa_ext.policy.gpu.bipartition import bipartition, drb, mean_distance, refine
+from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members
+from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph, comm_profile
+from nova_numa_ext.policy.gpu.placement import nearest
+from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene
 from nova_numa_ext.simulator.machines import graph
 
 MINSKY, DGX1 = graph("minsky"), graph("dgx1")

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nova_numa_ext.policy.cells import HostCell, Limits
+from nova_numa_ext.policy.numa.cells import HostCell, Limits
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import NeighbourTrait
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gpu_worlds import random_scene
 
-from nova_numa_ext.policy import gpu_placement
-from nova_numa_ext.policy.gpu_graph import GpuGraph, from_edges, members
-from nova_numa_ext.policy.gpu_job import GpuJob, JobGraph, Profile, ProfileStore, wish
-from nova_numa_ext.policy.gpu_placement import (
+from nova_numa_ext.policy.gpu import placement as gpu_placement
+from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, members
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore, wish
+from nova_numa_ext.policy.gpu.placement import (
     EXACT_LIMIT,
     MOST_ENDINGS,
     assignments,
@@ -23,7 +23,7 @@ from nova_numa_ext.policy.gpu_placement import (
     search,
     spread_stretch,
 )
-from nova_numa_ext.policy.gpu_utility import HostGpus, Neighbour
+from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour
 from nova_numa_ext.simulator.machines import graph
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
-from nova_numa_ext.policy import admission, whatif
-from nova_numa_ext.policy.cells import HostCell
-from nova_numa_ext.policy.multipliers import Multipliers
-from nova_numa_ext.policy.score import SCORED
-from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
+from nova_numa_ext.policy.numa import requirements as admission
+from nova_numa_ext.policy.numa import whatif
+from nova_numa_ext.policy.numa.cells import HostCell
+from nova_numa_ext.policy.numa.multipliers import Multipliers
+from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.policy.numa.terms import SENTENCES, Term, sentence
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse

@@ -11,7 +11,7 @@ A file holds an entry for each kind of host; it belongs to all hosts whose GPUs 
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from nova_numa_ext.policy.gpu_graph import Distances, check_distances
+from nova_numa_ext.policy.gpu.graph import Distances, check_distances
 from placement_traits.errors import InvalidValueError
 
 Measured: TypeAlias = Mapping[tuple[str, ...], Distances]
