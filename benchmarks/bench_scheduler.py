@@ -36,7 +36,7 @@ from nova.virt import hardware
 
 from benchmarks import report
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, engine
+from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, session
 from placement_traits.fleet import (
     Amount,
     DeviceView,
@@ -395,7 +395,7 @@ def main() -> None:
     cloud = Cloud(count, seed=1)
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal(Path(directory) / "decisions.jsonl", 2**26, 1)
-        engine.use(engine.Engine(CONF, Fleet(cloud.views), journal))
+        session.use(session.Engine(CONF, Fleet(cloud.views), journal))
         if arguments.profile:
             profile(cloud, rounds)
             return

@@ -8,11 +8,11 @@ from keystoneauth1 import adapter
 from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
-from nova_numa_ext import gpu_options
 from nova_numa_ext.conf import GROUP
 from nova_numa_ext.policy.numa import whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.scheduler import gpu_options
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.request import WorkloadRequest

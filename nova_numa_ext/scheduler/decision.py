@@ -21,7 +21,7 @@ from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.picks import Pick, each_part
 from nova_numa_ext.policy.numa.score import SCORED, Offer, Scores
 from nova_numa_ext.policy.numa.terms import Term
-from nova_numa_ext.scheduler import facts, host_table
+from nova_numa_ext.scheduler import host_table, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict
 from placement_traits.fleet import HostView, ViewState
@@ -59,7 +59,7 @@ class Wish:
 def wish(spec: Any) -> Wish:
     """Read a RequestSpec."""
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
-    traits = facts.image_traits(spec)
+    traits = nova_objects.image_traits(spec)
     if not concerns_us(extra_specs, traits):
         return Wish(spec.instance_uuid, None)
     try:
@@ -71,7 +71,7 @@ def wish(spec: Any) -> Wish:
         )
     except InvalidRequestError as error:
         return Wish(spec.instance_uuid, None, error.problems)
-    return Wish(spec.instance_uuid, request, guest=facts.guest_cells(spec))
+    return Wish(spec.instance_uuid, request, guest=nova_objects.guest_cells(spec))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 from oslo_config import cfg
 
-from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuMap,
@@ -25,7 +24,8 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
 from nova_numa_ext.policy.numa.batch_devices import NO_SET, Devices, JudgedSets
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.picks import Pick
-from nova_numa_ext.scheduler import facts
+from nova_numa_ext.scheduler import nova_objects
+from nova_numa_ext.scheduler.gpu_options import rules
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import HostView
@@ -42,7 +42,7 @@ _MOST_HOSTS_REMEMBERED: Final = 50_000
 def asked(spec: Any) -> bool:
     """Tell whether a RequestSpec asks for any device: by PCI alias, port or resource class."""
     extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return bool(facts.pci_requests(spec)) or any(
+    return bool(nova_objects.pci_requests(spec)) or any(
         key.startswith("resources") and key.rpartition(":")[2] not in _NO_DEVICES
         for key in extra_specs
     )
@@ -96,7 +96,7 @@ class GpuPlanner:
         wanted: GpuWish,
         host_states: Sequence[Any],
         views: Sequence[HostView | None],
-        known_hosts: Sequence[facts.HostFacts],
+        known_hosts: Sequence[nova_objects.HostFacts],
         *,
         near: Sequence[int],
         recent: Mapping[str, Sequence[Pick]],
@@ -178,9 +178,9 @@ class _Known:
         self.view_l3 = view.l3
         self.gpus = gpus
         self._published = published(gpus, view)
-        self._free: tuple[facts.HostFacts | None, int] = (None, 0)
+        self._free: tuple[nova_objects.HostFacts | None, int] = (None, 0)
 
-    def free(self, known: facts.HostFacts) -> int:
+    def free(self, known: nova_objects.HostFacts) -> int:
         """Return the mask of the GPUs that nova-compute reports as free."""
         last, mask = self._free
         if last is not known:

@@ -11,7 +11,7 @@ from nova_numa_ext.policy.numa import arrays
 from nova_numa_ext.policy.numa.arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
 from nova_numa_ext.policy.numa.batch import Offered
 from nova_numa_ext.policy.numa.batch_devices import Devices
-from nova_numa_ext.scheduler.facts import HostFacts, KnownHosts
+from nova_numa_ext.scheduler.nova_objects import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
 

@@ -14,7 +14,7 @@ from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.numa.score import Offer
 from nova_numa_ext.policy.numa.terms import Term
-from nova_numa_ext.scheduler import compat, facts, gpus
+from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait
 from placement_traits.reason import Reason
@@ -77,24 +77,24 @@ class Judge:
         guest: tuple[GuestCell, ...],
         spec: Any,
         around: Surroundings,
-        known: facts.KnownHosts,
+        known: nova_objects.KnownHosts,
     ) -> None:
         self.question = Question(
             request,
             guest,
-            facts.isolated_emulator(spec),
+            nova_objects.isolated_emulator(spec),
             around.snapshot.state is ViewState.FRESH,
             around.pack,
-            compat.device_order(wanted=bool(facts.pci_requests(spec))),
+            compat.device_order(wanted=bool(nova_objects.pci_requests(spec))),
         )
         self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
         self._guest = guest
         self._around = around
         self._known = known
-        self._wants_pci = bool(facts.pci_requests(spec))
-        self._wants_networks = bool(facts.networks(spec))
-        self._last_word = facts.LastWord(spec, known)
+        self._wants_pci = bool(nova_objects.pci_requests(spec))
+        self._wants_networks = bool(nova_objects.networks(spec))
+        self._last_word = nova_objects.LastWord(spec, known)
         self._server = spec.instance_uuid
         self._hosts = around.snapshot.hosts
         self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
@@ -146,7 +146,7 @@ class Judge:
         nodes = _Nodes(self, host_state, view, known)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
-            facts.candidate(index, raw, domains, self._request.dedicated)
+            nova_objects.candidate(index, raw, domains, self._request.dedicated)
             for index, raw in enumerate(host_state.allocation_candidates)
         ]
         left = parts_left(view, self._mine.get(view.root_uuid, ())) if view else {}
@@ -179,7 +179,7 @@ class Judge:
     def _devices(
         self,
         view: HostView | None,
-        known: facts.HostFacts,
+        known: nova_objects.HostFacts,
         offered: Sequence[Candidate],
         left: Mapping[str, int],
     ) -> GpuOffer | None:
@@ -239,7 +239,7 @@ class Judge:
         self,
         host_state: Any,
         view: HostView | None,
-        known: facts.HostFacts,
+        known: nova_objects.HostFacts,
         raw: Mapping[str, Any],
     ) -> tuple[int, ...] | None:
         """Host cells that nova-compute will pick for the guest, None when there are none."""
@@ -279,7 +279,7 @@ class _Nodes:
         judge: Judge,
         host_state: Any,
         view: HostView | None,
-        known: facts.HostFacts,
+        known: nova_objects.HostFacts,
     ) -> None:
         self._judge = judge
         self._host_state = host_state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two classes that nova-scheduler loads; everything they do is in :mod:`nova_numa_ext.scheduler.engine`."""
+"""The two classes that nova-scheduler loads; everything they do is in :mod:`nova_numa_ext.scheduler.session`."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from nova.scheduler import filters, weights
 
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import session
 
 LOG = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
         """Return the HostStates that pass."""
         host_states = list(filter_obj_list)
         try:
-            current = engine.engine()
+            current = session.engine()
         except Exception:
             LOG.exception("NumaExtFilter cannot start, every host passes.")
             return host_states
@@ -48,7 +48,7 @@ class NumaExtWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def weight_multiplier(self, host_state: Any) -> float:
         """Return ``[numa_ext]weight_multiplier`` or the value of the host's aggregate."""
         try:
-            return engine.engine().weight_multiplier(host_state)
+            return session.engine().weight_multiplier(host_state)
         except Exception:
             LOG.exception("NumaExtWeigher has no opinion.")
             return 0.0
@@ -56,7 +56,7 @@ class NumaExtWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     def weigh_objects(self, weighed_obj_list: Sequence[Any], weight_properties: Any) -> list[float]:
         """Return one score per WeighedHost."""
         try:
-            current = engine.engine()
+            current = session.engine()
         except Exception:
             LOG.exception("NumaExtWeigher cannot start, it has no opinion.")
             return [0.0] * len(weighed_obj_list)

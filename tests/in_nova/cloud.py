@@ -18,7 +18,7 @@ from support.hosts import four_nodes
 
 from nova_numa_ext import clients
 from nova_numa_ext.cmd import explain as explain_command
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -74,7 +74,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
                 return_value="{}",
             )
         )
-        self.client = PlacementClient(engine.engine()._view.adapter)
+        self.client = PlacementClient(session.engine()._view.adapter)
 
     # Hosts ------------------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
 
     def entries(self, kind="filter"):
         """Journal entries of a kind, oldest first."""
-        return [e for e in journal.read(engine.engine()._journal._path) if e["kind"] == kind]
+        return [e for e in journal.read(session.engine()._journal._path) if e["kind"] == kind]
 
     def reasons(self):
         """Sentences of the last decision's refusals, by host."""
@@ -171,7 +171,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             mock.patch.object(clients, "image", lambda _conf: self),
             redirect_stdout(said),
         ):
-            explain_command.main([server["id"], "--journal", str(engine.engine()._journal._path)])
+            explain_command.main([server["id"], "--journal", str(session.engine()._journal._path)])
         return said.getvalue()
 
     def get(self, url, **_options):

@@ -26,7 +26,7 @@ from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
 
 from nova_numa_ext import conf as our_conf  # noqa: E402
-from nova_numa_ext.scheduler import engine  # noqa: E402
+from nova_numa_ext.scheduler import session as engine  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
 

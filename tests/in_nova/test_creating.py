@@ -7,7 +7,7 @@ from unittest import mock
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_numa_ext.scheduler import compat, engine
+from nova_numa_ext.scheduler import compat, session
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, Tier
 from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
@@ -159,10 +159,10 @@ class Trouble(NovaCloud):
 
     def test_a_fault_of_ours_fails_no_request_and_is_counted_logged_and_noted(self):
         self.host("h1")
-        with mock.patch.object(engine, "decide", side_effect=ZeroDivisionError("ours")):
+        with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
             server = self.boot(LC)
         assert self.host_of(server) == "h1"
-        assert engine.engine().faults["filter"] == 1
+        assert session.engine().faults["filter"] == 1
         [fault] = self.entries("fault")
         assert (fault["server"], fault["error"]) == (server["id"], "ZeroDivisionError: ours")
         assert fault["request"].startswith("req-")
@@ -171,14 +171,14 @@ class Trouble(NovaCloud):
     def test_a_fault_may_be_configured_to_refuse(self):
         self.host("h1")
         self.flags(on_error="refuse", group="numa_ext")
-        with mock.patch.object(engine, "decide", side_effect=ZeroDivisionError("ours")):
+        with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
             self.boot(LC, state="ERROR")
             assert self.host_of(self.boot({})) == "h1"
 
     def test_a_view_that_knows_nothing_is_neutral_or_refuses_as_configured(self):
         self.host("h1")
         empty = mock.Mock(snapshot=lambda: FleetSnapshot({}, 0.0, ViewState.EMPTY))
-        engine.use(engine.Engine(CONF, empty, engine.engine()._journal))
+        session.use(session.Engine(CONF, empty, session.engine()._journal))
         assert self.host_of(self.boot(LC)) == "h1"
         self.flags(on_stale="refuse", group="numa_ext")
         self.boot(LC, state="ERROR")

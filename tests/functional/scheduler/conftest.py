@@ -23,7 +23,7 @@ from support.hosts import four_nodes
 from support.placement import PlacementInProcess
 
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -100,7 +100,7 @@ class Cloud:
         self.scheduler.host_manager = self.hosts
         self.scheduler.notifier = mock.Mock()
         self.view = FleetView(placement.adapter, ViewSettings(max_age_s=3600.0), background=False)
-        engine.use(engine.Engine(CONF, self.view, journal.Journal(path, 2**20, 1)))
+        session.use(session.Engine(CONF, self.view, journal.Journal(path, 2**20, 1)))
 
     def host(self, name, topology=None, agent=True, rdt=True, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.
@@ -299,7 +299,7 @@ def nova_configuration():
     CONF.set_override("shuffle_best_same_weighed_hosts", False, scheduler)
     CONF.set_override("track_instance_changes", False, scheduler)
     yield SimpleNamespace(set=CONF.set_override)
-    engine.use(None)
+    session.use(None)
     CONF.reset()
     CONF.clear()
 

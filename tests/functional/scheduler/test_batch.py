@@ -17,7 +17,7 @@ from nova_numa_ext.policy.numa.arrays import MOST_BITS
 from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.policy.numa.score import SCORED, Offer
 from nova_numa_ext.policy.numa.terms import Term
-from nova_numa_ext.scheduler import decision, facts
+from nova_numa_ext.scheduler import decision, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings
 from placement_traits.fleet import Amount, FleetSnapshot, HostView, L3View, ViewState
@@ -229,7 +229,7 @@ def questions(draw):
 
 def alone(wanted, spec, states, around):
     """Each host judged by itself."""
-    judge = Judge(wanted.request, wanted.guest, spec, around, facts.KnownHosts())
+    judge = Judge(wanted.request, wanted.guest, spec, around, nova_objects.KnownHosts())
     return [judge.verdict(state) for state in states]
 
 
@@ -245,7 +245,7 @@ def order_both_ways(spec, state, view, earlier=(), request=()):
         request,
     )
     wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [state], around, HostTable(facts.KnownHosts()))
+    judged = decision.decide(wanted, spec, [state], around, HostTable(nova_objects.KnownHosts()))
     assert judged.verdicts == {}, "decided over arrays"
     assert judged.passed == [0]
     [verdict] = alone(wanted, spec, [state], around)
@@ -265,7 +265,9 @@ def scores_alone(request, verdicts):
 def test_no_host_is_no_fault(nova_configuration, flavor):
     around = Surroundings(FleetSnapshot({}, 1.0, ViewState.FRESH))
     spec = request_spec(flavor)
-    judged = decision.decide(decision.wish(spec), spec, [], around, HostTable(facts.KnownHosts()))
+    judged = decision.decide(
+        decision.wish(spec), spec, [], around, HostTable(nova_objects.KnownHosts())
+    )
     assert judged.passed == []
 
 
@@ -280,7 +282,7 @@ def test_many_hosts_at_once_are_decided_as_each_alone(nova_configuration, before
 
 def check(before, question):
     """Decide both with one table of hosts, and compare the second decision with that about each host."""
-    table = HostTable(facts.KnownHosts())
+    table = HostTable(nova_objects.KnownHosts())
     states, spec, around = before
     decision.decide(decision.wish(spec), spec, states[::-1], around, table)
     states, spec, around = question
@@ -313,7 +315,7 @@ def check(before, question):
 
 def test_kinds_of_hosts_that_exist_no_more_are_forgotten():
     """Each decision walks over all kinds, and every change of an agent's traits makes a new one."""
-    table = HostTable(facts.KnownHosts())
+    table = HostTable(nova_objects.KnownHosts())
     states = [host_manager.HostState(f"h{n}", f"h{n}", "cell") for n in range(3)]
     for state in states:
         state.uuid, state.numa_topology, state.updated = state.host, None, None
@@ -391,7 +393,7 @@ def test_a_host_judged_alone_is_compared_with_those_judged_together(nova_configu
     around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
     wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, states, around, HostTable(facts.KnownHosts()))
+    judged = decision.decide(wanted, spec, states, around, HostTable(nova_objects.KnownHosts()))
     assert list(judged.verdicts) == [odd]
     result = judged.scores([0, 1], np.ones((2, len(SCORED))))
     at = [SCORED.index(term) for term in (Term.BANDWIDTH, Term.CROSS_SOCKET_BANDWIDTH)]
@@ -411,6 +413,8 @@ def test_a_host_without_a_row_does_not_disturb_the_others(nova_configuration):
     around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
     wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [small, odd], around, HostTable(facts.KnownHosts()))
+    judged = decision.decide(
+        wanted, spec, [small, odd], around, HostTable(nova_objects.KnownHosts())
+    )
     assert (list(judged.verdicts), judged.passed) == ([1], [0, 1])
     assert [list(judged.order(at)) for at in judged.passed] == [[0, 1], [0, 1, 2]]

@@ -12,7 +12,7 @@ from nova.pci.stats import PciDeviceStats
 from nova.scheduler import host_manager
 
 from nova_numa_ext.policy.numa.picks import Pick
-from nova_numa_ext.scheduler import decision, facts, gpus
+from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
 from placement_traits.fleet import (
@@ -155,8 +155,8 @@ def test_gpus_of_many_hosts_are_decided_as_of_each_alone(nova_configuration, bef
 def test_an_answer_that_hosts_share_is_novas_own_about_each(nova_configuration, question):
     """Hosts with devices that look alike are asked about once; nova is asked about each here."""
     states, spec, _ = question
-    known = facts.KnownHosts()
-    last_word = facts.LastWord(spec, known)
+    known = nova_objects.KnownHosts()
+    last_word = nova_objects.LastWord(spec, known)
     requests = spec.pci_requests.requests
     for state in states:
         cells = known.of(state).cells
@@ -297,7 +297,7 @@ def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trust
     spec = request_spec(flavor, instance_uuid="server")
     around = Surroundings(FleetSnapshot({"root": view}, 1.0, state))
     wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [host], around, HostTable(facts.KnownHosts()))
+    judged = decision.decide(wanted, spec, [host], around, HostTable(nova_objects.KnownHosts()))
     [verdict] = alone(wanted, spec, [host], around)
     assert judged.verdicts == {}, "decided over arrays"
     assert judged.reasons.get(0, ()) == verdict.reasons

@@ -11,7 +11,7 @@ from nova.conf import CONF
 
 from nova_numa_ext import clients, explain
 from nova_numa_ext.cmd import explain as explain_command
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
@@ -231,7 +231,7 @@ def test_a_fault_of_ours_gives_the_configured_answer(
 ):
     cloud.host("h1")
     nova_configuration.set("on_error", answer, "numa_ext")
-    monkeypatch.setattr(engine, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(session, "decide", lambda *_: 1 / 0)
     if passes:
         [(host, _)] = cloud.boot(LC)
         assert host == "h1"
@@ -248,8 +248,8 @@ def test_a_request_that_cannot_even_be_read_is_refused_and_never_breaks_the_sche
 ):
     cloud.host("h1")
     nova_configuration.set("on_error", "refuse", "numa_ext")
-    monkeypatch.setattr(engine, "decide", lambda *_: 1 / 0)
-    monkeypatch.setattr(engine, "concerns_us", lambda *_: 1 / 0)
+    monkeypatch.setattr(session, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(session, "concerns_us", lambda *_: 1 / 0)
     with pytest.raises(exception.NoValidHost):
         cloud.boot(LC)
 
@@ -316,7 +316,7 @@ def test_servers_on_a_host_are_never_looked_into(cloud):
     cloud.host("h1")
     cloud.hosts.servers["h1"] = {f"server-{number}": object() for number in range(3)}
     assert cloud.boot(LC) == [("h1", ["l3_0"])]
-    assert not engine.engine().faults
+    assert not session.engine().faults
 
 
 def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(

@@ -6,11 +6,10 @@ from nova import exception, objects
 from nova.conf import CONF
 from support.commands import Compute, flavor, run, running_server
 
-from nova_numa_ext import gpu_options
 from nova_numa_ext.cmd import explain as explain_command
 from nova_numa_ext.osc.server import ShowServer
 from nova_numa_ext.osc.simulate import Simulate
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import gpu_options, session
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
@@ -233,7 +232,7 @@ def test_what_an_agent_tells_of_older_servers_counts_like_own_picks(minskys, nov
     minskys.job(1)  # of its own it would be harmless
     busy = {0: L3State(frozenset({GPU_COMM_TRAITS[4]}))}
     minskys.cloud.publish("h1", MINSKY, busy)
-    engine.use(engine.Engine(CONF, minskys.cloud.view, None))
+    session.use(session.Engine(CONF, minskys.cloud.view, None))
     assert minskys.job(1, comm=4) == ("h1", (2,))
 
 
@@ -469,7 +468,7 @@ def test_f_000_04_measured_distances_come_from_a_file_and_decide(
     rows = "[[0, 9, 9, 9], [9, 0, 9, 1], [9, 9, 0, 9], [9, 1, 9, 0]]"
     path.write_text(f"minsky:\n  gpus: {list(ADDRESSES)}\n  distances: {rows}\n")
     nova_configuration.set("gpu_distances", str(path), "numa_ext")
-    engine.use(engine.Engine(CONF, minskys.cloud.view, None))
+    session.use(session.Engine(CONF, minskys.cloud.view, None))
     assert minskys.job(2, comm=4, policy="pack") == ("h1", (1, 3))
 
 

@@ -11,7 +11,7 @@ from nova.scheduler import host_manager
 from support.fleet import domain, hosts
 
 from nova_numa_ext.policy.numa import requirements
-from nova_numa_ext.scheduler import engine
+from nova_numa_ext.scheduler import session
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from tests.functional.scheduler.conftest import BE, LC, compute_node, request_spec
@@ -71,8 +71,8 @@ def fleets(draw):
 
 
 def decide(views, states, flavor):
-    engine.use(engine.Engine(CONF, Fleet(views), None))
-    return engine.engine().filter(states, request_spec(flavor))
+    session.use(session.Engine(CONF, Fleet(views), None))
+    return session.engine().filter(states, request_spec(flavor))
 
 
 @settings(
@@ -83,7 +83,7 @@ def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flav
     views = [view for view, _, known in fleet if known]
     states = [state_of(view, used) for view, used, _ in fleet]
     passed = decide(views, states, flavor)
-    request = engine.engine()._current.decision.wanted.request
+    request = session.engine()._current.decision.wanted.request
     by_root = {view.root_uuid: view for view in views}
     for state in passed:
         view = by_root[state.uuid]
@@ -119,24 +119,24 @@ def test_the_same_question_gets_the_same_answer(nova_configuration, fleet, flavo
 def test_a_stale_view_gets_the_configured_answer(nova_configuration, state, answer, passes):
     nova_configuration.set("on_stale", answer, "numa_ext")
     view = HostView("root", "h1", frozenset(), None, (domain(0),))
-    engine.use(engine.Engine(CONF, Fleet([view], state), None))
+    session.use(session.Engine(CONF, Fleet([view], state), None))
     states = [state_of(view)]
-    assert engine.engine().filter(states, request_spec(LC)) == (states if passes else [])
-    assert engine.engine().filter(states, request_spec({})) == states
+    assert session.engine().filter(states, request_spec(LC)) == (states if passes else [])
+    assert session.engine().filter(states, request_spec({})) == states
     without_tier = {"numa_ext:interference_class": "devil"}
-    assert engine.engine().filter(states, request_spec(without_tier)) == states
+    assert session.engine().filter(states, request_spec(without_tier)) == states
 
 
 def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configuration):
     lonely = HostView("root1", "h1", frozenset(TRAITS), None, (domain(0),))
     shared = HostView("root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),))
     states = [state_of(lonely), state_of(shared)]
-    engine.use(engine.Engine(CONF, Fleet([lonely, shared]), None))
+    session.use(session.Engine(CONF, Fleet([lonely, shared]), None))
 
     def scores():
         spec = request_spec(BE)
-        engine.engine().filter(states, spec)
-        return engine.engine().weigh([SimpleNamespace(obj=s, weight=0.0) for s in states], spec)
+        session.engine().filter(states, spec)
+        return session.engine().weigh([SimpleNamespace(obj=s, weight=0.0) for s in states], spec)
 
     before = scores()
     assert before[0] > before[1]
@@ -149,20 +149,20 @@ def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configurat
 def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
     """With one host left nova does not call weighers; the pick is noted by the filter."""
     view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
-    engine.use(engine.Engine(CONF, Fleet([view]), None))
+    session.use(session.Engine(CONF, Fleet([view]), None))
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
-    assert engine.engine().filter([state_of(view)], request_spec(rabbit)) != []
-    assert engine.engine().filter([state_of(view)], request_spec(rabbit)) == []
+    assert session.engine().filter([state_of(view)], request_spec(rabbit)) != []
+    assert session.engine().filter([state_of(view)], request_spec(rabbit)) == []
 
 
 def test_a_server_that_is_scheduled_again_is_not_its_own_neighbour(nova_configuration):
     """It failed to build, or it moves: what was remembered of it is where it no longer is."""
     view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
-    engine.use(engine.Engine(CONF, Fleet([view]), None))
+    session.use(session.Engine(CONF, Fleet([view]), None))
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
     for _ in range(2):
         again = request_spec(rabbit, instance_uuid="server")
-        assert engine.engine().filter([state_of(view)], again) != []
+        assert session.engine().filter([state_of(view)], again) != []
 
 
 @pytest.mark.parametrize(("others", "taken"), [(0.0, "h2"), (9.0, "h1")])
@@ -172,15 +172,15 @@ def test_the_best_host_by_all_weights_is_remembered(nova_configuration, others, 
         HostView("root1", "h1", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),)),
         HostView("root2", "h2", frozenset(TRAITS), None, (domain(0),)),
     ]
-    engine.use(engine.Engine(CONF, Fleet(views), None))
+    session.use(session.Engine(CONF, Fleet(views), None))
     states = [state_of(view) for view in views]
     rabbit = {**BE, "numa_ext:interference_class": "rabbit"}
     spec = request_spec(rabbit)
-    assert engine.engine().filter(states, spec) == states
+    assert session.engine().filter(states, spec) == states
     weighed = [
         SimpleNamespace(obj=state, weight=weight)
         for state, weight in zip(states, (others, 0.0), strict=True)
     ]
-    engine.engine().weigh(weighed, spec)
-    left = engine.engine().filter(states, request_spec(rabbit))
+    session.engine().weigh(weighed, spec)
+    left = session.engine().filter(states, request_spec(rabbit))
     assert {state.host for state in left} == {"h1", "h2"} - {taken}

@@ -12,7 +12,7 @@ from nova.pci import stats as pci_stats
 from nova.virt import hardware
 
 from nova_numa_ext.policy.numa import cells
-from nova_numa_ext.scheduler import facts
+from nova_numa_ext.scheduler import nova_objects as facts
 
 THREAD_POLICIES = (None, "prefer", "isolate", "require")
 

@@ -29,7 +29,7 @@ from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.scheduler import facts, fleet, gpus, records
+from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
 from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
@@ -79,7 +79,7 @@ class Engine:
         self._journal = journal
         self._clock_s = clock_s
         self._ledger = Ledger(conf[GROUP].pick_ttl, conf[GROUP].pick_limit)
-        self._table = HostTable(facts.KnownHosts())
+        self._table = HostTable(nova_objects.KnownHosts())
         self._planner = gpus.planner(conf)
         self._current = threading.local()
         self.faults: Counter[str] = Counter()
@@ -297,7 +297,7 @@ def _may_speak_to_us(spec: Any) -> bool:
     """Tell whether a request concerns us, after a fault; when the fault was in reading the request, it may well."""
     try:
         extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-        return concerns_us(extra_specs, facts.image_traits(spec))
+        return concerns_us(extra_specs, nova_objects.image_traits(spec))
     except Exception:
         LOG.exception(
             "It cannot be told whether the request concerns NumaExt; it is refused as if it did."
