@@ -23,14 +23,14 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph
 from nova_numa_ext.policy.gpu.placement import EXACT_LIMIT, assignments, choose, nearest
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene, UtilityOptions
-from nova_numa_ext.simulator import table7
-from nova_numa_ext.simulator.cluster import Cluster, Topo
-from nova_numa_ext.simulator.engine import Run, Simulation
-from nova_numa_ext.simulator.machines import fleet, graph
+from nova_numa_ext.simulator.event_loop import Run, Simulation
+from nova_numa_ext.simulator.gpu import table7
+from nova_numa_ext.simulator.gpu.cluster import Cluster, Topo
+from nova_numa_ext.simulator.gpu.machines import fleet, graph
+from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 from nova_numa_ext.simulator.plots import growth as draw_growth
 from nova_numa_ext.simulator.plots import sorted_slowdowns
-from nova_numa_ext.simulator.workload import Model, load_model, poisson
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from support.gpu_worlds import random_scene

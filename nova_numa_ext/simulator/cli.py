@@ -14,10 +14,10 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator import metrics
-from nova_numa_ext.simulator.cluster import strategy_class
-from nova_numa_ext.simulator.engine import Run, Simulation
-from nova_numa_ext.simulator.machines import fleet
-from nova_numa_ext.simulator.workload import (
+from nova_numa_ext.simulator.event_loop import Run, Simulation
+from nova_numa_ext.simulator.gpu.cluster import strategy_class
+from nova_numa_ext.simulator.gpu.machines import fleet
+from nova_numa_ext.simulator.gpu.workload import (
     Model,
     Submission,
     load_model,

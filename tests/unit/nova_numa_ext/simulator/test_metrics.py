@@ -4,10 +4,10 @@
 import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator.engine import Simulation
-from nova_numa_ext.simulator.machines import graph
+from nova_numa_ext.simulator.event_loop import Simulation
+from nova_numa_ext.simulator.gpu.machines import graph
+from nova_numa_ext.simulator.gpu.workload import Submission
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
-from nova_numa_ext.simulator.workload import Submission
 
 FAR = ProfileStore({"job": Profile("job", spread=1.5)})
 ONE, FOUR = (GpuJob((JobGraph.complete(gpus, 4),), "job", 0.5) for gpus in (1, 4))

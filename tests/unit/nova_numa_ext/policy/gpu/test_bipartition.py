@@ -13,7 +13,7 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph, comm_profile
 from nova_numa_ext.policy.gpu.placement import nearest
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene
-from nova_numa_ext.simulator.machines import graph
+from nova_numa_ext.simulator.gpu.machines import graph
 
 MINSKY, DGX1 = graph("minsky"), graph("dgx1")
 

@@ -16,7 +16,7 @@ from nova_numa_ext.policy.gpu.graph import (
     members,
     shared,
 )
-from nova_numa_ext.simulator.machines import dgx1, graph, minsky
+from nova_numa_ext.simulator.gpu.machines import dgx1, graph, minsky
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket

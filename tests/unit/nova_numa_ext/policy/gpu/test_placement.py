@@ -24,7 +24,7 @@ from nova_numa_ext.policy.gpu.placement import (
     spread_stretch,
 )
 from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour
-from nova_numa_ext.simulator.machines import graph
+from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
 

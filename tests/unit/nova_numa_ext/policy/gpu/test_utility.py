@@ -18,7 +18,7 @@ from nova_numa_ext.policy.gpu.utility import (
     communication,
     slowdowns,
 )
-from nova_numa_ext.simulator.machines import graph
+from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 
 MINSKY = graph("minsky")

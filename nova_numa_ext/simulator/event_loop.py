@@ -21,8 +21,8 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
 from nova_numa_ext.policy.gpu.placement import spread_stretch
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions, slowdowns
-from nova_numa_ext.simulator.cluster import Cluster, Offer, Place, Strategy, strategy_class
-from nova_numa_ext.simulator.workload import Submission
+from nova_numa_ext.simulator.gpu.cluster import Cluster, Offer, Place, Strategy, strategy_class
+from nova_numa_ext.simulator.gpu.workload import Submission
 from placement_traits.errors import NumaExtError
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator.workload import (
+from nova_numa_ext.simulator.gpu.workload import (
     BATCHES,
     NETWORKS,
     load_model,

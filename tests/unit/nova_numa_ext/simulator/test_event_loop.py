@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator import table7
-from nova_numa_ext.simulator.engine import NeverPlacedError, Record, Run, Simulation
-from nova_numa_ext.simulator.machines import fleet, graph
+from nova_numa_ext.simulator.event_loop import NeverPlacedError, Record, Run, Simulation
+from nova_numa_ext.simulator.gpu import table7
+from nova_numa_ext.simulator.gpu.machines import fleet, graph
+from nova_numa_ext.simulator.gpu.workload import Submission, load_model, poisson
 from nova_numa_ext.simulator.metrics import summary
-from nova_numa_ext.simulator.workload import Submission, load_model, poisson
 
 MODEL = load_model()
 STORE = MODEL.store()

@@ -8,7 +8,7 @@ import pytest
 from nova_numa_ext.policy.gpu.graph import mask_of, members
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph
 from nova_numa_ext.policy.gpu.utility import THIRDS
-from nova_numa_ext.simulator.cluster import (
+from nova_numa_ext.simulator.gpu.cluster import (
     STRATEGIES,
     BestFit,
     Cluster,
@@ -18,8 +18,8 @@ from nova_numa_ext.simulator.cluster import (
     Topo,
     strategy_class,
 )
-from nova_numa_ext.simulator.machines import fleet
-from nova_numa_ext.simulator.workload import load_model, poisson
+from nova_numa_ext.simulator.gpu.machines import fleet
+from nova_numa_ext.simulator.gpu.workload import load_model, poisson
 from placement_traits.errors import InvalidValueError
 
 MODEL = load_model()

@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova_numa_ext.simulator.machines import dgx1, fleet, graph
+from nova_numa_ext.simulator.gpu.machines import dgx1, fleet, graph
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 
