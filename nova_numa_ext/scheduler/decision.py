@@ -3,8 +3,8 @@
 
 :func:`decide` is pure but for the HostStates it reads; the engine around it supplies the view, the picks and the
 clock, and hands the result to nova and to the journal. Most hosts of most requests are decided together, over arrays
-(:mod:`nova_numa_ext.policy.numa.batch`); a request for physical networks, or for devices near several guest cells, and the
-rare host that does not fit into arrays, is judged host by host (:mod:`.judge`), with the same result.
+(:mod:`nova_numa_ext.policy.numa.batch`); a request for physical networks, or for devices near several guest cells,
+and the rare host that does not fit into arrays, is judged host by host (:mod:`.judge`), with the same result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from oslo_config import cfg
 
-from nova_numa_ext import clients
+from nova_numa_ext.cli import clients
 from nova_numa_ext.conf import GROUP
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.view import FleetView, ViewSettings

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu.candidate_sets`: which request asks for devices, which are free."""
+"""GPUs of nova's hosts for :mod:`nova_numa_ext.policy.gpu.candidate_sets`.
+
+Which request asks for devices, and which are free.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence

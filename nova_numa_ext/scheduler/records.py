@@ -2,7 +2,7 @@
 """Decisions as journal entries: plain JSON types, bounded in size whatever the size of the cloud.
 
 One decision makes an entry of kind ``filter`` and, when nova weighs, one of kind ``weigh``; a fault of ours makes
-one of kind ``fault``. They are joined by request id and server (:mod:`nova_numa_ext.explain`).
+one of kind ``fault``. They are joined by request id and server (:mod:`nova_numa_ext.cli.explain`).
 """
 
 import heapq

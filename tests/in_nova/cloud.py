@@ -16,8 +16,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from support.hosts import four_nodes
 
-from nova_numa_ext import clients
-from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.cli import clients, explain_command
 from nova_numa_ext.scheduler import session
 from placement_traits import journal
 from placement_traits.client import PlacementClient

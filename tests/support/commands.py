@@ -6,7 +6,7 @@ import json
 import sys
 from types import SimpleNamespace
 
-from nova_numa_ext.osc.cloud import Cloud
+from nova_numa_ext.cli.cloud import Cloud
 
 
 class Compute:

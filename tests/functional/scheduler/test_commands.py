@@ -11,13 +11,13 @@ from openstack.exceptions import ForbiddenException
 from openstackclient import shell
 from support.commands import Compute, as_table, flavor, run, running_server
 
-from nova_numa_ext.osc.cloud import Cloud
-from nova_numa_ext.osc.doctor import Doctor
-from nova_numa_ext.osc.flavor import CheckFlavor
-from nova_numa_ext.osc.host import ListHost, ShowHost
-from nova_numa_ext.osc.server import ShowServer
-from nova_numa_ext.osc.simulate import Simulate, SimulateTrace
-from nova_numa_ext.osc.topology import ShowTopology
+from nova_numa_ext.cli.cloud import Cloud
+from nova_numa_ext.cli.doctor_command import Doctor
+from nova_numa_ext.cli.flavor import CheckFlavor
+from nova_numa_ext.cli.host import ListHost, ShowHost
+from nova_numa_ext.cli.server import ShowServer
+from nova_numa_ext.cli.simulate import Simulate, SimulateTrace
+from nova_numa_ext.cli.topology import ShowTopology
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
@@ -77,7 +77,7 @@ def test_a_host_that_is_not_there_is_answered_by_those_that_are(cloud):
 
 def test_of_many_hosts_an_unknown_one_is_answered_by_the_nearest(cloud, monkeypatch):
     many = {f"compute-{number:04}": "" for number in range(1000)}
-    monkeypatch.setattr("nova_numa_ext.osc.cloud.hosts", lambda _placement: many)
+    monkeypatch.setattr("nova_numa_ext.cli.cloud.hosts", lambda _placement: many)
     with pytest.raises(InvalidValueError) as refused:
         run(ShowHost, cloud, Compute([]), "compute-123")
     told = str(refused.value)

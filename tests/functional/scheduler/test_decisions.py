@@ -9,8 +9,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 
-from nova_numa_ext import clients, explain
-from nova_numa_ext.cmd import explain as explain_command
+from nova_numa_ext.cli import clients, explain, explain_command
 from nova_numa_ext.scheduler import session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State

@@ -6,9 +6,9 @@ from nova import exception, objects
 from nova.conf import CONF
 from support.commands import Compute, flavor, run, running_server
 
-from nova_numa_ext.cmd import explain as explain_command
-from nova_numa_ext.osc.server import ShowServer
-from nova_numa_ext.osc.simulate import Simulate
+from nova_numa_ext.cli import explain_command
+from nova_numa_ext.cli.server import ShowServer
+from nova_numa_ext.cli.simulate import Simulate
 from nova_numa_ext.scheduler import gpu_options, session
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from placement_traits import names

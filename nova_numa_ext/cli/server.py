@@ -6,8 +6,8 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_numa_ext.osc import words
-from nova_numa_ext.osc.cloud import Cloud, Provider
+from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.cloud import Cloud, Provider
 from placement_traits import names
 from placement_traits.request import InvalidRequestError, parse
 
@@ -78,7 +78,8 @@ def _held(held: list[tuple[Provider, dict[str, int]]]) -> dict[str, Any]:
             str(node) for node in sorted({n for d in domains for n in _numbers(d, "NODE")})
         )
         or "-",
-        "domain_traits": "; ".join(words.traits(provider.traits) for provider in domains) or "-",
+        "domain_traits": "; ".join(formatting.traits(provider.traits) for provider in domains)
+        or "-",
         "other_allocations": "\n".join(others) or "-",
     }
 
@@ -93,7 +94,7 @@ def _gpus(cloud: Cloud, held: list[tuple[Provider, dict[str, int]]]) -> str:
     if not devices:
         return "-"
     hosts = map(cloud.fleet().host, {device.root for device in devices})
-    told = [words.gpus_of([device.uuid for device in devices], host) for host in hosts if host]
+    told = [formatting.gpus_of([device.uuid for device in devices], host) for host in hosts if host]
     return "\n".join(told) or "-"
 
 

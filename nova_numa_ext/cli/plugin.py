@@ -8,7 +8,7 @@ from osc_lib import utils
 
 API_NAME = "numa"
 API_VERSION_OPTION = "os_numa_api_version"
-API_VERSIONS = {"1": "nova_numa_ext.osc.cloud.Cloud"}
+API_VERSIONS = {"1": "nova_numa_ext.cli.cloud.Cloud"}
 
 
 def make_client(instance: Any) -> Any:

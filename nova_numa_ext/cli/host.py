@@ -7,8 +7,8 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_numa_ext.osc import words
-from nova_numa_ext.osc.cloud import Provider
+from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.cloud import Provider
 from placement_traits.fleet import Amount, HostView
 from placement_traits.names import NeighbourTrait, TierTrait
 
@@ -53,7 +53,12 @@ class ShowHost(command.Lister):  # type: ignore[misc]
         providers = self.app.client_manager.numa.tree(parsed_args.host)
         root = next(provider for provider in providers if provider.parent is None)
         rows = [
-            (name, words.folded(resources, parsed_args), words.folded(traits, parsed_args), uuid)
+            (
+                name,
+                formatting.folded(resources, parsed_args),
+                formatting.folded(traits, parsed_args),
+                uuid,
+            )
             for name, resources, traits, uuid in _tree(root, providers, "")
         ]
         columns = ("Provider", "Resources", "Traits", "UUID")
@@ -68,10 +73,10 @@ def _row(host: HostView) -> tuple[str, ...]:
     return (
         host.name,
         " ".join(tiers) or "-",
-        words.amount(host.rdt.clos if host.rdt else None),
+        formatting.amount(host.rdt.clos if host.rdt else None),
         str(len(host.l3)),
-        words.amount(_sum([domain.ways for domain in host.l3])),
-        words.amount(_sum([domain.bandwidth_mbps for domain in host.l3])),
+        formatting.amount(_sum([domain.ways for domain in host.l3])),
+        formatting.amount(_sum([domain.bandwidth_mbps for domain in host.l3])),
         " ".join(trait.name for trait in NeighbourTrait if trait in neighbours) or "-",
         str(len(host.gpus)),
     )
@@ -87,11 +92,11 @@ def _sum(amounts: list[Amount | None]) -> Amount | None:
 def _tree(
     provider: Provider, providers: tuple[Provider, ...], indent: str
 ) -> Iterator[tuple[str, str, str, str]]:
-    resources = ", ".join(words.stock(name, stock) for name, stock in provider.stocks.items())
+    resources = ", ".join(formatting.stock(name, stock) for name, stock in provider.stocks.items())
     yield (
         f"{indent}{provider.name}",
         resources or "-",
-        words.traits(provider.traits) or "-",
+        formatting.traits(provider.traits) or "-",
         provider.uuid,
     )
     for child in providers:

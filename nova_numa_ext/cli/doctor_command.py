@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.osc import words
-from nova_numa_ext.osc.cloud import Cloud
+from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.cloud import Cloud
 from placement_traits.findings import Level
 
 _DETAIL_WIDTH: Final = 72
@@ -40,7 +40,11 @@ class Doctor(command.Lister):  # type: ignore[misc]
         findings = cloud.doctor().examine(cloud.fleet, parsed_args.nova_conf)
         self._broken = any(finding.level is Level.BROKEN for finding in findings)
         rows = [
-            (found.check, found.level.value, words.folded(found.detail, parsed_args, _DETAIL_WIDTH))
+            (
+                found.check,
+                found.level.value,
+                formatting.folded(found.detail, parsed_args, _DETAIL_WIDTH),
+            )
             for found in findings
         ]
         return ("Check", "Level", "Detail"), rows

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from openstack.exceptions import ForbiddenException
 
-from nova_numa_ext.clients import COMPUTE_VERSION, one_reading, what_if
+from nova_numa_ext.cli.clients import COMPUTE_VERSION, one_reading, what_if
+from nova_numa_ext.cli.doctor import Doctor
 from nova_numa_ext.conf import defaults
-from nova_numa_ext.doctor import Doctor
 from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError

@@ -5,7 +5,7 @@ import argparse
 import textwrap
 from collections.abc import Collection, Iterable
 
-from nova_numa_ext.osc.cloud import Stock
+from nova_numa_ext.cli.cloud import Stock
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet
 from placement_traits import names
 from placement_traits.fleet import Amount, HostView

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from nova_numa_ext import explain
-from nova_numa_ext.cmd import explain as command
+from nova_numa_ext.cli import explain
+from nova_numa_ext.cli import explain_command as command
 
 HEAD = {"request": "req-1", "server": "a", "flavor": "lc", "asked": {}}
 

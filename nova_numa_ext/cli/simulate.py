@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.explain import terms_text
-from nova_numa_ext.osc import words
-from nova_numa_ext.osc.cloud import Cloud
+from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.cloud import Cloud
+from nova_numa_ext.cli.explain import terms_text
 from nova_numa_ext.policy.numa.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
 from placement_traits.request import parse
@@ -63,12 +63,14 @@ class Simulate(command.Lister):  # type: ignore[misc]
             (
                 answer.host.name,
                 "no" if answer.reasons else "yes",
-                words.folded("; ".join(sentence(reason) for reason in answer.reasons), parsed_args),
-                words.folded(words.gpus(answer.gpus), parsed_args, _GPUS_WIDTH),
+                formatting.folded(
+                    "; ".join(sentence(reason) for reason in answer.reasons), parsed_args
+                ),
+                formatting.folded(formatting.gpus(answer.gpus), parsed_args, _GPUS_WIDTH),
                 "-" if answer.score is None else f"{answer.score.value:.3f}",
                 "-"
                 if answer.score is None
-                else words.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
+                else formatting.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
             )
             for answer in cloud.what_if(request, flavor.name, aggregates or {})
         ]

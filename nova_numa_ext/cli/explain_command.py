@@ -12,7 +12,7 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from nova_numa_ext import clients, explain
+from nova_numa_ext.cli import clients, explain
 from nova_numa_ext.conf import GROUP, register_opts
 from placement_traits import journal
 from placement_traits.errors import (

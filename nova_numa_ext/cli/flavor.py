@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.osc import words
+from nova_numa_ext.cli import formatting
 from placement_traits import names
 from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 
@@ -42,7 +42,7 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
         for name in parsed_args.flavor:
             flavor = self.app.client_manager.numa.flavor(name)
             rows.extend(
-                (flavor.name, result, words.folded(text, parsed_args, _WIDTH))
+                (flavor.name, result, formatting.folded(text, parsed_args, _WIDTH))
                 for result, text in check(flavor)
             )
         self._wrong = any(result == "wrong" for _, result, _ in rows)
