@@ -26,14 +26,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from emulation.kernel.fuse import serve
+from emulation.kernel.profiles import LINUX_6_12
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from emulation.kernel.threads import ThreadTable
 from host_agent import calibration_file, cpus
 from host_agent.controllers.worker_sets import profile_sets
 from host_agent.discovery.capture import restore
-from host_agent.hostmodel.resctrl_fuse import serve
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_profiles import LINUX_6_12
-from host_agent.hostmodel.resctrl_shape import Shape
-from host_agent.hostmodel.resctrl_threads import ThreadTable
 from placement_traits import presets
 from placement_traits.topology import Core, HostTopology
 from tests.support.servers import BE_SPECS, LC_SPECS, Server

@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import report
+from emulation.physics import parameters, slo_plant
+from emulation.physics.latency import CURVES
+from emulation.physics.machines import grid, xeon_silver_4114
+from emulation.physics.model import HostModel
+from emulation.physics.parameters import Parameters
+from emulation.physics.slo_plant import Program, SloPlant, Traits
 from host_agent.controllers import balm
 from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import BeServer, Observation, State
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import LcServer
-from host_agent.hostmodel import parameters, slo_plant
-from host_agent.hostmodel.latency import CURVES
-from host_agent.hostmodel.machines import grid, xeon_silver_4114
-from host_agent.hostmodel.model import HostModel
-from host_agent.hostmodel.parameters import Parameters
-from host_agent.hostmodel.slo_plant import Program, SloPlant, Traits
 from host_agent.sensors.latency_window import LatencyWindow
 from placement_traits.topology import HostTopology
 

@@ -19,6 +19,8 @@ from scipy.optimize import linprog
 
 from benchmarks import report
 from benchmarks.interleave import fault_in, interleave_layers, rebind
+from emulation.physics import parameters, published
+from emulation.physics.time_model import transfer_time
 from host_agent.controllers import bwap, bwap_settings
 from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import (
@@ -29,8 +31,6 @@ from host_agent.controllers.weights import (
     dwp_weights,
     uniform,
 )
-from host_agent.hostmodel import parameters, published
-from host_agent.hostmodel.time_model import transfer_time
 
 POLICIES = ("first_touch", "uniform_workers", "uniform_all", "bwap_uniform", "bwap")
 

@@ -26,12 +26,12 @@ from itertools import product
 from statistics import mean, median, pstdev
 
 from benchmarks import report
+from emulation.physics import parameters, published
+from emulation.physics.machines import grid
+from emulation.physics.model import Guest, HostModel, Signals
+from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
 from host_agent.controllers import mapping, mapping_settings
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
-from host_agent.hostmodel import parameters, published
-from host_agent.hostmodel.machines import grid
-from host_agent.hostmodel.model import Guest, HostModel, Signals
-from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS, Workload
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load as load_preset
 

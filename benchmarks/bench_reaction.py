@@ -132,9 +132,9 @@ def agent(folder: Path) -> None:
 
 def tree(folder: Path) -> None:
     """Serve the resctrl model and note each bandwidth level that is written: time, group, level."""
-    from host_agent.hostmodel import resctrl_fuse
+    from emulation.kernel import fuse
 
-    class Noting(resctrl_fuse.ResctrlTree):
+    class Noting(fuse.ResctrlTree):
         """The tree with a note per level."""
 
         def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
@@ -146,7 +146,7 @@ def tree(folder: Path) -> None:
                     notes.write(json.dumps(line) + "\n")
             return written
 
-    resctrl_fuse.ResctrlTree = Noting  # type: ignore[misc]
+    fuse.ResctrlTree = Noting  # type: ignore[misc]
     domains = ",".join(
         sorted(
             {
@@ -155,7 +155,7 @@ def tree(folder: Path) -> None:
             }
         )
     )
-    resctrl_fuse.main([str(folder / "resctrl"), f"--domains={domains}", "--closids=16"])
+    fuse.main([str(folder / "resctrl"), f"--domains={domains}", "--closids=16"])
 
 
 # -- the guests and the measurement ------------------------------------------------------------------------------------

@@ -82,8 +82,8 @@ def _counters(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged
 
 
 def _modelled(wanted: steering_conf.CounterSettings, paths: HostPaths) -> CounterSource:
-    from host_agent.hostmodel.sensor import ModelSensor
-    from host_agent.sensors.modelled import ModelledCounters, partitions_in_force
+    from emulation.counters import ModelledCounters, partitions_in_force
+    from emulation.physics.sensor import ModelSensor
 
     resctrl = tree(paths)
     return ModelledCounters(

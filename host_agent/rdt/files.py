@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam to the resctrl tree: the few file operations that the library needs, and their real implementation.
 
-The in-process model (:mod:`host_agent.hostmodel.resctrl_model`) implements the same protocol, so every test of the
+The in-process model (:mod:`emulation.kernel.resctrl`) implements the same protocol, so every test of the
 library runs with and without a kernel behind it.
 """
 

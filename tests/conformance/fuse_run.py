@@ -2,7 +2,7 @@
 """Run the conformance cases on the FUSE tree, below ``unshare``.
 
 Arguments are those of :mod:`tests.conformance.run`; ``--root`` is an empty directory to mount at, ``--hardware`` more
-arguments for the server (:mod:`host_agent.hostmodel.resctrl_fuse`).
+arguments for the server (:mod:`emulation.kernel.fuse`).
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> int:
         _show_libpqos_a_machine(given.root)
     options = ["--profile", given.profile, "--domains", domains, "--cpus", "4", "--limbo", "0.2"]
     options += given.hardware.split()
-    module = "host_agent.hostmodel.resctrl_fuse"
+    module = "emulation.kernel.fuse"
     with subprocess.Popen([sys.executable, "-m", module, str(given.root), *options]) as server:
         deadline = time.monotonic() + _PATIENCE_S
         while not (given.root / "info").exists():

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
+from emulation.kernel.profiles import LINUX_6_12, PROFILES
 from host_agent.rdt.files import RESCTRL_ROOT
 from host_agent.rdt.pqos_files import PqosFiles
 from tests.conformance import kernel_cases, library_cases, pqos_cases

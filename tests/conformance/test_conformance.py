@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.hostmodel.resctrl_profiles import PROFILES
-from host_agent.hostmodel.resctrl_shape import AMD, Shape
+from emulation.kernel.profiles import PROFILES
+from emulation.kernel.shape import AMD, Shape
 from host_agent.rdt.files import RESCTRL_ROOT
 from tests.conformance import library_cases, pqos_cases
 from tests.conformance.bench import Case, NotApplicableError

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_profiles import KernelProfile
-from host_agent.hostmodel.resctrl_shape import INTEL, Shape
-from host_agent.hostmodel.resctrl_threads import ThreadTable
+from emulation.kernel.profiles import KernelProfile
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import INTEL, Shape
+from emulation.kernel.threads import ThreadTable
 from host_agent.rdt.files import OsFiles, ResctrlFiles
 from host_agent.rdt.pqos_files import PqosFiles
 from host_agent.rdt.shapes import parse_schemata

@@ -2,7 +2,7 @@
 """Latency objectives on an emulated host: a load step violates one, the agent heals it, moves pages, releases.
 
 Servers, ports, groups, levels and pages are real and read back from the kernel. What the guests would report is
-*modelled* (:mod:`host_agent.hostmodel.slo_guests`): a law over the levels and pages in force, sent over the real line
+*modelled* (:mod:`emulation.slo_guests`): a law over the levels and pages in force, sent over the real line
 protocol through the sockets that the agent has had plugged in.
 
 The crowd's loads have room (:mod:`tests.support.slo_crowd`, held by a unit test): there is a state without throttles in
@@ -167,7 +167,7 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
         made = Crowd(cloud, host, lcs, bes, file, told)
         made.load(QUIET)
         host.agent.stop()  # its connections are to QEMU; it will find the model at the same paths
-        module = f"{sys.executable} -m host_agent.hostmodel.slo_guests {file}"
+        module = f"{sys.executable} -m emulation.slo_guests {file}"
         log = "/tmp/slo-guests.log"
         pid = host.run(f"cd {CHECKOUT} && (nohup {module} >{log} 2>&1 & echo $!)").strip()
         try:

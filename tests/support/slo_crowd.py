@@ -2,7 +2,7 @@
 """Two latency-critical and three best-effort servers on a host with four nodes: loads with room, and without a cloud.
 
 The integration tests put this crowd on an emulated host; :class:`Simulated` runs the same controller against the same
-law (:mod:`host_agent.hostmodel.slo_guests`) in process, with what is slow there: a round of the agent takes seconds,
+law (:mod:`emulation.slo_guests`) in process, with what is slow there: a round of the agent takes seconds,
 pages move meanwhile, and a report tells of a state that is up to a second old.
 """
 
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from emulation.slo_guests import REQUESTS, BeState, p99_us
 from host_agent.controllers import balm
 from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
@@ -23,7 +24,6 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import LcServer
-from host_agent.hostmodel.slo_guests import REQUESTS, BeState, p99_us
 from host_agent.sensors.latency_window import LatencyWindow
 
 SLO_US: Final = 1000

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from emulation.counters import ModelledCounters
+from emulation.physics.model import Guest as ModelGuest
+from emulation.physics.model import HostModel, Signals
+from emulation.physics.parameters import frozen
+from emulation.physics.programs import WORKLOADS, representative
+from emulation.physics.sensor import ModelSensor
 from host_agent.actuators.executor import Executor
 from host_agent.assignment import Guest
 from host_agent.conf import RdtSettings, Settings
 from host_agent.controllers.steering_shapes import Settings as SteeringSettings
-from host_agent.hostmodel.model import Guest as ModelGuest
-from host_agent.hostmodel.model import HostModel, Signals
-from host_agent.hostmodel.parameters import frozen
-from host_agent.hostmodel.sensor import ModelSensor
-from host_agent.hostmodel.workloads import WORKLOADS, representative
 from host_agent.journal import Entry
 from host_agent.loop import Agent, Round
 from host_agent.metrics import Metrics
 from host_agent.refining import Refiners
 from host_agent.sensors.counters import CounterSource
-from host_agent.sensors.modelled import ModelledCounters
 from host_agent.sensors.observer import Observer
 from host_agent.steering_refiner import Choices, SteeringRefiner
 from placement_traits.topology import HostTopology

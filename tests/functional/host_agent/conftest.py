@@ -122,7 +122,7 @@ class ComputeHost:
             self._inside(
                 sys.executable,
                 "-m",
-                "host_agent.hostmodel.resctrl_fuse",
+                "emulation.kernel.fuse",
                 "/run/resctrl",
                 f"--domains={domains}",
             )

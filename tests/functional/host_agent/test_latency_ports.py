@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.hostmodel.resctrl_fuse import FAULT
+from emulation.kernel.fuse import FAULT
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
 

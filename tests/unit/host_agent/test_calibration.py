@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent import calibration_file, calibration_run
 from host_agent import conf as agent_conf
 from host_agent.calibration import calibrate, default_megabytes
@@ -20,7 +21,6 @@ from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.cmd import ctl
 from host_agent.controllers.weights import Bandwidth
 from host_agent.discovery.sysfs import read_topology
-from host_agent.hostmodel.published import CANONICAL_A, CANONICAL_B
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.presets import load
 from placement_traits.topology import HostTopology

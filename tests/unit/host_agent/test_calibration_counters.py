@@ -10,6 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from emulation.kernel.threads import ThreadTable
+from emulation.kernel.threads import Traffic as Bytes
 from host_agent.calibration import calibrate
 from host_agent.calibration_counters import (
     CountedProfiler,
@@ -20,10 +24,6 @@ from host_agent.calibration_counters import (
 from host_agent.calibration_timing import TimingProfiler, TimingSettings, Watch
 from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.weights import Bandwidth
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_shape import Shape
-from host_agent.hostmodel.resctrl_threads import ThreadTable
-from host_agent.hostmodel.resctrl_threads import Traffic as Bytes
 from host_agent.rdt.resctrl import Resctrl
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes

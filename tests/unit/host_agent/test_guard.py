@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_shape import AMD, Shape
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import AMD, Shape
 from host_agent.only_one import only_one
 from host_agent.paths import HostPaths
 from host_agent.privileged import guard

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from emulation.counters import partitions_in_force
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import INTEL
+from emulation.kernel.threads import ThreadTable
 from host_agent import assembly, shared_parts, steering_conf
 from host_agent import conf as agent_conf
 from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.mapping_settings import Limits
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_shape import INTEL
-from host_agent.hostmodel.resctrl_threads import ThreadTable
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.sensors.ipc_proxy import IpcProxy
-from host_agent.sensors.modelled import partitions_in_force
 from host_agent.sensors.observer import Observer
 from host_agent.steering_parts import build_steering, choices
 from placement_traits.errors import InvalidValueError

@@ -7,7 +7,7 @@ The plant has more in it than the source gives, so these show the order of the p
 import pytest
 
 from benchmarks.bench_balm import Bench, Run, scenario_a, scenario_b
-from host_agent.hostmodel import parameters, slo_plant
+from emulation.physics import parameters, slo_plant
 
 SEED = 5
 POLL_S = 0.1

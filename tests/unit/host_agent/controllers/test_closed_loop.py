@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bench_mapping import one_draw
+from emulation.physics.model import Guest, HostModel, Signals
+from emulation.physics.parameters import frozen
+from emulation.physics.programs import MAPPING_MIX, WORKLOADS
 from host_agent.controllers import bwap, bwap_settings
 from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import canonical_weights, dwp_weights, uniform
-from host_agent.hostmodel.model import Guest, HostModel, Signals
-from host_agent.hostmodel.parameters import frozen
-from host_agent.hostmodel.workloads import MAPPING_MIX, WORKLOADS
 from placement_traits.presets import load
 from tests.support.runs import resident_shares
 

@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.interleave import fault_in, interleave_layers, rebind
+from emulation.physics.published import CANONICAL_A as A_WEIGHTS
+from emulation.physics.published import CANONICAL_B as B_WEIGHTS
+from emulation.physics.published import shares
 from host_agent.controllers.page_moves import (
     MovePlan,
     Run,
@@ -15,9 +18,6 @@ from host_agent.controllers.page_moves import (
     share_error,
 )
 from host_agent.controllers.weights import dwp_step, dwp_weights
-from host_agent.hostmodel.published import CANONICAL_A as A_WEIGHTS
-from host_agent.hostmodel.published import CANONICAL_B as B_WEIGHTS
-from host_agent.hostmodel.published import shares
 from tests.support.runs import resident_shares
 
 KB4, MB2 = 4096, 2 * 1024 * 1024

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulation.physics.machines import grid
 from host_agent.controllers.mapping_settings import Limits
 from host_agent.controllers.reshuffle import SearchLimitError, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
-from host_agent.hostmodel.machines import grid
 from placement_traits.interference import may_share
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from emulation.physics.machines import grid
 from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.slots import Layout
 from host_agent.controllers.steering import State, refine
 from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
-from host_agent.hostmodel.machines import grid
 from host_agent.privileged.shapes import PartitionWish, Process, RamRange, Role, Thread
 from host_agent.workloads import Activity, Domain, Workload
 from placement_traits import request

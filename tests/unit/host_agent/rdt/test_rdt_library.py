@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from emulation.kernel.profiles import LINUX_6_1
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import AMD, INTEL, Shape
+from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.controllers.rdt_changes import WriteKind
 from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_profiles import LINUX_6_1
-from host_agent.hostmodel.resctrl_shape import AMD, INTEL, Shape
-from host_agent.hostmodel.resctrl_threads import ThreadTable, Traffic
 from host_agent.paths import HostPaths
 from host_agent.privileged import partitions
 from host_agent.privileged.shapes import PartitionWish

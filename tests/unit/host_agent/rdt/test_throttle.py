@@ -3,7 +3,7 @@
 
 import pytest
 
-from host_agent.hostmodel.resctrl_model import ResctrlModel
+from emulation.kernel.resctrl import ResctrlModel
 from host_agent.paths import HostPaths
 from host_agent.privileged import partitions
 from host_agent.privileged.shapes import GroupLevel

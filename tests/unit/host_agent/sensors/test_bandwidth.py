@@ -3,11 +3,11 @@
 
 import pytest
 
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from emulation.kernel.threads import ThreadTable
+from emulation.kernel.threads import Traffic as Bytes
 from host_agent.controllers.memory_traffic import Traffic
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_shape import Shape
-from host_agent.hostmodel.resctrl_threads import ThreadTable
-from host_agent.hostmodel.resctrl_threads import Traffic as Bytes
 from host_agent.privileged.shapes import PartitionPlace
 from host_agent.rdt.resctrl import CounterReading, Resctrl
 from host_agent.rdt.shapes import Unknown

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from emulation.counters import ModelledCounters
+from emulation.physics.sensor import ModelSensor
 from host_agent.assignment import Observation
 from host_agent.controllers.steering_shapes import Counters
-from host_agent.hostmodel.sensor import ModelSensor
 from host_agent.privileged.shapes import ThreadCount
 from host_agent.sensors.counters import (
     Differences,
@@ -22,7 +23,6 @@ from host_agent.sensors.counters import (
     Shared,
     ToldOnce,
 )
-from host_agent.sensors.modelled import ModelledCounters
 from host_agent.sensors.observer import Observer
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes

@@ -3,9 +3,9 @@
 
 from dataclasses import replace
 
+from emulation.physics.machines import grid
+from emulation.physics.sensor import ModelSensor, Partition
 from host_agent.assignment import Guest, Observation
-from host_agent.hostmodel.machines import grid
-from host_agent.hostmodel.sensor import ModelSensor, Partition
 from host_agent.privileged.shapes import Process, RamRange, Role, Thread
 from host_agent.workloads import Activity, Domain, Workload
 

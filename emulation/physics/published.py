@@ -5,7 +5,7 @@ import json
 from importlib import resources
 from typing import Any, Final
 
-TEXT: Final = (resources.files("host_agent.hostmodel") / "published.json").read_text("utf-8")
+TEXT: Final = (resources.files("emulation.physics") / "published.json").read_text("utf-8")
 _DATA: Final[dict[str, Any]] = json.loads(TEXT)
 
 

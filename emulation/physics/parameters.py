@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from host_agent.hostmodel import published
+from emulation.physics import published
 
-TEXT: Final = (resources.files("host_agent.hostmodel") / "parameters.json").read_text("utf-8")
+TEXT: Final = (resources.files("emulation.physics") / "parameters.json").read_text("utf-8")
 DATA: Final[dict[str, Any]] = json.loads(TEXT)
 HASH: Final = hashlib.sha256((TEXT + published.TEXT).encode()).hexdigest()[:12]
 """Identifies the frozen model; printed in every result."""

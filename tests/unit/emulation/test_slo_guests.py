@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.hostmodel.slo_guests import BeState, Port, p99_us, turn
+from emulation.slo_guests import BeState, Port, p99_us, turn
 from host_agent.sensors.slo import SloFeed
 
 

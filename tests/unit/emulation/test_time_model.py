@@ -3,9 +3,9 @@
 
 import pytest
 
+from emulation.physics import published
+from emulation.physics.time_model import transfer_time
 from host_agent.controllers.weights import canonical_weights, uniform
-from host_agent.hostmodel import published
-from host_agent.hostmodel.time_model import transfer_time
 
 CASES = [
     (name, workers)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.hostmodel.latency import CURVES
-from host_agent.hostmodel.machines import xeon_silver_4114
-from host_agent.hostmodel.model import Guest, HostModel, Signals
-from host_agent.hostmodel.parameters import DATA, Parameters, draws, frozen
-from host_agent.hostmodel.workloads import WORKLOADS, representative
+from emulation.physics.latency import CURVES
+from emulation.physics.machines import xeon_silver_4114
+from emulation.physics.model import Guest, HostModel, Signals
+from emulation.physics.parameters import DATA, Parameters, draws, frozen
+from emulation.physics.programs import WORKLOADS, representative
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load
 

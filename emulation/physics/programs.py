@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from host_agent.hostmodel.parameters import DATA
+from emulation.physics.parameters import DATA
 from placement_traits.names import InterferenceClass
 
 

@@ -26,8 +26,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.hostmodel.parameters import Parameters
-from host_agent.hostmodel.workloads import Workload
+from emulation.physics.parameters import Parameters
+from emulation.physics.programs import Workload
 from placement_traits.topology import Core, HostTopology
 
 LINE_BYTES: Final = 64

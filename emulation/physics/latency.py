@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from host_agent.hostmodel.parameters import DATA
+from emulation.physics.parameters import DATA
 
 MAX_UTILISATION: Final = 0.99
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve the resctrl model as a file tree: ``python -m host_agent.hostmodel.resctrl_fuse MOUNTPOINT``.
+"""Serve the resctrl model as a file tree: ``python -m emulation.kernel.fuse MOUNTPOINT``.
 
 Programs that know nothing of the model (libvirt, pqos, the agent as installed) can be pointed at it, best in a mount
 namespace of their own. It runs in the foreground until it is unmounted, and serves the threads of this host. What FUSE
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from host_agent.hostmodel.resctrl_model import ResctrlModel
-from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, PROFILES
-from host_agent.hostmodel.resctrl_shape import AMD, INTEL
-from host_agent.hostmodel.resctrl_threads import ProcThreads, cpu_time_demand
+from emulation.kernel.profiles import LINUX_6_12, PROFILES
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import AMD, INTEL
+from emulation.kernel.threads import ProcThreads, cpu_time_demand
 
 # mfusepy prefers libfuse 2 where both are installed; its struct layouts are checked against 3 here.
 os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")

@@ -2,7 +2,7 @@
 """The kernel's resctrl file system, in process: the same files, texts, error numbers and ``last_cmd_status``.
 
 It implements :class:`host_agent.rdt.files.ResctrlFiles`, so the library runs on it unchanged, and
-:mod:`host_agent.hostmodel.resctrl_fuse` serves it as a real tree. Written from the kernel's documentation and from what
+:mod:`emulation.kernel.fuse` serves it as a real tree. Written from the kernel's documentation and from what
 running kernels answered; ``tests/conformance`` holds both to the same cases.
 
 What it does not have: pseudo-locking, the mount option ``debug``, real caches. Counters are synthetic: bytes that the
@@ -21,15 +21,10 @@ from functools import partial
 from itertools import count
 from typing import Final, Literal
 
-from host_agent.hostmodel.resctrl_numbers import (
-    format_cpu_list,
-    parse_cpu_list,
-    parse_cpu_mask,
-    parse_int32,
-)
-from host_agent.hostmodel.resctrl_profiles import LINUX_6_12, KernelProfile
-from host_agent.hostmodel.resctrl_shape import INTEL, Shape
-from host_agent.hostmodel.resctrl_threads import Demand, Threads, ThreadTable, Traffic, no_demand
+from emulation.kernel.numbers import format_cpu_list, parse_cpu_list, parse_cpu_mask, parse_int32
+from emulation.kernel.profiles import LINUX_6_12, KernelProfile
+from emulation.kernel.shape import INTEL, Shape
+from emulation.kernel.threads import Demand, Threads, ThreadTable, Traffic, no_demand
 from host_agent.rdt.shapes import is_contiguous
 
 _CONTROL_FILES: Final = ("cpus", "cpus_list", "mode", "schemata", "size", "tasks")

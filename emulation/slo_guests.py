@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency-critical guests that are not there: reports over the real line protocol, from the real state of the host.
 
-``python -m host_agent.hostmodel.slo_guests FILE`` listens at the sockets of latency ports in QEMU's place and reports,
+``python -m emulation.slo_guests FILE`` listens at the sockets of latency ports in QEMU's place and reports,
 a few times a second, what guests would report if a simple law held::
 
     p99      = objective * load * (1 + gain * pressure)

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from emulation.physics.model import Guest, HostModel, Signals
+from emulation.physics.parameters import Parameters, frozen
+from emulation.physics.programs import WORKLOADS, Workload, representative
 from host_agent.assignment import Guest as SeenGuest
 from host_agent.assignment import Observation
-from host_agent.hostmodel.model import Guest, HostModel, Signals
-from host_agent.hostmodel.parameters import Parameters, frozen
-from host_agent.hostmodel.workloads import WORKLOADS, Workload, representative
 from host_agent.workloads import Activity
 from placement_traits.names import InterferenceClass
 from placement_traits.topology import HostTopology

@@ -4,8 +4,8 @@
 import pytest
 
 from benchmarks.bench_balm import POLICIES, Bench, Run, scenario_a, scenario_b
-from host_agent.hostmodel import parameters, slo_plant
-from host_agent.hostmodel.slo_plant import SloPlant
+from emulation.physics import parameters, slo_plant
+from emulation.physics.slo_plant import SloPlant
 from host_agent.sensors.latency_window import LatencyWindow
 
 TRAITS = slo_plant.frozen()

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
-from host_agent.hostmodel import parameters
-from host_agent.hostmodel.latency import LatencyCurve
-from host_agent.hostmodel.model import Guest, HostModel, Signals
-from host_agent.hostmodel.workloads import WORKLOADS
+from emulation.physics import parameters
+from emulation.physics.latency import LatencyCurve
+from emulation.physics.model import Guest, HostModel, Signals
+from emulation.physics.programs import WORKLOADS
 
-TEXT: Final = (resources.files("host_agent.hostmodel") / "slo_plants.json").read_text("utf-8")
+TEXT: Final = (resources.files("emulation.physics") / "slo_plants.json").read_text("utf-8")
 DATA: Final[dict[str, Any]] = json.loads(TEXT)
 HASH: Final = hashlib.sha256((TEXT + parameters.HASH).encode()).hexdigest()[:12]
 """Identifies plants and model; printed in every result."""
