@@ -19,9 +19,7 @@ from host_agent import assembly
 from host_agent import conf as agent_conf
 from host_agent.events import LibvirtSource
 from host_agent.loop import Agent, Round
-from host_agent.paths import HostPaths
-from host_agent.privileged.operations import HostOperations
-from host_agent.privileged.shapes import (
+from host_agent.model.process import (
     MoveLimits,
     MoveReport,
     Pin,
@@ -30,6 +28,8 @@ from host_agent.privileged.shapes import (
     RamRange,
     Target,
 )
+from host_agent.paths import HostPaths
+from host_agent.privileged.operations import HostOperations
 from host_agent.shared_parts import topology_reader
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}

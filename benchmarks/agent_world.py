@@ -31,9 +31,10 @@ from emulation.kernel.profiles import LINUX_6_12
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
-from host_agent import calibration_file, cpus
+from host_agent import calibration_file
 from host_agent.controllers.worker_sets import profile_sets
 from host_agent.discovery.capture import restore
+from host_agent.model import cpus
 from placement_traits import presets
 from placement_traits.topology import Core, HostTopology
 from tests.support.servers import BE_SPECS, LC_SPECS, Server

@@ -29,8 +29,8 @@ from emulation.physics.slo_plant import Program, SloPlant, Traits
 from host_agent.controllers import balm
 from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import BeServer, Observation, State
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import LcServer
+from host_agent.model.traffic import Traffic
 from host_agent.sensors.latency_window import LatencyWindow
 from placement_traits.topology import HostTopology
 

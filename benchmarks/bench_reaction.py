@@ -30,7 +30,7 @@ from benchmarks import report
 from host_agent import assembly
 from host_agent import conf as agent_conf
 from host_agent.events import ListedDomain
-from host_agent.workloads import Activity
+from host_agent.model.workload import Activity
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 NAMESPACES: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")

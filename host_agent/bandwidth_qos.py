@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from host_agent.assignment import Decision, Observation
 from host_agent.controllers import balm, balm_shapes
 from host_agent.controllers.balm_shapes import (
     BudgetExhausted,
@@ -38,11 +37,12 @@ from host_agent.controllers.balm_shapes import (
     State,
 )
 from host_agent.controllers.balm_unwatched import unwatched
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import Colour, colour_of
 from host_agent.journal import Entry, Journal, Result
 from host_agent.loop import Round
-from host_agent.privileged.shapes import GroupLevel, PartitionPlace
+from host_agent.model.assignment import Decision, Observation
+from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.traffic import Traffic
 from host_agent.qos_store import PAUSED, Kept, QosStore
 from host_agent.qos_view import Lc, View, levels, look, observe, of_groups, refined
 from host_agent.sensors.bandwidth import Bandwidth

@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from host_agent.calibration_timing import TimingProfiler
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.weights import Bandwidth
+from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
+from host_agent.model.traffic import Traffic
 from host_agent.rdt.errors import ResctrlError
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
 from host_agent.sensors.bandwidth import Meter
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.assignment import Guest, Observation
 from host_agent.controllers.l3_dealing import deal
-from host_agent.workloads import Activity
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.workload import Activity
 from placement_traits import names
 from placement_traits.errors import NumaExtError
 from placement_traits.request import WorkloadRequest

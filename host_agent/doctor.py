@@ -7,14 +7,14 @@ from pathlib import Path
 from host_agent import conf as agent_conf
 from host_agent import foreign_balancers
 from host_agent.events import LibvirtSource
+from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
+from host_agent.model.workload import parse
 from host_agent.paths import HostPaths
 from host_agent.privileged import seam
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.errors import ResctrlUnavailableError
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP
 from host_agent.shared_parts import topology_reader
-from host_agent.workloads import parse
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 

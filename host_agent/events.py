@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from host_agent.workloads import Activity
+from host_agent.model.workload import Activity
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from host_agent import conf as agent_conf
 from host_agent import state
-from host_agent.assignment import Guest, Observation
 from host_agent.claims import (
     Claim,
     Held,
@@ -26,10 +25,11 @@ from host_agent.claims import (
 )
 from host_agent.events import LibvirtSource, ListedDomain
 from host_agent.journal import Entry, Journal, Result
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.workload import parse
 from host_agent.nova_part import nova_part
 from host_agent.report import make_allocations
 from host_agent.shared_parts import open_journal, topology_reader
-from host_agent.workloads import parse
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long

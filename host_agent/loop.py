@@ -14,11 +14,11 @@ from typing import Protocol
 from host_agent import state
 from host_agent.actuators import own_threads
 from host_agent.actuators.executor import Executor
-from host_agent.assignment import Decision, Observation, Outcome
 from host_agent.conf import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.events import DomainSource
 from host_agent.keeping import Keeper, ignore_loss
+from host_agent.model.assignment import Decision, Observation, Outcome
 from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
 from placement_traits.errors import ServiceUnavailableError

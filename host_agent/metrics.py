@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.assignment import Guest
 from host_agent.journal import Result
 from host_agent.loop import Round
+from host_agent.model.assignment import Guest
 
 _SERVER: Final = ("server", "name")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from host_agent.workloads import NOVA_NAMESPACES
+from host_agent.model.workload import NOVA_NAMESPACES
 from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.controllers import balm_shapes as balm
 from host_agent.controllers.memory_policy import Room
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.placement import free_for_floating
 from host_agent.controllers.slo_colour import LcServer
-from host_agent.controllers.throttle import FULL
-from host_agent.privileged.shapes import GroupLevel, PartitionPlace, PartitionWish
+from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model.levels import FULL
+from host_agent.model.process import GroupLevel, PartitionPlace, PartitionWish
+from host_agent.model.traffic import Traffic
 from host_agent.sensors.latency_window import LatencyReading
 from placement_traits.names import SloSource, Tier
 from placement_traits.reason import Reason

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from host_agent.assignment import Decision, Observation
+from host_agent.model.assignment import Decision, Observation
 
 LOG = logging.getLogger(__name__)
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
-from host_agent.assignment import Guest
 from host_agent.claims import Claim, Part, claims
 from host_agent.journal import Journal
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
+from host_agent.model.assignment import Guest
+from host_agent.model.workload import Activity
 from host_agent.pressure import Pressure
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.rehome import Rehomer, Settled
 from host_agent.sensors.bandwidth import BandwidthReader
-from host_agent.workloads import Activity
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.names import (
     GPU_COMM_TRAITS,

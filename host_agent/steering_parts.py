@@ -8,9 +8,9 @@ from oslo_config import cfg
 from host_agent import conf as agent_conf
 from host_agent import steering_conf
 from host_agent.calibration_file import CalibrationFile
-from host_agent.controllers.steering_shapes import Counters, Settings
 from host_agent.events import DomainSource
 from host_agent.foreign_balancers import Guard
+from host_agent.model.counters import Counters, Settings
 from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import Privileged

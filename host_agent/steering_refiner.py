@@ -16,12 +16,12 @@ from statistics import fmean
 from typing import Any, Final
 
 from host_agent import steering_state
-from host_agent.assignment import Decision, Observation
 from host_agent.controllers import mapping, steering
 from host_agent.controllers.slots import Layout
-from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares
 from host_agent.keeping import Keeper, ignore_loss
+from host_agent.model.assignment import Decision, Observation
+from host_agent.model.counters import Counters, Inputs, Settings
 from host_agent.sensors.counters import CounterSource
 from placement_traits.topology import HostTopology
 

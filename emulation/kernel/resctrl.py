@@ -25,7 +25,7 @@ from emulation.kernel.numbers import format_cpu_list, parse_cpu_list, parse_cpu_
 from emulation.kernel.profiles import LINUX_6_12, KernelProfile
 from emulation.kernel.shape import INTEL, Shape
 from emulation.kernel.threads import Demand, Threads, ThreadTable, Traffic, no_demand
-from host_agent.rdt.shapes import is_contiguous
+from host_agent.model.rdt import is_contiguous
 
 _CONTROL_FILES: Final = ("cpus", "cpus_list", "mode", "schemata", "size", "tasks")
 _MONITOR_FILES: Final = ("cpus", "cpus_list", "tasks")

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.parameters import Parameters, frozen
 from emulation.physics.programs import WORKLOADS, Workload, representative
-from host_agent.assignment import Guest as SeenGuest
-from host_agent.assignment import Observation
-from host_agent.workloads import Activity
+from host_agent.model.assignment import Guest as SeenGuest
+from host_agent.model.assignment import Observation
+from host_agent.model.workload import Activity
 from placement_traits.names import InterferenceClass
 from placement_traits.topology import HostTopology
 

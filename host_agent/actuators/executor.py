@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from host_agent import cpus
 from host_agent.actuators.partition_news import (
     Classes,
     beyond_levels,
     class_changes,
     shared_classes,
 )
-from host_agent.assignment import (
+from host_agent.conf import Settings
+from host_agent.journal import Entry, Journal, Result
+from host_agent.model import cpus
+from host_agent.model.assignment import (
     Assignment,
     Decision,
     Difference,
@@ -29,11 +31,9 @@ from host_agent.assignment import (
     check,
     difference,
 )
-from host_agent.conf import Settings
-from host_agent.journal import Entry, Journal, Result
+from host_agent.model.process import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from host_agent.model.workload import Activity
 from host_agent.privileged.seam import Privileged
-from host_agent.privileged.shapes import MoveLimits, MoveReport, PartitionPlace, PartitionWish
-from host_agent.workloads import Activity
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 from placement_traits.reason import Reason

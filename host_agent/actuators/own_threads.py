@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from host_agent.assignment import Observation
+from host_agent.model.assignment import Observation
 from placement_traits.names import Tier
 
 LOG = logging.getLogger(__name__)

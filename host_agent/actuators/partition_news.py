@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from host_agent.privileged.shapes import PartitionPlace, PartitionWish
+from host_agent.model.process import PartitionPlace, PartitionWish
 from placement_traits.names import Tier
 
 _BANDWIDTH = re.compile(r"schemata (\S+) MB:[0-9=;]+")

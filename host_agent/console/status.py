@@ -7,17 +7,18 @@ from contextlib import closing
 from typing import Any, Final
 
 from host_agent import conf as agent_conf
-from host_agent import cpus, qos_store
-from host_agent.assignment import Guest
+from host_agent import qos_store
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
 from host_agent.events import LibvirtSource
+from host_agent.model import cpus
+from host_agent.model.assignment import Guest
+from host_agent.model.process import Role
+from host_agent.model.rdt import ROOT_GROUP, Actual, is_bandwidth
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import open_seam
-from host_agent.privileged.shapes import Role
 from host_agent.rdt.errors import ResctrlError
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import ROOT_GROUP, Actual, is_bandwidth
 from host_agent.shared_parts import build_observer
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology

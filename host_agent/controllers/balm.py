@@ -20,7 +20,7 @@ changed only by a later decision, so the caller applies :attr:`Decision.changes`
 *More than two sockets.* The source has two. Here a violation is located at *nodes*; a step takes pages from the
 violated nodes and deals them to all others in the proportion of the server's own weights (see
 :mod:`~host_agent.controllers.page_steps`). With two nodes that is the source's rule in both directions. Traffic at a
-node is exact with two nodes and dealt by pages with more (:mod:`~host_agent.controllers.memory_traffic`).
+node is exact with two nodes and dealt by pages with more (:mod:`~host_agent.model.traffic`).
 
 *Rules.* Pages of LC servers, of servers bound by nova and of servers that may not move are never touched. Levels are
 legal levels of the host. A server whose shares are ``None`` follows its own memory policy; while BALM has an opinion
@@ -34,7 +34,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from host_agent.controllers import balm_budget, balm_reclaim, balm_release, balm_search, throttle
+from host_agent.controllers import balm_budget, balm_reclaim, balm_release, balm_search
 from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     Decision,
@@ -45,6 +45,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.balm_turn import Turn
 from host_agent.controllers.slo_colour import Colour
+from host_agent.model import levels
 
 _T = TypeVar("_T")
 
@@ -98,7 +99,7 @@ def _come_and_go(turn: Turn) -> None:
     """Take new servers in as they are, forget those that left, listen again to those whose time is over."""
     state, observation = turn.state, turn.observation
     wanted = {
-        uuid: state.wanted.get(uuid) or Wanted(throttle.legal(observation.levels, be.level))
+        uuid: state.wanted.get(uuid) or Wanted(levels.legal(observation.levels, be.level))
         for uuid, be in turn.bes.items()
     }
     lcs = {lc.uuid for lc in observation.lcs}

@@ -8,7 +8,7 @@ nor a reporter that died in the middle of a search can hold others down for ever
 
 from host_agent.controllers.balm_shapes import BudgetExhausted
 from host_agent.controllers.balm_turn import Turn
-from host_agent.controllers.throttle import FULL
+from host_agent.model.levels import FULL
 
 
 def charge(turn: Turn) -> None:

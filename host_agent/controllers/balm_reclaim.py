@@ -15,7 +15,7 @@ from host_agent.controllers.balm_shapes import Phase, Trial
 from host_agent.controllers.balm_turn import Turn
 from host_agent.controllers.page_steps import towards
 from host_agent.controllers.slo_colour import Colour
-from host_agent.controllers.throttle import FULL
+from host_agent.model.levels import FULL
 
 
 def watch_green(turn: Turn) -> None:

@@ -24,7 +24,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.balm_turn import Turn
 from host_agent.controllers.slo_colour import Colour
-from host_agent.controllers.throttle import FULL
+from host_agent.model.levels import FULL
 from placement_traits.reason import Reason
 
 

@@ -28,7 +28,7 @@ from host_agent.controllers.balm_shapes import BeServer, Moving, Phase, Search, 
 from host_agent.controllers.balm_turn import Turn
 from host_agent.controllers.page_steps import away
 from host_agent.controllers.slo_colour import Colour
-from host_agent.controllers.throttle import FULL
+from host_agent.model.levels import FULL
 
 
 def start(turn: Turn) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from host_agent.controllers.memory_traffic import Traffic, traffic_at
 from host_agent.controllers.slo_colour import LcServer
-from host_agent.controllers.throttle import FULL
+from host_agent.model.levels import FULL
+from host_agent.model.traffic import Traffic, traffic_at
 from placement_traits.reason import Reason
 
 Shares = Mapping[int, float]

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.controllers import throttle
 from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
@@ -20,6 +19,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.page_steps import distance
 from host_agent.controllers.slo_colour import Colour, Verdict, evaluate
+from host_agent.model import levels as throttle
 from placement_traits.reason import Reason
 
 

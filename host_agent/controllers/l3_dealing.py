@@ -4,7 +4,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from host_agent.workloads import Cell
+from host_agent.model.workload import Cell
 from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
 

@@ -31,11 +31,11 @@ from functools import cache
 from itertools import combinations
 from typing import Final
 
-from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.controllers.l3_dealing import deal
 from host_agent.controllers.memory_policy import Room, fit, wanted_shares
-from host_agent.privileged.shapes import PartitionWish
-from host_agent.workloads import Activity
+from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model.process import PartitionWish
+from host_agent.model.workload import Activity
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.interference import penalty
 from placement_traits.names import InterferenceClass, MemoryPolicy, Tier

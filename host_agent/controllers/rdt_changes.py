@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from host_agent.controllers.rdt_layout import steps
 from host_agent.controllers.rdt_partition import GroupPlan, PartitionPlan, vm_monitor
-from host_agent.rdt.shapes import ROOT_GROUP, Actual, GroupState, Schemata, format_schemata
+from host_agent.model.rdt import ROOT_GROUP, Actual, GroupState, Schemata, format_schemata
 
 
 class WriteKind(StrEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations, count, islice
 from typing import Final
 
-from host_agent.rdt.shapes import GROUP_PREFIX
+from host_agent.model.rdt import GROUP_PREFIX
 
 BE_PREFIX: Final = f"{GROUP_PREFIX}be-"
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
 
-from host_agent.rdt.shapes import is_contiguous
+from host_agent.model.rdt import is_contiguous
 
 
 @dataclass(frozen=True, slots=True)

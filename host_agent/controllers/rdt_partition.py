@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from host_agent.controllers.rdt_classes import BE_PREFIX, BeClass, BeMember, deal
 from host_agent.controllers.rdt_layout import Layout, Line, lay_out
-from host_agent.rdt.shapes import (
+from host_agent.model.rdt import (
     GROUP_PREFIX,
     SHAREABLE_MODE,
     Actual,

@@ -20,15 +20,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from host_agent.assignment import Assignment, Decision, Guest
 from host_agent.controllers import mapping, mapping_settings
 from host_agent.controllers.memory_policy import Room, wanted_shares
 from host_agent.controllers.page_moves import apportion
 from host_agent.controllers.placement import exclusive_cpus, free_for_floating
 from host_agent.controllers.slots import Layout, Server, Slot
 from host_agent.controllers.steering_memory import Before, Cores, Memory, memory
-from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
-from host_agent.privileged.shapes import PartitionWish
+from host_agent.model.assignment import Assignment, Decision, Guest
+from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.process import PartitionWish
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.assignment import Guest
 from host_agent.controllers import bwap
 from host_agent.controllers.memory_policy import Room, fit, wanted_shares
 from host_agent.controllers.page_moves import huge_page_share, share_error
-from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
 from host_agent.controllers.weights import Shares, uniform
+from host_agent.model.assignment import Guest
+from host_agent.model.counters import Counters, Inputs, Settings
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier
 from placement_traits.reason import Reason

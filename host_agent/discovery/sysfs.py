@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from host_agent import cpus
+from host_agent.model import cpus
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import (
     Core,

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from host_agent import cpus
-from host_agent.privileged.shapes import RamRange
+from host_agent.model import cpus
+from host_agent.model.process import RamRange
 
 _MAPS_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ")
 _NODE = re.compile(r"N(\d+)=(\d+)\Z")

@@ -10,19 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from host_agent import cpus
-from host_agent.paths import HostPaths
-from host_agent.privileged import (
-    guest_ram,
-    open_files,
-    page_mover,
-    partitions,
-    processes,
-    vcpu_quota,
-)
-from host_agent.privileged.guard import Guard
-from host_agent.privileged.perf import Counters
-from host_agent.privileged.shapes import (
+from host_agent.model import cpus
+from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
@@ -37,6 +26,17 @@ from host_agent.privileged.shapes import (
     Role,
     Target,
 )
+from host_agent.paths import HostPaths
+from host_agent.privileged import (
+    guest_ram,
+    open_files,
+    page_mover,
+    partitions,
+    processes,
+    vcpu_quota,
+)
+from host_agent.privileged.guard import Guard
+from host_agent.privileged.perf import Counters
 from host_agent.privileged.syscalls import PAGE, Syscalls
 
 LOG = logging.getLogger(__name__)

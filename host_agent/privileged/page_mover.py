@@ -29,7 +29,7 @@ from host_agent.controllers.page_moves import (
     plan_moves,
     resident_bytes,
 )
-from host_agent.privileged.shapes import MoveLimits, MoveReport, RamRange, Target
+from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
 from host_agent.privileged.syscalls import PAGE
 
 UNIT: Final = HUGE_UNIT_BYTES

@@ -15,21 +15,16 @@ from host_agent.controllers.rdt_partition import (
     WantedPartition,
     plan,
 )
+from host_agent.model.process import GroupLevel, PartitionPlace, PartitionReport, PartitionWish
+from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
 from host_agent.paths import HostPaths
 from host_agent.privileged import processes
-from host_agent.privileged.shapes import (
-    GroupLevel,
-    PartitionPlace,
-    PartitionReport,
-    PartitionWish,
-)
 from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.memory import RootMemory
 from host_agent.rdt.pqos_files import PqosFiles
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from host_agent.model.process import CountReport, ThreadCount
 from host_agent.privileged.pmu import Event, events
-from host_agent.privileged.shapes import CountReport, ThreadCount
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241}
 _ATTR_SIZE: Final = 120  # PERF_ATTR_SIZE_VER6

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from host_agent.paths import HostPaths
-from host_agent.privileged.shapes import (
+from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
@@ -20,6 +19,7 @@ from host_agent.privileged.shapes import (
     RamRange,
     Target,
 )
+from host_agent.paths import HostPaths
 
 # Linux capability numbers (include/uapi/linux/capability.h): what the helper keeps, and what makes it superfluous.
 CAP_DAC_OVERRIDE: Final = 1

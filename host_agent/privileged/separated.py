@@ -13,9 +13,7 @@ from oslo_config import cfg
 from oslo_privsep import priv_context
 
 from host_agent import conf as agent_conf
-from host_agent.privileged import seam
-from host_agent.privileged.operations import HostOperations
-from host_agent.privileged.shapes import (
+from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
@@ -32,6 +30,8 @@ from host_agent.privileged.shapes import (
     Thread,
     ThreadCount,
 )
+from host_agent.privileged import seam
+from host_agent.privileged.operations import HostOperations
 
 context: Final = priv_context.PrivContext(
     "host_agent.privileged",

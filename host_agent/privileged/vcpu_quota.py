@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.controllers.throttle import FULL, vcpu_quota_us
+from host_agent.model.levels import FULL, vcpu_quota_us
+from host_agent.model.process import QuotaReport, Role
 from host_agent.paths import HostPaths
 from host_agent.privileged import processes
-from host_agent.privileged.shapes import QuotaReport, Role
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 
 _VCPU_GROUP = re.compile(r"vcpu\d+\Z")

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.rdt.shapes import Schemata
+from host_agent.model.rdt import Schemata
 
 LOG = logging.getLogger(__name__)
 

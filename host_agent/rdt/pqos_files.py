@@ -30,8 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from host_agent.model.rdt import Schemata, parse_mask, parse_schemata
 from host_agent.rdt.files import RESCTRL_ROOT, OsFiles, ResctrlFiles
-from host_agent.rdt.shapes import Schemata, parse_mask, parse_schemata
 from placement_traits.errors import CapabilityMissingError, ConflictError
 
 _VERSION: Final = 1

@@ -13,16 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from host_agent.rdt.errors import (
-    NoSuchTaskError,
-    ResctrlError,
-    ResctrlGoneError,
-    ResctrlRefusedError,
-    ResctrlUnavailableError,
-    error_class,
-)
-from host_agent.rdt.files import OsFiles, ResctrlFiles
-from host_agent.rdt.shapes import (
+from host_agent.model.rdt import (
     GROUP_PREFIX,
     ROOT_GROUP,
     SHAREABLE_MODE,
@@ -41,6 +32,15 @@ from host_agent.rdt.shapes import (
     parse_mask,
     parse_schemata,
 )
+from host_agent.rdt.errors import (
+    NoSuchTaskError,
+    ResctrlError,
+    ResctrlGoneError,
+    ResctrlRefusedError,
+    ResctrlUnavailableError,
+    error_class,
+)
+from host_agent.rdt.files import OsFiles, ResctrlFiles
 
 _NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 _CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")

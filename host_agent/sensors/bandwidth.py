@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from host_agent.controllers.memory_traffic import Traffic
-from host_agent.privileged.shapes import PartitionPlace
+from host_agent.model.process import PartitionPlace
+from host_agent.model.traffic import Traffic
 from host_agent.rdt.errors import ResctrlError, ResctrlGoneError
 from host_agent.rdt.resctrl import CounterReading, Resctrl
 from placement_traits.errors import NumaExtError

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from host_agent.assignment import Guest, Observation
-from host_agent.controllers.steering_shapes import Counters
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.counters import Counters
+from host_agent.model.process import Role, ThreadCount
+from host_agent.model.workload import Activity
 from host_agent.privileged.seam import Privileged
-from host_agent.privileged.shapes import Role, ThreadCount
-from host_agent.workloads import Activity
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

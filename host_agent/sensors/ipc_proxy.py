@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from host_agent.controllers.steering_shapes import Counters
+from host_agent.model.counters import Counters
 from host_agent.sensors.latency_window import LatencyReading
 
 _HALF_LIFE_S: Final = 3600.0

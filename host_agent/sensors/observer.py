@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from host_agent.assignment import Guest, Observation
 from host_agent.discovery.pci import numa_node
 from host_agent.events import DomainSource, ListedDomain
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.process import Process, RamRange
+from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from host_agent.privileged.seam import Privileged
-from host_agent.privileged.shapes import Process, RamRange
-from host_agent.workloads import Activity, Unmanaged, Workload, parse
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
@@ -47,7 +47,7 @@ class Observer:
     :param discover: reads the topology
     :param node_root: ``/sys/devices/system/node``
     :param device_root: ``/sys/bus/pci/devices``
-    :param manage_untagged: see :func:`host_agent.workloads.parse`
+    :param manage_untagged: see :func:`host_agent.model.workload.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
     :param read_all: read processes and memory of unmanaged servers, too (to show them)
     :param progress: called before each server

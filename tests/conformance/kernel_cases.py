@@ -4,7 +4,7 @@
 Source: Linux Documentation/filesystems/resctrl.rst and what kernels 6.1 and 6.12 answered.
 """
 
-from host_agent.rdt.shapes import (
+from host_agent.model.rdt import (
     UINT32_MAX,
     BandwidthControl,
     BandwidthUnit,

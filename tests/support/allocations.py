@@ -6,10 +6,10 @@ from nova import context as nova_context
 from nova.scheduler.client import report
 
 from host_agent.allocations import Allocations
-from host_agent.assignment import Guest, Observation
 from host_agent.claims import claims
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.workload import Activity, parse
 from host_agent.rehome import Rehomer
-from host_agent.workloads import Activity, parse
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
 from placement_traits.tree import wanted_tree

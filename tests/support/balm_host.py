@@ -14,8 +14,8 @@ from host_agent.controllers.balm_shapes import (
     State,
     Wanted,
 )
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.slo_colour import LcServer
+from host_agent.model.traffic import Traffic
 from host_agent.sensors.latency_window import LatencyReading
 
 SLO_US = 1000.0

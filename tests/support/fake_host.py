@@ -4,10 +4,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from host_agent import cpus
 from host_agent.events import ListedDomain
-from host_agent.privileged.processes import ProcessGoneError
-from host_agent.privileged.shapes import (
+from host_agent.model import cpus
+from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
@@ -25,7 +24,8 @@ from host_agent.privileged.shapes import (
     Thread,
     ThreadCount,
 )
-from host_agent.workloads import Activity
+from host_agent.model.workload import Activity
+from host_agent.privileged.processes import ProcessGoneError
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.topology import HostTopology
 from tests.support.servers import Server

@@ -13,12 +13,12 @@ from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
 from host_agent.actuators.executor import Executor
-from host_agent.assignment import Guest
 from host_agent.conf import RdtSettings, Settings
-from host_agent.controllers.steering_shapes import Settings as SteeringSettings
 from host_agent.journal import Entry
 from host_agent.loop import Agent, Round
 from host_agent.metrics import Metrics
+from host_agent.model.assignment import Guest
+from host_agent.model.counters import Settings as SteeringSettings
 from host_agent.refining import Refiners
 from host_agent.sensors.counters import CounterSource
 from host_agent.sensors.observer import Observer

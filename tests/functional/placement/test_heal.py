@@ -16,12 +16,12 @@ from support.servers import BE_SPECS, Server
 from host_agent import conf as agent_conf
 from host_agent import heal as heal_module
 from host_agent import journal, state
-from host_agent.assignment import Guest, Observation
 from host_agent.claims import claims, floating_claims
 from host_agent.events import ListedDomain
 from host_agent.heal import heal_claims
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.workload import Activity, parse
 from host_agent.nova_part import nova_part
-from host_agent.workloads import Activity, parse
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
 

@@ -12,14 +12,14 @@ from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
 from host_agent.allocations import Allocations
-from host_agent.assignment import Decision, Guest, Observation
 from host_agent.claims import NotTouchableError, claims
 from host_agent.loop import Round
+from host_agent.model.assignment import Decision, Guest, Observation
+from host_agent.model.process import Process, Role, Thread
+from host_agent.model.workload import Activity, parse
 from host_agent.nova_api import NovaApi
-from host_agent.privileged.shapes import Process, Role, Thread
 from host_agent.rehome import Rehomer, Settled
 from host_agent.report import movable
-from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 

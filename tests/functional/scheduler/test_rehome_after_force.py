@@ -8,10 +8,10 @@ from support.hosts import four_nodes
 from support.servers import Server
 
 from host_agent.allocations import Allocations
-from host_agent.assignment import Guest, Observation
 from host_agent.claims import claims
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.workload import Activity, parse
 from host_agent.rehome import Rehomer
-from host_agent.workloads import Activity, parse
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from tests.functional.scheduler.conftest import LC
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from emulation.physics.machines import grid
 from emulation.physics.sensor import ModelSensor, Partition
-from host_agent.assignment import Guest, Observation
-from host_agent.privileged.shapes import Process, RamRange, Role, Thread
-from host_agent.workloads import Activity, Domain, Workload
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.process import Process, RamRange, Role, Thread
+from host_agent.model.workload import Activity, Domain, Workload
 
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 

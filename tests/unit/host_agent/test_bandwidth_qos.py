@@ -18,12 +18,12 @@ from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf import RdtSettings, Settings
 from host_agent.controllers.balm_settings import Settings as BalmSettings
 from host_agent.controllers.balm_shapes import Phase, Wanted
-from host_agent.controllers.memory_traffic import Traffic
-from host_agent.controllers.steering_shapes import Counters
 from host_agent.journal import Entry
 from host_agent.loop import Agent
 from host_agent.metrics import METRICS
-from host_agent.privileged.shapes import GroupLevel, PartitionPlace
+from host_agent.model.counters import Counters
+from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.traffic import Traffic
 from host_agent.qos_store import PAUSED, QosStore, load, of_server
 from host_agent.refining import Refiners
 from host_agent.sensors.bandwidth import Bandwidth

@@ -22,8 +22,8 @@ from host_agent.calibration_counters import (
     refused,
 )
 from host_agent.calibration_timing import TimingProfiler, TimingSettings, Watch
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.controllers.weights import Bandwidth
+from host_agent.model.traffic import Traffic
 from host_agent.rdt.resctrl import Resctrl
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes

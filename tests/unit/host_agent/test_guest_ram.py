@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.model.process import RamRange
 from host_agent.privileged import guest_ram
-from host_agent.privileged.shapes import RamRange
 
 MB = 1 << 20
 

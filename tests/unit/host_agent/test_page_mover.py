@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
 from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, Sweep
-from host_agent.privileged.shapes import MoveLimits, MoveReport, RamRange, Target
 from host_agent.privileged.syscalls import PAGE
 
 START = 0x7F0000000000

@@ -10,7 +10,7 @@ from host_agent.actuators.partition_news import (
     shared_classes,
 )
 from host_agent.controllers.rdt_changes import Write, WriteKind
-from host_agent.privileged.shapes import PartitionPlace, PartitionWish
+from host_agent.model.process import PartitionPlace, PartitionWish
 
 
 def classes(**members: str) -> Classes:

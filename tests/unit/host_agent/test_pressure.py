@@ -2,7 +2,7 @@
 """``reserved`` in Placement follows the memory traffic that was measured and not declared."""
 
 from host_agent.claims import Claim, Part
-from host_agent.controllers.memory_traffic import Traffic
+from host_agent.model.traffic import Traffic
 from host_agent.pressure import Pressure
 from host_agent.sensors.bandwidth import Bandwidth
 from placement_traits.reserved_bandwidth import PressureSettings

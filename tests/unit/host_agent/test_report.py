@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from host_agent import conf as agent_conf
-from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.claims import Claim, Part, declared_mbps
-from host_agent.controllers.memory_traffic import Traffic
 from host_agent.loop import Round
 from host_agent.metrics import Metrics
+from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model.process import Process, Role, Thread
+from host_agent.model.traffic import Traffic
+from host_agent.model.workload import Activity, parse
 from host_agent.pressure import Pressure
-from host_agent.privileged.shapes import Process, Role, Thread
 from host_agent.rehome import Settled
 from host_agent.report import (
     Publisher,
@@ -27,7 +28,6 @@ from host_agent.report import (
     wanted,
 )
 from host_agent.sensors.bandwidth import Bandwidth
-from host_agent.workloads import Activity, parse
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.reserved_bandwidth import PressureSettings

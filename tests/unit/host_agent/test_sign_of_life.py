@@ -13,11 +13,11 @@ import pytest
 
 from host_agent.actuators.executor import Executor
 from host_agent.actuators.sign_of_life import SignOfLife
-from host_agent.assignment import Decision, Observation
 from host_agent.conf import MemorySettings, Settings
 from host_agent.loop import Agent, Listener
+from host_agent.model.assignment import Decision, Observation
+from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.privileged import guard
-from host_agent.privileged.shapes import MoveLimits, MoveReport, Process, Target
 from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
 from tests.support.fake_host import FakeHost

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.assignment import Observation
 from host_agent.controllers import bwap, bwap_settings, mapping_settings
-from host_agent.controllers.steering_shapes import Counters, Settings
 from host_agent.controllers.weights import dwp_weights
 from host_agent.foreign_balancers import Guard
 from host_agent.metrics import METRICS
+from host_agent.model.assignment import Observation
+from host_agent.model.counters import Counters, Settings
 from host_agent.sensors.counters import Readings
 from placement_traits.topology import L3Domain
 from tests.support.hosts import four_nodes

@@ -6,18 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.controllers.balm_settings import Thresholds
-from host_agent.controllers.memory_traffic import Traffic, traffic_at
 from host_agent.controllers.page_steps import away, distance, towards
 from host_agent.controllers.rdt_partition import WantedPartition, plan
 from host_agent.controllers.slo_colour import Colour, LcServer, colour_of, evaluate
-from host_agent.controllers.throttle import (
-    legal,
-    mba_levels,
-    quota_levels,
-    step_up,
-    vcpu_quota_us,
-)
-from host_agent.rdt.shapes import (
+from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
+from host_agent.model.rdt import (
     Actual,
     BandwidthControl,
     BandwidthUnit,
@@ -25,6 +18,7 @@ from host_agent.rdt.shapes import (
     Capabilities,
     GroupState,
 )
+from host_agent.model.traffic import Traffic, traffic_at
 from host_agent.sensors.latency_window import LatencyReading
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier

@@ -4,10 +4,10 @@
 from dataclasses import replace
 from typing import Any
 
-from host_agent.assignment import Assignment, Guest, Observation
 from host_agent.controllers.placement import PlacementSettings, decide
-from host_agent.privileged.shapes import Process, RamRange
-from host_agent.workloads import Activity, Cell, parse
+from host_agent.model.assignment import Assignment, Guest, Observation
+from host_agent.model.process import Process, RamRange
+from host_agent.model.workload import Activity, Cell, parse
 from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.assignment import Assignment, Guest, Observation
 from host_agent.controllers.memory_policy import Room
 from host_agent.controllers.placement import PlacementSettings, decide
-from host_agent.privileged.shapes import Process, RamRange
-from host_agent.workloads import Activity, Workload, parse
+from host_agent.model.assignment import Assignment, Guest, Observation
+from host_agent.model.process import Process, RamRange
+from host_agent.model.workload import Activity, Workload, parse
 from placement_traits.names import MemoryPolicy
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, LC_SPECS, Server

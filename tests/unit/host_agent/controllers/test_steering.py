@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from emulation.physics.machines import grid
-from host_agent.assignment import Assignment, Decision, Guest, Observation
 from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.slots import Layout
 from host_agent.controllers.steering import State, refine
-from host_agent.controllers.steering_shapes import Counters, Inputs, Settings
-from host_agent.privileged.shapes import PartitionWish, Process, RamRange, Role, Thread
-from host_agent.workloads import Activity, Domain, Workload
+from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.process import PartitionWish, Process, RamRange, Role, Thread
+from host_agent.model.workload import Activity, Domain, Workload
 from placement_traits import request
 
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)

@@ -13,9 +13,10 @@ from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.controllers.rdt_changes import WriteKind
 from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
+from host_agent.model.process import PartitionWish
+from host_agent.model.rdt import BandwidthUnit, Unknown
 from host_agent.paths import HostPaths
 from host_agent.privileged import partitions
-from host_agent.privileged.shapes import PartitionWish
 from host_agent.rdt.errors import (
     ResctrlBusyError,
     ResctrlError,
@@ -26,7 +27,6 @@ from host_agent.rdt.errors import (
 from host_agent.rdt.executor import Executor
 from host_agent.rdt.files import OsFiles
 from host_agent.rdt.resctrl import Resctrl
-from host_agent.rdt.shapes import BandwidthUnit, Unknown
 from placement_traits.errors import ConflictError
 from placement_traits.names import Tier
 

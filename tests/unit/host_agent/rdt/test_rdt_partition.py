@@ -18,7 +18,7 @@ from host_agent.controllers.rdt_partition import (
     plan,
     vm_monitor,
 )
-from host_agent.rdt.shapes import (
+from host_agent.model.rdt import (
     Actual,
     BandwidthControl,
     BandwidthUnit,

@@ -10,9 +10,9 @@ import pytest
 
 from emulation.counters import ModelledCounters
 from emulation.physics.sensor import ModelSensor
-from host_agent.assignment import Observation
-from host_agent.controllers.steering_shapes import Counters
-from host_agent.privileged.shapes import ThreadCount
+from host_agent.model.assignment import Observation
+from host_agent.model.counters import Counters
+from host_agent.model.process import ThreadCount
 from host_agent.sensors.counters import (
     Differences,
     FirstOf,

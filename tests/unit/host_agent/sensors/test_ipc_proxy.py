@@ -3,7 +3,7 @@
 
 import pytest
 
-from host_agent.controllers.steering_shapes import Counters
+from host_agent.model.counters import Counters
 from host_agent.sensors.ipc_proxy import IpcProxy
 
 SLO_US = 1000.0

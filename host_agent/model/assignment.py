@@ -8,9 +8,9 @@ to do, and nothing when the two agree.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from host_agent import cpus
 from host_agent.controllers.page_moves import huge_page_share
-from host_agent.privileged.shapes import (
+from host_agent.model import cpus
+from host_agent.model.process import (
     PartitionPlace,
     PartitionWish,
     Pin,
@@ -19,7 +19,7 @@ from host_agent.privileged.shapes import (
     Role,
     Target,
 )
-from host_agent.workloads import Activity, Workload
+from host_agent.model.workload import Activity, Workload
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology

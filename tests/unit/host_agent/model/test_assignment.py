@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.assignment import Assignment, Guest, Observation, check, difference
 from host_agent.controllers.placement import PlacementSettings, decide
-from host_agent.privileged.shapes import Pin, Process, RamRange, Role, Target, Thread
-from host_agent.workloads import Activity, parse
+from host_agent.model.assignment import Assignment, Guest, Observation, check, difference
+from host_agent.model.process import Pin, Process, RamRange, Role, Target, Thread
+from host_agent.model.workload import Activity, parse
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 from tests.support.fake_host import FakeHost

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from host_agent import cpus
+from host_agent.model import cpus
 from placement_traits import names
 from placement_traits import request as requests
 from placement_traits.errors import InvalidValueError, NumaExtError

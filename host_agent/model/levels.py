@@ -9,7 +9,7 @@ they have the same interface (Gureya 2021, section 5.4, names thread packing and
 
 from typing import Final
 
-from host_agent.rdt.shapes import BandwidthControl, BandwidthUnit
+from host_agent.model.rdt import BandwidthControl, BandwidthUnit
 
 FULL: Final = 100
 _QUOTA_LEVELS: Final = tuple(range(10, FULL + 1, 10))

@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.assignment import Observation
 from host_agent.controllers import bwap_settings, mapping_settings
 from host_agent.controllers.weights import Shares
+from host_agent.model.assignment import Observation
 
 
 @dataclass(frozen=True, slots=True)

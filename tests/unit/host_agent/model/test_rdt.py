@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.rdt.shapes import (
+from host_agent.model.rdt import (
     BandwidthControl,
     BandwidthUnit,
     CacheControl,

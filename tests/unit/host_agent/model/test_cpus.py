@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent import cpus
+from host_agent.model import cpus
 from placement_traits.errors import InvalidValueError
 
 
