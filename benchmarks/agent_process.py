@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from host_agent import assembly
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.events import LibvirtSource
 from host_agent.loop import Agent, Round
 from host_agent.model.process import (
@@ -28,7 +29,6 @@ from host_agent.model.process import (
     RamRange,
     Target,
 )
-from host_agent.paths import HostPaths
 from host_agent.privileged.operations import HostOperations
 from host_agent.shared_parts import topology_reader
 

@@ -26,8 +26,8 @@ from emulation.physics.machines import grid, xeon_silver_4114
 from emulation.physics.model import HostModel
 from emulation.physics.parameters import Parameters
 from emulation.physics.slo_plant import Program, SloPlant, Traits
+from host_agent.conf.balm import Settings
 from host_agent.controllers import balm
-from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import BeServer, Observation, State
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.model.traffic import Traffic

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import guest_memory
+from host_agent.conf.paths import HostPaths
 from host_agent.model.process import MoveLimits, Target
-from host_agent.paths import HostPaths
 from host_agent.privileged.operations import HostOperations
 
 WEIGHTS: Mapping[int, float] = {0: 0.50, 1: 0.25, 2: 0.15, 3: 0.10}

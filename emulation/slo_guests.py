@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from host_agent.paths import HostPaths
+from host_agent.conf.paths import HostPaths
 from host_agent.privileged.operations import HostOperations
 from host_agent.privileged.partitions import tree
 from placement_traits.errors import NumaExtError

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from host_agent import conf as agent_conf
 from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.errands import Errands
 from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
@@ -19,7 +20,6 @@ from host_agent.journal import Journal, PrintedJournal
 from host_agent.loop import Agent, Listener
 from host_agent.metrics import Metrics
 from host_agent.model.levels import mba_levels, quota_levels
-from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import foreign_groups, tree
 from host_agent.privileged.seam import Privileged, open_seam
 from host_agent.qos_store import QosStore

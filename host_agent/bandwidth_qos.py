@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from host_agent.conf.slo import SloSettings
 from host_agent.controllers import balm, balm_shapes
 from host_agent.controllers.balm_shapes import (
     BudgetExhausted,
@@ -47,7 +48,6 @@ from host_agent.qos_store import PAUSED, Kept, QosStore
 from host_agent.qos_view import Lc, View, levels, look, observe, of_groups, refined
 from host_agent.sensors.bandwidth import Bandwidth
 from host_agent.sensors.latency_window import LatencyReading
-from host_agent.slo_conf import SloSettings
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import GUESS, SloSources
 from placement_traits.errors import NumaExtError

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent import calibration_file as file
-from host_agent import conf as agent_conf
 from host_agent.calibration import Profiler, calibrate, default_megabytes, free_megabytes
 from host_agent.calibration_counters import CountedProfiler, refused
 from host_agent.calibration_timing import TimingProfiler, TimingSettings
+from host_agent.conf import agent as agent_conf
 from host_agent.events import LibvirtSource
 from host_agent.journal import utc_now
 from host_agent.privileged.partitions import tree

@@ -4,12 +4,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from host_agent import conf as agent_conf
 from host_agent import foreign_balancers
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.events import LibvirtSource
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.workload import parse
-from host_agent.paths import HostPaths
 from host_agent.privileged import seam
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.errors import ResctrlUnavailableError

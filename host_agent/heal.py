@@ -11,7 +11,6 @@ at all nova's own part is rebuilt, too, from the metadata that nova left in libv
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from host_agent import conf as agent_conf
 from host_agent import state
 from host_agent.claims import (
     Claim,
@@ -23,6 +22,7 @@ from host_agent.claims import (
     healed,
     joined,
 )
+from host_agent.conf import agent as agent_conf
 from host_agent.events import LibvirtSource, ListedDomain
 from host_agent.journal import Entry, Journal, Result
 from host_agent.model.assignment import Guest, Observation

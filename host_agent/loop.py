@@ -14,7 +14,7 @@ from typing import Protocol
 from host_agent import state
 from host_agent.actuators import own_threads
 from host_agent.actuators.executor import Executor
-from host_agent.conf import Settings
+from host_agent.conf.agent import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.events import DomainSource
 from host_agent.keeping import Keeper, ignore_loss

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from host_agent import conf as agent_conf
 from host_agent.calibration_file import CalibrationFile
+from host_agent.conf import agent as agent_conf
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given
 from host_agent.events import DomainSource

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from oslo_config import cfg
 
-from host_agent import conf as agent_conf
-from host_agent import steering_conf
 from host_agent.calibration_file import CalibrationFile
+from host_agent.conf import agent as agent_conf
+from host_agent.conf import balancing
+from host_agent.conf.paths import HostPaths
 from host_agent.events import DomainSource
 from host_agent.foreign_balancers import Guard
 from host_agent.model.counters import Counters, Settings
-from host_agent.paths import HostPaths
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import Privileged
 from host_agent.sensors.counters import (
@@ -55,8 +55,8 @@ def choices(conf: cfg.ConfigOpts) -> Choices:
     return Choices(
         Settings(
             map_cores=conf.mapping.enabled,
-            mapper=steering_conf.mapper(conf.mapping),
-            search=steering_conf.search(conf.bwap),
+            mapper=balancing.mapper(conf.mapping),
+            search=balancing.search(conf.bwap),
             be_mba_percent=settings.rdt.be_mba_percent,
             margin_mb=settings.memory.margin_mb,
             # The executor stops at its dead band; a search must not wait for the last page.
@@ -69,7 +69,7 @@ def choices(conf: cfg.ConfigOpts) -> Choices:
 
 
 def _counters(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged) -> CounterSource:
-    wanted = steering_conf.counters(conf.counters)
+    wanted = balancing.counters(conf.counters)
     perf, libvirt = PerfCounters(privileged), LibvirtCounters(source.perf_totals)
     make: dict[str, Callable[[], CounterSource]] = {
         "auto": lambda: ToldOnce(FirstOf(perf, libvirt)),
@@ -81,7 +81,7 @@ def _counters(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged
     return make[wanted.source]()
 
 
-def _modelled(wanted: steering_conf.CounterSettings, paths: HostPaths) -> CounterSource:
+def _modelled(wanted: balancing.CounterSettings, paths: HostPaths) -> CounterSource:
     from emulation.counters import ModelledCounters, partitions_in_force
     from emulation.physics.sensor import ModelSensor
 

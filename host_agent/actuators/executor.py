@@ -18,7 +18,7 @@ from host_agent.actuators.partition_news import (
     class_changes,
     shared_classes,
 )
-from host_agent.conf import Settings
+from host_agent.conf.agent import Settings
 from host_agent.journal import Entry, Journal, Result
 from host_agent.model import cpus
 from host_agent.model.assignment import (

@@ -20,13 +20,13 @@ from host_agent.console.text import table
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 if TYPE_CHECKING:
-    from host_agent.conf import Conf
+    from host_agent.conf.agent import Conf
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
-    from host_agent.conf import load  # after --help and mistakes
+    from host_agent.conf.agent import load  # after --help and mistakes
 
     files = [f"--config-file={file}" for file in options.config_file]
     command: Callable[[Conf, argparse.Namespace], int] = options.command

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 from host_agent.console.text import cell
 from host_agent.journal import read
 

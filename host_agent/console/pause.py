@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 
 
 def pause(conf: agent_conf.Conf) -> dict[str, Any]:

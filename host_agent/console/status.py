@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from host_agent import conf as agent_conf
 from host_agent import qos_store
+from host_agent.conf import agent as agent_conf
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
 from host_agent.events import LibvirtSource

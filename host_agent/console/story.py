@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent import conf as agent_conf
 from host_agent import qos_store
+from host_agent.conf import agent as agent_conf
 from host_agent.console.history import entries, line
 from host_agent.console.text import cell, known
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
-from host_agent import conf as agent_conf
 from host_agent import qos_store
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.events import LibvirtSource
 from host_agent.journal import Entry, Result
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Pin, Role
 from host_agent.only_one import only_one
-from host_agent.paths import HostPaths
 from host_agent.privileged.seam import open_seam
 from host_agent.shared_parts import build_observer, open_journal
 from placement_traits.errors import ConflictError, NumaExtError

@@ -34,8 +34,8 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from host_agent.conf.balm import Settings
 from host_agent.controllers import balm_budget, balm_reclaim, balm_release, balm_search
-from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     Decision,
     Observation,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.controllers.balm_settings import Settings
+from host_agent.conf.balm import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Decision,

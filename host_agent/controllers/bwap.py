@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from host_agent.controllers.bwap_settings import Settings
+from host_agent.conf.bwap import Settings
 from host_agent.controllers.weights import Shares, dwp_step, dwp_weights
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason

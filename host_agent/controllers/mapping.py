@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from host_agent.controllers.mapping_settings import Metric, Settings
+from host_agent.conf.mapping import Metric, Settings
 from host_agent.controllers.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Rank, Server, Slot
 from placement_traits.interference import (

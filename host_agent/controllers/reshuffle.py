@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from host_agent.controllers.mapping_settings import Limits
+from host_agent.conf.mapping import Limits
 from host_agent.controllers.slots import Occupancy, Rank, Server, Slot
 from placement_traits.errors import NumaExtError
 

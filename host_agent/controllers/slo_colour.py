@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from host_agent.controllers.balm_settings import Thresholds
+from host_agent.conf.balm import Thresholds
 from host_agent.sensors.latency_window import LatencyReading
 
 _ROUNDING = 1e-9

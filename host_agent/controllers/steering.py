@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from host_agent.controllers import mapping, mapping_settings
+from host_agent.conf import mapping as mapping_settings
+from host_agent.controllers import mapping
 from host_agent.controllers.memory_policy import Room, wanted_shares
 from host_agent.controllers.page_moves import apportion
 from host_agent.controllers.placement import exclusive_cpus, free_for_floating

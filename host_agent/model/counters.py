@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.controllers import bwap_settings, mapping_settings
+from host_agent.conf import bwap, mapping
 from host_agent.controllers.weights import Shares
 from host_agent.model.assignment import Observation
 
@@ -36,8 +36,8 @@ class Settings:
     """
 
     map_cores: bool = True
-    mapper: mapping_settings.Settings = field(default_factory=mapping_settings.Settings)
-    search: bwap_settings.Settings = field(default_factory=bwap_settings.Settings)
+    mapper: mapping.Settings = field(default_factory=mapping.Settings)
+    search: bwap.Settings = field(default_factory=bwap.Settings)
     be_mba_percent: int = 50
     margin_mb: int = 256
     dead_band: float = 0.02

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from host_agent.conf.paths import HostPaths
 from host_agent.only_one import only_one
-from host_agent.paths import HostPaths
 from placement_traits.errors import ConflictError, NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-guard")

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from host_agent.conf.paths import HostPaths
 from host_agent.model import cpus
 from host_agent.model.process import (
     CountReport,
@@ -26,7 +27,6 @@ from host_agent.model.process import (
     Role,
     Target,
 )
-from host_agent.paths import HostPaths
 from host_agent.privileged import (
     guest_ram,
     open_files,

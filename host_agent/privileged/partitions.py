@@ -8,6 +8,7 @@ for the same server, and a thread left in root would fill the ways that root sha
 
 from collections.abc import Sequence
 
+from host_agent.conf.paths import HostPaths
 from host_agent.controllers.rdt_partition import (
     PartitionPlan,
     PartitionSettings,
@@ -17,7 +18,6 @@ from host_agent.controllers.rdt_partition import (
 )
 from host_agent.model.process import GroupLevel, PartitionPlace, PartitionReport, PartitionWish
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
-from host_agent.paths import HostPaths
 from host_agent.privileged import processes
 from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.rdt.executor import DryRun, Executor, RdtActuator

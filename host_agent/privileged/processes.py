@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from host_agent.conf.paths import HostPaths
 from host_agent.model.process import Process, Role, Thread
-from host_agent.paths import HostPaths
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")

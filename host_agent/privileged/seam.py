@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from host_agent.conf.paths import HostPaths
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
@@ -19,7 +20,6 @@ from host_agent.model.process import (
     RamRange,
     Target,
 )
-from host_agent.paths import HostPaths
 
 # Linux capability numbers (include/uapi/linux/capability.h): what the helper keeps, and what makes it superfluous.
 CAP_DAC_OVERRIDE: Final = 1

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from oslo_config import cfg
 from oslo_privsep import priv_context
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 from host_agent.model.process import (
     CountReport,
     GroupLevel,

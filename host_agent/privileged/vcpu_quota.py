@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.conf.paths import HostPaths
 from host_agent.model.levels import FULL, vcpu_quota_us
 from host_agent.model.process import QuotaReport, Role
-from host_agent.paths import HostPaths
 from host_agent.privileged import processes
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 

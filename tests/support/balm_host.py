@@ -4,8 +4,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from host_agent.conf.balm import Settings
 from host_agent.controllers import balm
-from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Decision,

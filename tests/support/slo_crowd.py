@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from emulation.slo_guests import REQUESTS, BeState, p99_us
+from host_agent.conf.balm import Settings
 from host_agent.controllers import balm
-from host_agent.controllers.balm_settings import Settings
 from host_agent.controllers.balm_shapes import (
     BeServer,
     Event,

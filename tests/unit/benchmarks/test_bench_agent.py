@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent
-from host_agent.conf import Settings
+from host_agent.conf.agent import Settings
 from host_agent.discovery.capture import restore
 from host_agent.discovery.sysfs import read_topology
 from host_agent.model.workload import Activity, parse

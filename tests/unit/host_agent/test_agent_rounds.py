@@ -17,7 +17,7 @@ import pytest
 from host_agent import state
 from host_agent.actuators import own_threads
 from host_agent.actuators.executor import Executor
-from host_agent.conf import MemorySettings, RdtSettings, Settings
+from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.journal import Entry, Result
 from host_agent.loop import Agent, Round
 from host_agent.metrics import METRICS, Metrics

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent import assembly, shared_parts
-from host_agent import conf as agent_conf
 from host_agent.bandwidth_qos import BandwidthQos
+from host_agent.conf import agent as agent_conf
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
 from tests.support.fake_host import FakeHost

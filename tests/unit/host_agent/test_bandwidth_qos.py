@@ -15,8 +15,9 @@ import pytest
 
 from host_agent.actuators.executor import Executor
 from host_agent.bandwidth_qos import BandwidthQos, Host
-from host_agent.conf import RdtSettings, Settings
-from host_agent.controllers.balm_settings import Settings as BalmSettings
+from host_agent.conf.agent import RdtSettings, Settings
+from host_agent.conf.balm import Settings as BalmSettings
+from host_agent.conf.slo import SloSettings
 from host_agent.controllers.balm_shapes import Phase, Wanted
 from host_agent.journal import Entry
 from host_agent.loop import Agent
@@ -31,7 +32,6 @@ from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.sensors.slo_channels import SloChannels
 from host_agent.sensors.slo_prometheus import PrometheusFeeds, PrometheusSettings
-from host_agent.slo_conf import SloSettings
 from host_agent.slo_ports import DEVICE, SloPorts
 from host_agent.slo_sources import SILENCE_S, SloSources
 from placement_traits.errors import CapabilityMissingError

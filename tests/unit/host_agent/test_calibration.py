@@ -14,11 +14,11 @@ import pytest
 
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent import calibration_file, calibration_run
-from host_agent import conf as agent_conf
 from host_agent.calibration import calibrate, default_megabytes
 from host_agent.calibration_file import CalibrationFile
 from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.cmd import ctl
+from host_agent.conf import agent as agent_conf
 from host_agent.controllers.weights import Bandwidth
 from host_agent.discovery.sysfs import read_topology
 from placement_traits.errors import CapabilityMissingError

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import conf as agent_conf
 from host_agent import doctor
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.events import ListedDomain
 from host_agent.model.workload import Activity
-from host_agent.paths import HostPaths
 from placement_traits.findings import Finding, Level
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.paths import HostPaths
+from host_agent.conf.paths import HostPaths
 from host_agent.privileged import processes
 
 QEMU = 4711

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from host_agent.paths import HostPaths
+from host_agent.conf.paths import HostPaths
 from host_agent.privileged import processes
 from host_agent.privileged.operations import HostOperations
 from host_agent.privileged.syscalls import PAGE

@@ -13,7 +13,7 @@ import pytest
 
 from host_agent.actuators.executor import Executor
 from host_agent.actuators.sign_of_life import SignOfLife
-from host_agent.conf import MemorySettings, Settings
+from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.loop import Agent, Listener
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target

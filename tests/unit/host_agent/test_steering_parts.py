@@ -10,10 +10,10 @@ from emulation.counters import partitions_in_force
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL
 from emulation.kernel.threads import ThreadTable
-from host_agent import assembly, shared_parts, steering_conf
-from host_agent import conf as agent_conf
-from host_agent.controllers import bwap_settings, mapping_settings
-from host_agent.controllers.mapping_settings import Limits
+from host_agent import assembly, shared_parts
+from host_agent.conf import agent as agent_conf
+from host_agent.conf import balancing, bwap, mapping
+from host_agent.conf.mapping import Limits
 from host_agent.privileged.partitions import tree
 from host_agent.rdt.resctrl import Resctrl
 from host_agent.sensors.ipc_proxy import IpcProxy
@@ -33,10 +33,10 @@ def load(folder: Path, text: str = "") -> agent_conf.Conf:
 
 def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:
     found = choices(load(tmp_path))
-    assert found.steering.mapper == mapping_settings.Settings()
-    assert found.steering.search == bwap_settings.Settings()
+    assert found.steering.mapper == mapping.Settings()
+    assert found.steering.search == bwap.Settings()
     assert found.steering.map_cores
-    assert steering_conf.counters(load(tmp_path).counters) == steering_conf.CounterSettings()
+    assert balancing.counters(load(tmp_path).counters) == balancing.CounterSettings()
 
 
 def test_options_reach_the_controllers(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ model_programs = big-1:sc,big-2:oc
     conf = load(tmp_path, text)
     found = choices(conf)
     assert (found.steering.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
-    assert found.steering.mapper.metric is mapping_settings.Metric.MPI
+    assert found.steering.mapper.metric is mapping.Metric.MPI
     assert found.steering.mapper.threshold == 0.2
     assert found.steering.mapper.limits == Limits(1, 10, 7)
     search = found.steering.search
     assert (search.samples, search.step, search.stuck_s) == (9, 0.05, 300.0)
-    programs = steering_conf.counters(conf.counters).model_programs
+    programs = balancing.counters(conf.counters).model_programs
     assert programs == {"big-1": "sc", "big-2": "oc"}
 
 

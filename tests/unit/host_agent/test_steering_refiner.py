@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.controllers import bwap, bwap_settings, mapping_settings
+from host_agent.conf import bwap as bwap_settings
+from host_agent.conf import mapping
+from host_agent.controllers import bwap
 from host_agent.controllers.weights import dwp_weights
 from host_agent.foreign_balancers import Guard
 from host_agent.metrics import METRICS
@@ -207,7 +209,7 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
 ) -> None:
     """A devil had to come beside a rabbit; when a node becomes free they are parted."""
     small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
-    steering = Settings(mapper=mapping_settings.Settings(settle_s=5, cooldown_s=5))
+    steering = Settings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
     bench = make(
         topology=four_nodes(l3_domains=small_cache),
         programs={"rabbit": "sunflow", "devil": "stream"},

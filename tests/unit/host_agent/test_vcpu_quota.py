@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.paths import HostPaths
+from host_agent.conf.paths import HostPaths
 from host_agent.privileged import processes, vcpu_quota
 from host_agent.privileged.vcpu_quota import Quota
 

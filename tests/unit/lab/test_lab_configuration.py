@@ -13,7 +13,7 @@ from numa_lab import configuration
 from numa_lab.errors import LabError
 from numa_lab.settings import HostConfig, Settings
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 
 
 def parsed(text: str) -> configparser.ConfigParser:

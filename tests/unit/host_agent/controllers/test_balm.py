@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
-from host_agent.controllers.balm_settings import Settings
+from host_agent.conf.balm import Settings
 from host_agent.controllers.balm_shapes import (
     BudgetExhausted,
     CannotFixSloViolation,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.controllers.balm_settings import Thresholds
+from host_agent.conf.balm import Thresholds
 from host_agent.controllers.page_steps import away, distance, towards
 from host_agent.controllers.rdt_partition import WantedPartition, plan
 from host_agent.controllers.slo_colour import Colour, LcServer, colour_of, evaluate

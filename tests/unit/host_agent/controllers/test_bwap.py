@@ -10,9 +10,9 @@ import pytest
 
 from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import shares
+from host_agent.conf.bwap import Settings
 from host_agent.controllers import bwap
 from host_agent.controllers.bwap import Observation, Phase, State, trimmed_mean
-from host_agent.controllers.bwap_settings import Settings
 
 A_0 = shares(A_WEIGHTS[(0,)])
 FAST = Settings(samples=4, drop=1, stable_samples=4)

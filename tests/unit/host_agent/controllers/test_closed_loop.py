@@ -10,7 +10,8 @@ from benchmarks.bench_mapping import one_draw
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.parameters import frozen
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS
-from host_agent.controllers import bwap, bwap_settings
+from host_agent.conf import bwap as bwap_settings
+from host_agent.controllers import bwap
 from host_agent.controllers.page_moves import Run, plan_moves, share_error
 from host_agent.controllers.weights import canonical_weights, dwp_weights, uniform
 from placement_traits.presets import load

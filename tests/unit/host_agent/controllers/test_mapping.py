@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from emulation.physics.machines import grid
+from host_agent.conf.mapping import Limits, Metric, Settings
 from host_agent.controllers import mapping
 from host_agent.controllers.mapping import Observation, State, deviation
-from host_agent.controllers.mapping_settings import Limits, Metric, Settings
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from placement_traits.interference import INITIAL_BENEFIT, Domain, updated_benefit
 from placement_traits.names import InterferenceClass

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulation.physics.machines import grid
-from host_agent.controllers.mapping_settings import Limits
+from host_agent.conf.mapping import Limits
 from host_agent.controllers.reshuffle import SearchLimitError, reshuffle
 from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
 from placement_traits.interference import may_share

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from emulation.physics.machines import grid
-from host_agent.controllers import bwap_settings, mapping_settings
+from host_agent.conf import bwap, mapping
 from host_agent.controllers.slots import Layout
 from host_agent.controllers.steering import State, refine
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
@@ -18,7 +18,7 @@ from placement_traits import request
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 LAYOUT = Layout(TOPOLOGY)
 ROOM = dict.fromkeys(range(4), 8192)
-QUICK = Settings(search=bwap_settings.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
+QUICK = Settings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
 
 
 def guest(
@@ -239,7 +239,7 @@ def test_a_restart_of_the_agent_moves_nobody() -> None:
 
 
 def test_mpi_can_guide_the_mapping() -> None:
-    settings = replace(QUICK, mapper=mapping_settings.Settings(metric=mapping_settings.Metric.MPI))
+    settings = replace(QUICK, mapper=mapping.Settings(metric=mapping.Metric.MPI))
     rounds = Rounds([guest("a", BE)], settings=settings)
     rounds.counters = {"a": Counters(ipc=9.0, mpi=0.01)}
     for _ in range(12):

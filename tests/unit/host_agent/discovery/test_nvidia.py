@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 from host_agent.discovery.capture import restore
 from host_agent.discovery.nvidia import (
     normal_address,

@@ -4,8 +4,8 @@
 import pytest
 
 from emulation.kernel.resctrl import ResctrlModel
+from host_agent.conf.paths import HostPaths
 from host_agent.model.process import GroupLevel
-from host_agent.paths import HostPaths
 from host_agent.privileged import partitions
 from host_agent.rdt.resctrl import Resctrl
 

@@ -11,11 +11,11 @@ from emulation.kernel.profiles import LINUX_6_1
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
+from host_agent.conf.paths import HostPaths
 from host_agent.controllers.rdt_changes import WriteKind
 from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
 from host_agent.model.process import PartitionWish
 from host_agent.model.rdt import BandwidthUnit, Unknown
-from host_agent.paths import HostPaths
 from host_agent.privileged import partitions
 from host_agent.rdt.errors import (
     ResctrlBusyError,

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.slo import read
 from host_agent.sensors.slo_prometheus import PrometheusFeeds, PrometheusSettings, ask
-from host_agent.slo_conf import read
 from placement_traits.errors import InvalidValueError
 
 LEAST = 200

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.controllers import bwap_settings, mapping_settings
-from host_agent.controllers.mapping_settings import Limits, Metric
+from host_agent.conf import bwap, mapping
+from host_agent.conf.mapping import Limits, Metric
 
 COUNTERS: Final = cfg.OptGroup("counters", title="Performance counters of servers")
 MAPPING: Final = cfg.OptGroup("mapping", title="A core for each vCPU, repaired at run time")
 BWAP: Final = cfg.OptGroup("bwap", title="Search for the best spread of memory (BWAP)")
 
-_MAPPING: Final = mapping_settings.Settings()
-_BWAP: Final = bwap_settings.Settings()
+_MAPPING: Final = mapping.Settings()
+_BWAP: Final = bwap.Settings()
 
 OPTIONS: Final[dict[cfg.OptGroup, list[cfg.Opt]]] = {
     COUNTERS: [
@@ -275,9 +275,9 @@ def counters(conf: Any) -> CounterSettings:
     )
 
 
-def mapper(conf: Any) -> mapping_settings.Settings:
+def mapper(conf: Any) -> mapping.Settings:
     """Read ``[mapping]``."""
-    return mapping_settings.Settings(
+    return mapping.Settings(
         metric=Metric(conf.metric),
         threshold=conf.threshold_percent / 100,
         interval_s=conf.interval_s,
@@ -295,12 +295,12 @@ def mapper(conf: Any) -> mapping_settings.Settings:
     )
 
 
-def search(conf: Any) -> bwap_settings.Settings:
+def search(conf: Any) -> bwap.Settings:
     """Read ``[bwap]``.
 
     :raises InvalidValueError: more samples are dropped than there are
     """
-    return bwap_settings.Settings(
+    return bwap.Settings(
         samples=conf.samples,
         drop=conf.drop,
         interval_s=conf.interval_s,

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from host_agent import conf_check, slo_conf, steering_conf
-from host_agent.paths import HostPaths
+from host_agent.conf import balancing, check
+from host_agent.conf import slo as slo_conf
+from host_agent.conf.paths import HostPaths
 from placement_traits.errors import InvalidValueError
 
 AGENT = cfg.OptGroup("agent", title="The host agent's loop, files and metrics")
@@ -298,7 +299,7 @@ _OPTIONS: dict[cfg.OptGroup, list[cfg.Opt]] = {
 }
 
 _OPTIONS[slo_conf.GROUP] = slo_conf.OPTIONS
-_OPTIONS.update(steering_conf.OPTIONS)
+_OPTIONS.update(balancing.OPTIONS)
 
 _CLI = [
     cfg.BoolOpt(
@@ -385,7 +386,7 @@ def load(
     def parse() -> None:
         conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
 
-    conf_check.read(parse, conf, [group.name for group in _OPTIONS])
+    check.read(parse, conf, [group.name for group in _OPTIONS])
     return conf
 
 
@@ -402,7 +403,7 @@ def unknown_keys(conf: cfg.ConfigOpts) -> list[str]:
     found = known.setdefault(credentials, loading.get_auth_common_conf_options())
     with contextlib.suppress(exceptions.NoMatchingPlugin):  # told by who asks for the credentials
         found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
-    return list(conf_check.unknown(conf.config_file, known))
+    return list(check.unknown(conf.config_file, known))
 
 
 def _default_files() -> list[str]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import conf as agent_conf
-from host_agent import conf_check, doctor
+from host_agent import doctor
 from host_agent.cmd import agent, ctl
+from host_agent.conf import agent as agent_conf
+from host_agent.conf import check
 from placement_traits.findings import Level
 
 BOTH = pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
         )
     )
     known = {group.name: options for group, options in agent_conf.list_opts()}
-    assert list(conf_check.unknown([str(file)], known)) == []
+    assert list(check.unknown([str(file)], known)) == []
 
 
 def test_the_doctor_and_the_log_of_the_start_tell_them(

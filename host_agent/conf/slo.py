@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.controllers.balm_settings import Settings as BalmSettings
-from host_agent.controllers.balm_settings import Thresholds
+from host_agent.conf.balm import Settings as BalmSettings
+from host_agent.conf.balm import Thresholds
 from host_agent.sensors.slo import FeedSettings
 from host_agent.sensors.slo_prometheus import PrometheusSettings
 from placement_traits.errors import InvalidValueError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import conf as agent_conf
-from host_agent.paths import HostPaths
+from host_agent.conf import agent as agent_conf
+from host_agent.conf.paths import HostPaths
 from host_agent.privileged import seam
 from placement_traits.errors import InvalidValueError
 
