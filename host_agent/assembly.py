@@ -13,7 +13,6 @@ from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.errands import Errands
 from host_agent.escalation import Escalation, bus, nova
 from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import Journal, PrintedJournal
@@ -42,6 +41,7 @@ from host_agent.shared_parts import build_observer, open_journal
 from host_agent.slo_ports import SloPorts
 from host_agent.slo_sources import SloSources
 from host_agent.steering_parts import build_steering
+from host_agent.util.background import Errands
 from placement_traits.topology import HostTopology
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
-from host_agent.errands import Errands
 from host_agent.journal import Entry, Journal, Result
+from host_agent.util.background import Errands
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from host_agent.keeping import Keeper, ignore_loss
+from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.errors import CapabilityMissingError
 
 

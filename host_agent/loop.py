@@ -17,10 +17,10 @@ from host_agent.actuators.executor import Executor
 from host_agent.conf.agent import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.events import DomainSource
-from host_agent.keeping import Keeper, ignore_loss
 from host_agent.model.assignment import Decision, Observation, Outcome
 from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
+from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.controllers.balm_shapes import Wanted
-from host_agent.keeping import Keeper, ignore_loss
+from host_agent.util.best_effort import Keeper, ignore_loss
 
 _VERSION: Final = 1
 PAUSED: Final = "paused"

@@ -16,10 +16,10 @@ from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given
 from host_agent.events import DomainSource
 from host_agent.journal import FileJournal
-from host_agent.keeping import ignore_loss
 from host_agent.privileged.partitions import tree
 from host_agent.privileged.seam import Privileged
 from host_agent.sensors.observer import Observer
+from host_agent.util.best_effort import ignore_loss
 from placement_traits.topology import HostTopology
 
 

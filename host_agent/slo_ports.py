@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from host_agent.errands import Errands
 from host_agent.journal import Entry, Journal, Result
 from host_agent.qos_view import PORT, Lc
+from host_agent.util.background import Errands
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from host_agent.journal import Entry, Result
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Pin, Role
-from host_agent.only_one import only_one
 from host_agent.privileged.seam import open_seam
 from host_agent.shared_parts import build_observer, open_journal
+from host_agent.util.single_instance import only_one
 from placement_traits.errors import ConflictError, NumaExtError
 
 LOG = logging.getLogger(__name__)

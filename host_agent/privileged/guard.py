@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from host_agent.conf.paths import HostPaths
-from host_agent.only_one import only_one
+from host_agent.util.single_instance import only_one
 from placement_traits.errors import ConflictError, NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-guard")

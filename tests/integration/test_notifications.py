@@ -9,9 +9,9 @@ import oslo_messaging
 from oslo_config import cfg
 
 from host_agent.controllers.balm_shapes import CannotFixSloViolation
-from host_agent.errands import Errands
 from host_agent.escalation import EVENT, Escalation, bus
 from host_agent.journal import PrintedJournal
+from host_agent.util.background import Errands
 from placement_traits.reason import Reason
 from tests.integration.cloud import Cloud
 

@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.cmd import agent
 from host_agent.metrics import Metrics
-from host_agent.only_one import only_one
+from host_agent.util.single_instance import only_one
 
 
 def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(

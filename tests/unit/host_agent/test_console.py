@@ -14,8 +14,8 @@ from host_agent.console import status, undo
 from host_agent.console.story import told
 from host_agent.journal import Entry, FileJournal, Result
 from host_agent.model.rdt import Actual, GroupState
-from host_agent.only_one import only_one
 from host_agent.qos_store import PAUSED, Kept, QosStore, load, of_server
+from host_agent.util.single_instance import only_one
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server

@@ -11,9 +11,9 @@ import pytest
 from oslo_config import cfg
 
 from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
-from host_agent.errands import Errands
 from host_agent.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
 from host_agent.journal import Entry
+from host_agent.util.background import Errands
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.reason import Reason
 
@@ -159,7 +159,7 @@ def test_a_bus_that_is_down_is_given_up() -> None:
 
 def test_an_errand_that_never_ends_does_not_hold_up_the_end_of_the_process() -> None:
     code = (
-        "import threading; from host_agent.errands import Errands; begun = threading.Event(); "
+        "import threading; from host_agent.util.background import Errands; begun = threading.Event(); "
         "Errands('e').submit(lambda: (begun.set(), threading.Event().wait())); begun.wait()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -15,10 +15,10 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, Shape
 from host_agent.conf.paths import HostPaths
-from host_agent.only_one import only_one
 from host_agent.privileged import guard
 from host_agent.rdt.executor import DryRun, Executor
 from host_agent.rdt.resctrl import Resctrl
+from host_agent.util.single_instance import only_one
 
 AFTER_S = 0.3
 PATIENCE_S = 20.0
