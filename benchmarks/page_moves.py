@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks import guest_memory
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import MoveLimits, Target
-from host_agent.privileged.operations import HostOperations
 
 WEIGHTS: Mapping[int, float] = {0: 0.50, 1: 0.25, 2: 0.15, 3: 0.10}
 _SLICE = MoveLimits(1 << 40, 0, 1.0)  # as the agent calls it, without a rate limit

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from emulation.physics.sensor import ModelSensor, Partition
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.rdt import is_bandwidth
-from host_agent.rdt.resctrl import Resctrl
 from host_agent.sensors.counters import Readings, measured
 from placement_traits.topology import HostTopology
 

@@ -14,13 +14,13 @@ from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.escalation import Escalation, bus, nova
-from host_agent.events import DomainSource, LibvirtSource
 from host_agent.journal import Journal, PrintedJournal
 from host_agent.loop import Agent, Listener
+from host_agent.machine.libvirt import DomainSource, LibvirtSource
+from host_agent.machine.privileged.api import Privileged, open_seam
+from host_agent.machine.privileged.partitions import foreign_groups, tree
 from host_agent.metrics import Metrics
 from host_agent.model.levels import mba_levels, quota_levels
-from host_agent.privileged.partitions import foreign_groups, tree
-from host_agent.privileged.seam import Privileged, open_seam
 from host_agent.qos_store import QosStore
 from host_agent.refining import Refiner, Refiners
 from host_agent.rehome import Settled

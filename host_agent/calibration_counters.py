@@ -22,10 +22,10 @@ from typing import Final
 
 from host_agent.calibration_timing import TimingProfiler
 from host_agent.controllers.weights import Bandwidth
+from host_agent.machine.rdt.errors import ResctrlError
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.traffic import Traffic
-from host_agent.rdt.errors import ResctrlError
-from host_agent.rdt.resctrl import Resctrl
 from host_agent.sensors.bandwidth import Meter
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology

@@ -10,9 +10,9 @@ from host_agent.calibration import Profiler, calibrate, default_megabytes, free_
 from host_agent.calibration_counters import CountedProfiler, refused
 from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.conf import agent as agent_conf
-from host_agent.events import LibvirtSource
 from host_agent.journal import utc_now
-from host_agent.privileged.partitions import tree
+from host_agent.machine.libvirt import LibvirtSource
+from host_agent.machine.privileged.partitions import tree
 from host_agent.shared_parts import topology_reader
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host_agent.controllers.weights import Bandwidth
-from host_agent.privileged.syscalls import PAGE, Syscalls
+from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from placement_traits.errors import CapabilityMissingError
 
 _MBIND: Final = {"x86_64": 237, "aarch64": 235}

@@ -7,13 +7,13 @@ from pathlib import Path
 from host_agent import foreign_balancers
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.events import LibvirtSource
+from host_agent.machine.libvirt import LibvirtSource
+from host_agent.machine.privileged import api
+from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.errors import ResctrlUnavailableError
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.workload import parse
-from host_agent.privileged import seam
-from host_agent.privileged.partitions import tree
-from host_agent.rdt.errors import ResctrlUnavailableError
-from host_agent.rdt.resctrl import Resctrl
 from host_agent.shared_parts import topology_reader
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
@@ -76,7 +76,7 @@ def _libvirt(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
 
 
 def _rights() -> Iterator[Finding]:
-    if seam.has_rights(Path("/proc/self/status").read_text()):
+    if api.has_rights(Path("/proc/self/status").read_text()):
         yield Finding("rights", Level.GOOD, "all needed capabilities are here, no helper is needed")
     else:
         text = "not all capabilities are here: the agent starts a helper through [numa_ext_privileged]helper_command"

@@ -23,8 +23,8 @@ from host_agent.claims import (
     joined,
 )
 from host_agent.conf import agent as agent_conf
-from host_agent.events import LibvirtSource, ListedDomain
 from host_agent.journal import Entry, Journal, Result
+from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import parse
 from host_agent.nova_part import nova_part

@@ -19,11 +19,11 @@ from oslo_config import cfg
 from host_agent.claims import Claim, Part, claims
 from host_agent.journal import Journal
 from host_agent.loop import Round
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.metrics import Metrics
 from host_agent.model.assignment import Guest
 from host_agent.model.workload import Activity
 from host_agent.pressure import Pressure
-from host_agent.rdt.resctrl import Resctrl
 from host_agent.rehome import Rehomer, Settled
 from host_agent.sensors.bandwidth import BandwidthReader
 from placement_traits.errors import CapabilityMissingError, NumaExtError

@@ -14,10 +14,10 @@ from host_agent.calibration_file import CalibrationFile
 from host_agent.conf import agent as agent_conf
 from host_agent.discovery.host import discover
 from host_agent.discovery.sysfs import Given
-from host_agent.events import DomainSource
 from host_agent.journal import FileJournal
-from host_agent.privileged.partitions import tree
-from host_agent.privileged.seam import Privileged
+from host_agent.machine.libvirt import DomainSource
+from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.partitions import tree
 from host_agent.sensors.observer import Observer
 from host_agent.util.best_effort import ignore_loss
 from placement_traits.topology import HostTopology

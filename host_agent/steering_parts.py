@@ -9,11 +9,11 @@ from host_agent.calibration_file import CalibrationFile
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
 from host_agent.conf.paths import HostPaths
-from host_agent.events import DomainSource
 from host_agent.foreign_balancers import Guard
+from host_agent.machine.libvirt import DomainSource
+from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.partitions import tree
 from host_agent.model.counters import Counters, Settings
-from host_agent.privileged.partitions import tree
-from host_agent.privileged.seam import Privileged
 from host_agent.sensors.counters import (
     CounterSource,
     FirstOf,

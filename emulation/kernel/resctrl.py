@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's resctrl file system, in process: the same files, texts, error numbers and ``last_cmd_status``.
 
-It implements :class:`host_agent.rdt.files.ResctrlFiles`, so the library runs on it unchanged, and
+It implements :class:`host_agent.machine.rdt.files.ResctrlFiles`, so the library runs on it unchanged, and
 :mod:`emulation.kernel.fuse` serves it as a real tree. Written from the kernel's documentation and from what
 running kernels answered; ``tests/conformance`` holds both to the same cases.
 

@@ -20,6 +20,7 @@ from host_agent.actuators.partition_news import (
 )
 from host_agent.conf.agent import Settings
 from host_agent.journal import Entry, Journal, Result
+from host_agent.machine.privileged.api import Privileged
 from host_agent.model import cpus
 from host_agent.model.assignment import (
     Assignment,
@@ -33,7 +34,6 @@ from host_agent.model.assignment import (
 )
 from host_agent.model.process import MoveLimits, MoveReport, PartitionPlace, PartitionWish
 from host_agent.model.workload import Activity
-from host_agent.privileged.seam import Privileged
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 from placement_traits.reason import Reason

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.privileged.guard`.
+"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.machine.privileged.guard`.
 
 Signs come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
 round may take longer than the switch's patience. A loop that hangs makes no progress and gives none. One whose rounds
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from host_agent.loop import Round
-from host_agent.privileged.seam import Privileged
+from host_agent.machine.privileged.api import Privileged
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

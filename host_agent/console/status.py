@@ -10,15 +10,15 @@ from host_agent import qos_store
 from host_agent.conf import agent as agent_conf
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
-from host_agent.events import LibvirtSource
+from host_agent.machine.libvirt import LibvirtSource
+from host_agent.machine.privileged.api import open_seam
+from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.errors import ResctrlError
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Role
 from host_agent.model.rdt import ROOT_GROUP, Actual, is_bandwidth
-from host_agent.privileged.partitions import tree
-from host_agent.privileged.seam import open_seam
-from host_agent.rdt.errors import ResctrlError
-from host_agent.rdt.resctrl import Resctrl
 from host_agent.shared_parts import build_observer
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology

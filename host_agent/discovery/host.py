@@ -10,7 +10,7 @@ from host_agent.discovery.nvidia import Links, parse_topo_matrix, read_nvml, wit
 from host_agent.discovery.pci import read_gpus
 from host_agent.discovery.rdt import read_rdt
 from host_agent.discovery.sysfs import Given, read_topology, with_given
-from host_agent.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.resctrl import Resctrl
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
 

@@ -4,8 +4,8 @@
 import functools
 import logging
 
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import BandwidthUnit, Capabilities
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.topology import L3Cat, Mba, RdtCapability, RdtMonitoring
 
 LOG = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from host_agent.machine.rdt.errors import ResctrlError, ResctrlGoneError
+from host_agent.machine.rdt.resctrl import CounterReading, Resctrl
 from host_agent.model.process import PartitionPlace
 from host_agent.model.traffic import Traffic
-from host_agent.rdt.errors import ResctrlError, ResctrlGoneError
-from host_agent.rdt.resctrl import CounterReading, Resctrl
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.counters import Counters
 from host_agent.model.process import Role, ThreadCount
 from host_agent.model.workload import Activity
-from host_agent.privileged.seam import Privileged
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

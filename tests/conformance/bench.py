@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import Executor
 from host_agent.model.rdt import Capabilities, Monitoring, parse_schemata
-from host_agent.rdt.executor import Executor
-from host_agent.rdt.resctrl import Resctrl
 from tests.conformance.world import Process, World
 
 OK: Final = "ok"

@@ -12,13 +12,13 @@ from host_agent.controllers.rdt_partition import (
     plan,
     vm_monitor,
 )
+from host_agent.machine.privileged.partitions import set_levels
+from host_agent.machine.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
+from host_agent.machine.rdt.files import ResctrlFiles
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import DryRun, Executor
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import GROUP_PREFIX, BandwidthUnit, CacheControl
-from host_agent.privileged.partitions import set_levels
-from host_agent.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
-from host_agent.rdt.executor import DryRun, Executor
-from host_agent.rdt.files import ResctrlFiles
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 from tests.conformance.bench import OK, Bench, Case, NotApplicableError, expect

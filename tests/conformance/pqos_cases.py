@@ -4,9 +4,9 @@
 import tempfile
 from pathlib import Path
 
+from host_agent.machine.rdt.pqos import PqosFiles
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX
-from host_agent.rdt.pqos_files import PqosFiles
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.errors import CapabilityMissingError, ConflictError
 from tests.conformance.bench import Bench, Case, NotApplicableError, expect
 

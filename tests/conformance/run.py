@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from emulation.kernel.profiles import LINUX_6_12, PROFILES
-from host_agent.rdt.files import RESCTRL_ROOT
-from host_agent.rdt.pqos_files import PqosFiles
+from host_agent.machine.rdt.files import RESCTRL_ROOT
+from host_agent.machine.rdt.pqos import PqosFiles
 from tests.conformance import kernel_cases, library_cases, pqos_cases
 from tests.conformance.bench import Bench, Case, NotApplicableError
 from tests.conformance.world import ModelWorld, OsWorld, World, closing_world

@@ -17,7 +17,7 @@ import pytest
 
 from emulation.kernel.profiles import PROFILES
 from emulation.kernel.shape import AMD, Shape
-from host_agent.rdt.files import RESCTRL_ROOT
+from host_agent.machine.rdt.files import RESCTRL_ROOT
 from tests.conformance import library_cases, pqos_cases
 from tests.conformance.bench import Case, NotApplicableError
 from tests.conformance.fuse_run import NAMESPACES

@@ -18,9 +18,9 @@ from emulation.kernel.profiles import KernelProfile
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL, Shape
 from emulation.kernel.threads import ThreadTable
+from host_agent.machine.rdt.files import OsFiles, ResctrlFiles
+from host_agent.machine.rdt.pqos import PqosFiles
 from host_agent.model.rdt import parse_schemata
-from host_agent.rdt.files import OsFiles, ResctrlFiles
-from host_agent.rdt.pqos_files import PqosFiles
 
 
 class Process(Protocol):

@@ -4,7 +4,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from host_agent.events import ListedDomain
+from host_agent.machine.libvirt import ListedDomain
+from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model import cpus
 from host_agent.model.process import (
     CountReport,
@@ -25,7 +26,6 @@ from host_agent.model.process import (
     ThreadCount,
 )
 from host_agent.model.workload import Activity
-from host_agent.privileged.processes import ProcessGoneError
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.topology import HostTopology
 from tests.support.servers import Server

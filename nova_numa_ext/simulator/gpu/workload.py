@@ -90,7 +90,7 @@ class Model:
 
 def load_model() -> Model:
     """Read the frozen parameters that come with the package."""
-    text = resources.files("nova_numa_ext.simulator").joinpath("model.yaml").read_text()
+    text = resources.files("nova_numa_ext.simulator.gpu").joinpath("model.yaml").read_text()
     return Model(yaml.safe_load(text), hashlib.sha256(text.encode()).hexdigest()[:12])
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import guest_ram
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model.process import MoveLimits, PartitionWish, Pin, Role, Target
-from host_agent.privileged import guest_ram
-from host_agent.privileged.operations import HostOperations
-from host_agent.privileged.processes import ProcessGoneError
 from placement_traits.errors import InvalidValueError
 
 MB = 1 << 20

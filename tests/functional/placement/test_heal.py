@@ -17,8 +17,8 @@ from host_agent import heal as heal_module
 from host_agent import journal, state
 from host_agent.claims import claims, floating_claims
 from host_agent.conf import agent as agent_conf
-from host_agent.events import ListedDomain
 from host_agent.heal import heal_claims
+from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
 from host_agent.nova_part import nova_part

@@ -20,10 +20,10 @@ from host_agent.actuators.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.journal import Entry, Result
 from host_agent.loop import Agent, Round
+from host_agent.machine.privileged.api import ReadOnly
 from host_agent.metrics import METRICS, Metrics
 from host_agent.model.process import PartitionReport
 from host_agent.model.workload import Activity
-from host_agent.privileged.seam import ReadOnly
 from host_agent.sensors.observer import Observer
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from tests.support.fake_host import FakeHost

@@ -23,8 +23,8 @@ from host_agent.calibration_counters import (
 )
 from host_agent.calibration_timing import TimingProfiler, TimingSettings, Watch
 from host_agent.controllers.weights import Bandwidth
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import Traffic
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes
 

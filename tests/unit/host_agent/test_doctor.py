@@ -8,7 +8,7 @@ import pytest
 from host_agent import doctor
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.events import ListedDomain
+from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
 from placement_traits.findings import Finding, Level
 from tests.support.hosts import four_nodes

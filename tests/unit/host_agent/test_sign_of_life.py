@@ -15,9 +15,9 @@ from host_agent.actuators.executor import Executor
 from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.loop import Agent, Listener
+from host_agent.machine.privileged import dead_man_switch
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
-from host_agent.privileged import guard
 from host_agent.refining import Refiners
 from host_agent.sensors.observer import Observer
 from tests.support.fake_host import FakeHost
@@ -177,7 +177,7 @@ def pipe() -> Iterator[Callable[[Callable[[], None]], int]]:
         reading, writing = os.pipe()
         ends.append(writing)
         arguments = (reading, 0.3, silent, lambda: None)
-        threading.Thread(target=guard.watch, args=arguments, daemon=True).start()
+        threading.Thread(target=dead_man_switch.watch, args=arguments, daemon=True).start()
         return writing
 
     yield start

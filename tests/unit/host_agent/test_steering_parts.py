@@ -14,8 +14,8 @@ from host_agent import assembly, shared_parts
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing, bwap, mapping
 from host_agent.conf.mapping import Limits
-from host_agent.privileged.partitions import tree
-from host_agent.rdt.resctrl import Resctrl
+from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.sensors.ipc_proxy import IpcProxy
 from host_agent.sensors.observer import Observer
 from host_agent.steering_parts import build_steering, choices

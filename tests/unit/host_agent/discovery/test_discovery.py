@@ -13,9 +13,9 @@ from host_agent.discovery.host import discover
 from host_agent.discovery.pci import read_gpus
 from host_agent.discovery.rdt import rdt_capability
 from host_agent.discovery.sysfs import Given, read_topology, with_given
+from host_agent.machine.rdt.files import OsFiles
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit, CacheControl, Capabilities
-from host_agent.rdt.files import OsFiles
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, HugePages, L3Cat, L3Domain, Mba, Socket

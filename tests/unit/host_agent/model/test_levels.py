@@ -5,9 +5,9 @@ import pytest
 
 from emulation.kernel.resctrl import ResctrlModel
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import partitions
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.process import GroupLevel
-from host_agent.privileged import partitions
-from host_agent.rdt.resctrl import Resctrl
 
 BE = "numa_ext-be-0"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.privileged.open_files import raise_limit
-from host_agent.privileged.perf import Counters, PerfEvents
-from host_agent.privileged.pmu import Event, events
-from host_agent.privileged.syscalls import Syscalls
+from host_agent.machine.privileged.open_files import raise_limit
+from host_agent.machine.privileged.perf import Counters, PerfEvents
+from host_agent.machine.privileged.pmu import Event, events
+from host_agent.machine.privileged.syscalls import Syscalls
 from placement_traits.errors import CapabilityMissingError
 
 SKYLAKE = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"

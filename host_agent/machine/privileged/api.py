@@ -30,7 +30,7 @@ NEEDED: Final = (CAP_DAC_OVERRIDE, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON)
 
 
 class Privileged(Protocol):
-    """What the agent may ask of the privileged side; see :class:`host_agent.privileged.operations.HostOperations`."""
+    """What the agent may ask of the privileged side; see :class:`host_agent.machine.privileged.operations.HostOperations`."""
 
     def process(self, uuid: str) -> Process:
         """Process and threads of a domain."""
@@ -148,11 +148,11 @@ def open_seam(paths: HostPaths, conf: Any, *, dry_run: bool) -> Privileged:
     """
     real: Privileged
     if has_rights(Path("/proc/self/status").read_text()):
-        from host_agent.privileged.operations import HostOperations
+        from host_agent.machine.privileged.operations import HostOperations
 
         real = HostOperations(paths)
     else:
-        from host_agent.privileged.separated import Separated
+        from host_agent.machine.privileged.separated import Separated
 
         real = Separated(conf)
     return ReadOnly(real) if dry_run else real

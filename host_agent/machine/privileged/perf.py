@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from host_agent.machine.privileged.pmu import Event, events
 from host_agent.model.process import CountReport, ThreadCount
-from host_agent.privileged.pmu import Event, events
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241}
 _ATTR_SIZE: Final = 120  # PERF_ATTR_SIZE_VER6
@@ -37,7 +37,7 @@ _FLAG_FD_CLOEXEC: Final = 8
 _WORD: Final = 8
 _ABSENT: Final = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
-_GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.privileged.pmu.events
+_GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.machine.privileged.pmu.events
 _KEPT: Final = 0.75  # part of the groups that stays open when files run out
 
 

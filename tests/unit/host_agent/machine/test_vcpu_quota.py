@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf.paths import HostPaths
-from host_agent.privileged import processes, vcpu_quota
-from host_agent.privileged.vcpu_quota import Quota
+from host_agent.machine.privileged import processes, vcpu_quota
+from host_agent.machine.privileged.vcpu_quota import Quota
 
 SLICE = "/machine.slice/machine-qemu/libvirt"
 

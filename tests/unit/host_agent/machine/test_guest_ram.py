@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.machine.privileged import guest_ram
 from host_agent.model.process import RamRange
-from host_agent.privileged import guest_ram
 
 MB = 1 << 20
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.events import LibvirtSource
+from host_agent.machine.libvirt import LibvirtSource
 from host_agent.slo_ports import DEVICE
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 

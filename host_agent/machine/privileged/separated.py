@@ -13,6 +13,8 @@ from oslo_config import cfg
 from oslo_privsep import priv_context
 
 from host_agent.conf import agent as agent_conf
+from host_agent.machine.privileged import api
+from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
@@ -30,14 +32,12 @@ from host_agent.model.process import (
     Thread,
     ThreadCount,
 )
-from host_agent.privileged import seam
-from host_agent.privileged.operations import HostOperations
 
 context: Final = priv_context.PrivContext(
-    "host_agent.privileged",
+    "host_agent.machine.privileged",
     cfg_section="numa_ext_privileged",
     pypath=f"{__name__}.context",
-    capabilities=list(seam.NEEDED),
+    capabilities=list(api.NEEDED),
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf.paths import HostPaths
-from host_agent.privileged import processes
+from host_agent.machine.privileged import processes
 
 QEMU = 4711
 KERNEL_FLAGS, USER_FLAGS = 0x00208040, 0x00400040  # of kthreadd, and of a shell

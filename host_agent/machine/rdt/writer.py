@@ -18,6 +18,8 @@ from typing import Final, Protocol
 
 from host_agent.controllers.rdt_changes import Write, WriteKind, changes
 from host_agent.controllers.rdt_partition import PartitionPlan
+from host_agent.machine.rdt.errors import ResctrlBusyError, ResctrlGoneError
+from host_agent.machine.rdt.resctrl import MoveResult, Resctrl
 from host_agent.model.rdt import (
     ROOT_GROUP,
     SHAREABLE_MODE,
@@ -30,8 +32,6 @@ from host_agent.model.rdt import (
     validate,
     validate_budget,
 )
-from host_agent.rdt.errors import ResctrlBusyError, ResctrlGoneError
-from host_agent.rdt.resctrl import MoveResult, Resctrl
 from placement_traits.errors import ConflictError
 
 LIMBO_WAIT_S: Final = 5.0

@@ -16,15 +16,15 @@ from host_agent.controllers.rdt_partition import (
     WantedPartition,
     plan,
 )
+from host_agent.machine.privileged import processes
+from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
+from host_agent.machine.rdt.files import OsFiles
+from host_agent.machine.rdt.pqos import PqosFiles
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.root_masks import RootMemory
+from host_agent.machine.rdt.writer import DryRun, Executor, RdtActuator
 from host_agent.model.process import GroupLevel, PartitionPlace, PartitionReport, PartitionWish
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
-from host_agent.privileged import processes
-from host_agent.rdt.errors import ResctrlError, ResctrlUnavailableError
-from host_agent.rdt.executor import DryRun, Executor, RdtActuator
-from host_agent.rdt.files import OsFiles
-from host_agent.rdt.memory import RootMemory
-from host_agent.rdt.pqos_files import PqosFiles
-from host_agent.rdt.resctrl import Resctrl
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
 
@@ -58,7 +58,7 @@ def partition(
     :param shrink_root: take the LC servers' ways from the default group, too
     :param shared_ways_min: ways per L3 domain that stay shared
     :param write: false: only say what would be written
-    :param known: see :func:`host_agent.privileged.processes.opened`
+    :param known: see :func:`host_agent.machine.privileged.processes.opened`
     :returns: the commands and where each server is; a problem instead of an error, so that one server's never hides
         another's
     """

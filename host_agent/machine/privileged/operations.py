@@ -11,6 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import (
+    guest_ram,
+    open_files,
+    page_mover,
+    partitions,
+    processes,
+    vcpu_quota,
+)
+from host_agent.machine.privileged.dead_man_switch import Guard
+from host_agent.machine.privileged.perf import Counters
+from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.model import cpus
 from host_agent.model.process import (
     CountReport,
@@ -27,17 +38,6 @@ from host_agent.model.process import (
     Role,
     Target,
 )
-from host_agent.privileged import (
-    guest_ram,
-    open_files,
-    page_mover,
-    partitions,
-    processes,
-    vcpu_quota,
-)
-from host_agent.privileged.guard import Guard
-from host_agent.privileged.perf import Counters
-from host_agent.privileged.syscalls import PAGE, Syscalls
 
 LOG = logging.getLogger(__name__)
 
@@ -152,17 +152,17 @@ class HostOperations:
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
-        """Make the RDT groups what the wishes ask for; see :func:`host_agent.privileged.partitions.partition`."""
+        """Make the RDT groups what the wishes ask for; see :func:`host_agent.machine.privileged.partitions.partition`."""
         return partitions.partition(
             self._paths, wishes, shrink_root, shared_ways_min, write, known=self._pid_files
         )
 
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-        """Write bandwidth levels of RDT groups; see :func:`host_agent.privileged.partitions.throttle`."""
+        """Write bandwidth levels of RDT groups; see :func:`host_agent.machine.privileged.partitions.throttle`."""
         return partitions.throttle(self._paths, levels)
 
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
-        """Throttle servers by CPU time; see :func:`host_agent.privileged.vcpu_quota.throttle`."""
+        """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""
         return vcpu_quota.throttle(self._paths, dict(levels), write)
 
     def release_throttles(self, write: bool) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from host_agent.controllers.page_moves import (
     plan_moves,
     resident_bytes,
 )
+from host_agent.machine.privileged.syscalls import PAGE
 from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
-from host_agent.privileged.syscalls import PAGE
 
 UNIT: Final = HUGE_UNIT_BYTES
 UNIT_PAGES: Final = UNIT // PAGE
@@ -42,7 +42,7 @@ _ROUNDS: Final = 3
 
 
 class Kernel(Protocol):
-    """What the mover needs of :class:`~host_agent.privileged.syscalls.Syscalls`."""
+    """What the mover needs of :class:`~host_agent.machine.privileged.syscalls.Syscalls`."""
 
     def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
         """Node of each page."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second backend: the same few file operations, carried out by Intel's libpqos.
 
-For sites whose rules say that only libpqos writes RDT. It implements :class:`~host_agent.rdt.files.ResctrlFiles`, so
+For sites whose rules say that only libpqos writes RDT. It implements :class:`~host_agent.machine.rdt.files.ResctrlFiles`, so
 that everything above it is the same code: reading is reading the tree, making and removing control groups, masks,
 bandwidth and threads go through the library.
 
@@ -30,8 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from host_agent.machine.rdt.files import RESCTRL_ROOT, OsFiles, ResctrlFiles
 from host_agent.model.rdt import Schemata, parse_mask, parse_schemata
-from host_agent.rdt.files import RESCTRL_ROOT, OsFiles, ResctrlFiles
 from placement_traits.errors import CapabilityMissingError, ConflictError
 
 _VERSION: Final = 1

@@ -14,19 +14,19 @@ from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.conf.paths import HostPaths
 from host_agent.controllers.rdt_changes import WriteKind
 from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
-from host_agent.model.process import PartitionWish
-from host_agent.model.rdt import BandwidthUnit, Unknown
-from host_agent.privileged import partitions
-from host_agent.rdt.errors import (
+from host_agent.machine.privileged import partitions
+from host_agent.machine.rdt.errors import (
     ResctrlBusyError,
     ResctrlError,
     ResctrlGoneError,
     ResctrlRefusedError,
     ResctrlUnavailableError,
 )
-from host_agent.rdt.executor import Executor
-from host_agent.rdt.files import OsFiles
-from host_agent.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.files import OsFiles
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import Executor
+from host_agent.model.process import PartitionWish
+from host_agent.model.rdt import BandwidthUnit, Unknown
 from placement_traits.errors import ConflictError
 from placement_traits.names import Tier
 

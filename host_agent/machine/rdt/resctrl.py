@@ -4,7 +4,7 @@
 Detection looks at ``info/`` only. Errors carry the kernel's own sentence. Groups of others are listed but never
 changed: every method that changes something refuses a name without our prefix (root's schemata and threads excepted).
 Decisions are elsewhere: :mod:`host_agent.controllers.rdt_partition` says what should be,
-:mod:`host_agent.rdt.executor` makes it so.
+:mod:`host_agent.machine.rdt.executor` makes it so.
 """
 
 import errno
@@ -13,6 +13,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from host_agent.machine.rdt.errors import (
+    NoSuchTaskError,
+    ResctrlError,
+    ResctrlGoneError,
+    ResctrlRefusedError,
+    ResctrlUnavailableError,
+    error_class,
+)
+from host_agent.machine.rdt.files import OsFiles, ResctrlFiles
 from host_agent.model.rdt import (
     GROUP_PREFIX,
     ROOT_GROUP,
@@ -32,15 +41,6 @@ from host_agent.model.rdt import (
     parse_mask,
     parse_schemata,
 )
-from host_agent.rdt.errors import (
-    NoSuchTaskError,
-    ResctrlError,
-    ResctrlGoneError,
-    ResctrlRefusedError,
-    ResctrlUnavailableError,
-    error_class,
-)
-from host_agent.rdt.files import OsFiles, ResctrlFiles
 
 _NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 _CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")

@@ -15,9 +15,9 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, Shape
 from host_agent.conf.paths import HostPaths
-from host_agent.privileged import guard
-from host_agent.rdt.executor import DryRun, Executor
-from host_agent.rdt.resctrl import Resctrl
+from host_agent.machine.privileged import dead_man_switch
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import DryRun, Executor
 from host_agent.util.single_instance import only_one
 
 AFTER_S = 0.3
@@ -36,7 +36,7 @@ class Watched:
             lambda: self.did.append("silent"),
             lambda: self.did.append("ended"),
         )
-        self._thread = threading.Thread(target=guard.watch, args=arguments, daemon=True)
+        self._thread = threading.Thread(target=dead_man_switch.watch, args=arguments, daemon=True)
         self._thread.start()
 
     def join(self) -> list[str]:
@@ -135,7 +135,7 @@ def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    own = guard.Guard(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
+    own = dead_man_switch.Guard(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
     own.alive()
     first = own._process
     assert first is not None

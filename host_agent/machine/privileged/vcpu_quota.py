@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import processes
 from host_agent.model.levels import FULL, vcpu_quota_us
 from host_agent.model.process import QuotaReport, Role
-from host_agent.privileged import processes
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 
 _VCPU_GROUP = re.compile(r"vcpu\d+\Z")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host_agent.machine.privileged.page_mover import UNIT, UNIT_PAGES, Sweep
+from host_agent.machine.privileged.syscalls import PAGE
 from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
-from host_agent.privileged.page_mover import UNIT, UNIT_PAGES, Sweep
-from host_agent.privileged.syscalls import PAGE
 
 START = 0x7F0000000000
 NO_LIMIT = MoveLimits(1 << 40, 0, 3600.0)

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
-from host_agent.privileged import processes
-from host_agent.privileged.operations import HostOperations
-from host_agent.privileged.syscalls import PAGE
+from host_agent.machine.privileged import processes
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.machine.privileged.syscalls import PAGE
 
 
 class Counting:

@@ -148,7 +148,7 @@ def _in_charge(paths: HostPaths) -> str:
 
 def _release(paths: HostPaths) -> None:
     """Take the throttles off; what fails is told and tried once more, for nobody else would."""
-    from host_agent.privileged.operations import HostOperations
+    from host_agent.machine.privileged.operations import HostOperations
 
     for _attempt in range(2):
         try:
