@@ -31,10 +31,10 @@ from emulation.kernel.profiles import LINUX_6_12
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
-from host_agent import calibration_file
 from host_agent.controllers.worker_sets import profile_sets
-from host_agent.discovery.capture import restore
 from host_agent.model import cpus
+from host_agent.observe.calibration import file
+from host_agent.observe.topology.capture import restore
 from placement_traits import presets
 from placement_traits.topology import Core, HostTopology
 from tests.support.servers import BE_SPECS, LC_SPECS, Server
@@ -184,16 +184,16 @@ def write_files(topology: HostTopology, made: Sequence[Server], port: str, folde
     restore(sysfs(topology), folder / "sys")
     domains = "".join(server.xml.replace("type='qemu'", "type='test'") for server in made)
     (folder / "node.xml").write_text(f"<node>{domains}</node>")
-    far = calibration_file.distances(topology)
+    far = file.distances(topology)
     pairs = {a: {b: _LOCAL_MBPS * 10 / far[a][b] for b in far} for a in far}
     sets = {
         workers: {a: {b: pairs[a][b] for b in workers} for a in far}
         for profile in profile_sets(far)
         for workers in list(profile.members)[:1]
     }
-    calibration = calibration_file.Calibration(far, sets, pairs, "by distance, for a benchmark")
+    calibration = file.Calibration(far, sets, pairs, "by distance, for a benchmark")
     (folder / "state").mkdir()
-    calibration_file.save(folder / "state" / "calibration.json", calibration)
+    file.save(folder / "state" / "calibration.json", calibration)
     facts = [{"uuid": s.uuid, "node": s.node, "bound": bool(s.cpus)} for s in made]
     (folder / "servers.json").write_text(json.dumps(facts))
     (folder / "agent.conf").write_text(f"""\

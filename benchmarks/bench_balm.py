@@ -31,7 +31,7 @@ from host_agent.controllers import balm
 from host_agent.controllers.balm_shapes import BeServer, Observation, State
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.model.traffic import Traffic
-from host_agent.sensors.latency_window import LatencyWindow
+from host_agent.observe.latency.window import LatencyWindow
 from placement_traits.topology import HostTopology
 
 HEAVY = ("oc", "mg", "sp", "ua")

@@ -9,7 +9,7 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.rdt import is_bandwidth
-from host_agent.sensors.counters import Readings, measured
+from host_agent.observe.counters import Readings, measured
 from placement_traits.topology import HostTopology
 
 _FULL_PERCENT: Final = 100

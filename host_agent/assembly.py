@@ -21,6 +21,13 @@ from host_agent.machine.privileged.api import Privileged, open_seam
 from host_agent.machine.privileged.partitions import foreign_groups, tree
 from host_agent.metrics import Metrics
 from host_agent.model.levels import mba_levels, quota_levels
+from host_agent.observe.bandwidth import BandwidthReader
+from host_agent.observe.latency.channels import SloChannels
+from host_agent.observe.latency.ipc_proxy import IpcProxy
+from host_agent.observe.latency.ports import SloPorts
+from host_agent.observe.latency.prometheus import PrometheusFeeds
+from host_agent.observe.latency.sources import SloSources
+from host_agent.observe.snapshot import Observer
 from host_agent.qos_store import QosStore
 from host_agent.refining import Refiner, Refiners
 from host_agent.rehome import Settled
@@ -32,14 +39,7 @@ from host_agent.report import (
     make_reporter,
     publish_settings,
 )
-from host_agent.sensors.bandwidth import BandwidthReader
-from host_agent.sensors.ipc_proxy import IpcProxy
-from host_agent.sensors.observer import Observer
-from host_agent.sensors.slo_channels import SloChannels
-from host_agent.sensors.slo_prometheus import PrometheusFeeds
 from host_agent.shared_parts import build_observer, open_journal
-from host_agent.slo_ports import SloPorts
-from host_agent.slo_sources import SloSources
 from host_agent.steering_parts import build_steering
 from host_agent.util.background import Errands
 from placement_traits.topology import HostTopology

@@ -44,12 +44,12 @@ from host_agent.loop import Round
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
+from host_agent.observe.bandwidth import Bandwidth
+from host_agent.observe.latency.ports import SloPorts
+from host_agent.observe.latency.sources import GUESS, SloSources
+from host_agent.observe.latency.window import LatencyReading
 from host_agent.qos_store import PAUSED, Kept, QosStore
 from host_agent.qos_view import Lc, View, levels, look, observe, of_groups, refined
-from host_agent.sensors.bandwidth import Bandwidth
-from host_agent.sensors.latency_window import LatencyReading
-from host_agent.slo_ports import SloPorts
-from host_agent.slo_sources import GUESS, SloSources
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 

@@ -5,14 +5,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent import calibration_file as file
-from host_agent.calibration import Profiler, calibrate, default_megabytes, free_megabytes
-from host_agent.calibration_counters import CountedProfiler, refused
-from host_agent.calibration_timing import TimingProfiler, TimingSettings
 from host_agent.conf import agent as agent_conf
 from host_agent.journal import utc_now
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.partitions import tree
+from host_agent.observe.calibration import file
+from host_agent.observe.calibration.counters import CountedProfiler, refused
+from host_agent.observe.calibration.plan import (
+    Profiler,
+    calibrate,
+    default_megabytes,
+    free_megabytes,
+)
+from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from host_agent.shared_parts import topology_reader
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology

@@ -4,7 +4,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from host_agent import foreign_balancers
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.libvirt import LibvirtSource
@@ -14,6 +13,7 @@ from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.workload import parse
+from host_agent.observe import foreign_balancers
 from host_agent.shared_parts import topology_reader
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict

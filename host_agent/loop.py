@@ -18,8 +18,8 @@ from host_agent.conf.agent import Settings
 from host_agent.controllers.placement import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation, Outcome
+from host_agent.observe.snapshot import Observer
 from host_agent.refining import Refiners
-from host_agent.sensors.observer import Observer
 from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
 

@@ -18,7 +18,7 @@ from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.levels import FULL
 from host_agent.model.process import GroupLevel, PartitionPlace, PartitionWish
 from host_agent.model.traffic import Traffic
-from host_agent.sensors.latency_window import LatencyReading
+from host_agent.observe.latency.window import LatencyReading
 from placement_traits.names import SloSource, Tier
 from placement_traits.reason import Reason
 

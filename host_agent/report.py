@@ -23,9 +23,9 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.metrics import Metrics
 from host_agent.model.assignment import Guest
 from host_agent.model.workload import Activity
+from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.pressure import Pressure
 from host_agent.rehome import Rehomer, Settled
-from host_agent.sensors.bandwidth import BandwidthReader
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.names import (
     GPU_COMM_TRAITS,

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from host_agent.calibration_file import CalibrationFile
 from host_agent.conf import agent as agent_conf
-from host_agent.discovery.host import discover
-from host_agent.discovery.sysfs import Given
 from host_agent.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
-from host_agent.sensors.observer import Observer
+from host_agent.observe.calibration.file import CalibrationFile
+from host_agent.observe.snapshot import Observer
+from host_agent.observe.topology.host import discover
+from host_agent.observe.topology.sysfs import Given
 from host_agent.util.best_effort import ignore_loss
 from placement_traits.topology import HostTopology
 
@@ -51,7 +51,7 @@ def build_observer(
     read_all: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> Observer:
-    """Return the sensors; see :class:`~host_agent.sensors.observer.Observer`."""
+    """Return the sensors; see :class:`~host_agent.observe.snapshot.Observer`."""
     return Observer(
         source,
         privileged,

@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from oslo_config import cfg
 
-from host_agent.calibration_file import CalibrationFile
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
 from host_agent.conf.paths import HostPaths
-from host_agent.foreign_balancers import Guard
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
 from host_agent.model.counters import Counters, Settings
-from host_agent.sensors.counters import (
+from host_agent.observe.calibration.file import CalibrationFile
+from host_agent.observe.counters import (
     CounterSource,
     FirstOf,
     LibvirtCounters,
@@ -23,6 +22,7 @@ from host_agent.sensors.counters import (
     Shared,
     ToldOnce,
 )
+from host_agent.observe.foreign_balancers import Guard
 from host_agent.steering_refiner import Choices, SteeringRefiner
 
 
@@ -36,7 +36,7 @@ def build_steering(
     """Return the refiner for cores and memory shares.
 
     :param lost: told about each state file that could not be written
-    :param also: take its readings of the counters, see :class:`~host_agent.sensors.counters.Shared`
+    :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.Shared`
     """
     paths = agent_conf.paths(conf)
     return SteeringRefiner(

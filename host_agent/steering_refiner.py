@@ -21,7 +21,7 @@ from host_agent.controllers.slots import Layout
 from host_agent.controllers.weights import Shares
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.counters import Counters, Inputs, Settings
-from host_agent.sensors.counters import CounterSource
+from host_agent.observe.counters import CounterSource
 from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.topology import HostTopology
 

@@ -233,7 +233,7 @@ def _device_spec(conf: "Conf", options: argparse.Namespace) -> int:
 
 def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
     from host_agent import calibration_run
-    from host_agent.calibration_timing import TimingSettings
+    from host_agent.observe.calibration.timing import TimingSettings
 
     rows = calibration_run.run(
         conf,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from host_agent.conf.balm import Thresholds
-from host_agent.sensors.latency_window import LatencyReading
+from host_agent.observe.latency.window import LatencyReading
 
 _ROUNDING = 1e-9
 

@@ -16,7 +16,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.model.traffic import Traffic
-from host_agent.sensors.latency_window import LatencyReading
+from host_agent.observe.latency.window import LatencyReading
 
 SLO_US = 1000.0
 OURS = Settings()

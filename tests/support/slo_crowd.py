@@ -24,7 +24,7 @@ from host_agent.controllers.balm_shapes import (
 )
 from host_agent.controllers.slo_colour import LcServer
 from host_agent.model.traffic import Traffic
-from host_agent.sensors.latency_window import LatencyWindow
+from host_agent.observe.latency.window import LatencyWindow
 
 SLO_US: Final = 1000
 GAIN: Final = 2.0

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks import agent_world, bench_agent
 from host_agent.conf.agent import Settings
-from host_agent.discovery.capture import restore
-from host_agent.discovery.sysfs import read_topology
 from host_agent.model.workload import Activity, parse
+from host_agent.observe.topology.capture import restore
+from host_agent.observe.topology.sysfs import read_topology
 from placement_traits import presets
 from placement_traits.names import Tier
 

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.bench_balm import POLICIES, Bench, Run, scenario_a, scenario_b
 from emulation.physics import parameters, slo_plant
 from emulation.physics.slo_plant import SloPlant
-from host_agent.sensors.latency_window import LatencyWindow
+from host_agent.observe.latency.window import LatencyWindow
 
 TRAITS = slo_plant.frozen()
 

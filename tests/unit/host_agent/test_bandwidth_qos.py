@@ -25,15 +25,15 @@ from host_agent.metrics import METRICS
 from host_agent.model.counters import Counters
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
+from host_agent.observe.bandwidth import Bandwidth
+from host_agent.observe.latency.channels import SloChannels
+from host_agent.observe.latency.ipc_proxy import IpcProxy
+from host_agent.observe.latency.ports import DEVICE, SloPorts
+from host_agent.observe.latency.prometheus import PrometheusFeeds, PrometheusSettings
+from host_agent.observe.latency.sources import SILENCE_S, SloSources
+from host_agent.observe.snapshot import Observer
 from host_agent.qos_store import PAUSED, QosStore, load, of_server
 from host_agent.refining import Refiners
-from host_agent.sensors.bandwidth import Bandwidth
-from host_agent.sensors.ipc_proxy import IpcProxy
-from host_agent.sensors.observer import Observer
-from host_agent.sensors.slo_channels import SloChannels
-from host_agent.sensors.slo_prometheus import PrometheusFeeds, PrometheusSettings
-from host_agent.slo_ports import DEVICE, SloPorts
-from host_agent.slo_sources import SILENCE_S, SloSources
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability
 from tests.support.fake_host import FakeHost

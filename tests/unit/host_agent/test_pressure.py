@@ -3,8 +3,8 @@
 
 from host_agent.claims import Claim, Part
 from host_agent.model.traffic import Traffic
+from host_agent.observe.bandwidth import Bandwidth
 from host_agent.pressure import Pressure
-from host_agent.sensors.bandwidth import Bandwidth
 from placement_traits.reserved_bandwidth import PressureSettings
 from tests.support.hosts import four_nodes
 

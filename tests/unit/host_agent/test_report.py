@@ -16,6 +16,7 @@ from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
+from host_agent.observe.bandwidth import Bandwidth
 from host_agent.pressure import Pressure
 from host_agent.rehome import Settled
 from host_agent.report import (
@@ -27,7 +28,6 @@ from host_agent.report import (
     neighbours,
     wanted,
 )
-from host_agent.sensors.bandwidth import Bandwidth
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.reserved_bandwidth import PressureSettings

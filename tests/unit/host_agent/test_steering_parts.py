@@ -16,8 +16,8 @@ from host_agent.conf import balancing, bwap, mapping
 from host_agent.conf.mapping import Limits
 from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.sensors.ipc_proxy import IpcProxy
-from host_agent.sensors.observer import Observer
+from host_agent.observe.latency.ipc_proxy import IpcProxy
+from host_agent.observe.snapshot import Observer
 from host_agent.steering_parts import build_steering, choices
 from placement_traits.errors import InvalidValueError
 from tests.support.fake_host import FakeHost

@@ -10,7 +10,7 @@ from numa_lab.emulated_machine import NODES, Machine, Shape, Share, usual_shape
 from numa_lab.errors import LabError
 from numa_lab.qemu_build import Qemu
 
-from host_agent.discovery.nvidia import parse_topo_matrix, with_links
+from host_agent.observe.topology.nvidia import parse_topo_matrix, with_links
 from placement_traits.presets import load
 from placement_traits.topology import Gpu
 

@@ -19,7 +19,7 @@ from host_agent.model.rdt import (
     GroupState,
 )
 from host_agent.model.traffic import Traffic, traffic_at
-from host_agent.sensors.latency_window import LatencyReading
+from host_agent.observe.latency.window import LatencyReading
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 

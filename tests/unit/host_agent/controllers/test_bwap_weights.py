@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import CANONICAL_B as B_WEIGHTS
 from emulation.physics.published import shares
-from host_agent.calibration_file import distances
 from host_agent.controllers.weights import (
     canonical_weights,
     dwp_step,
@@ -21,6 +20,7 @@ from host_agent.controllers.weights import (
     uniform,
 )
 from host_agent.controllers.worker_sets import profile_sets
+from host_agent.observe.calibration.file import distances
 from placement_traits.errors import InvalidValueError
 from placement_traits.presets import load
 

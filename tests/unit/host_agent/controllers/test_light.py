@@ -10,7 +10,7 @@ def test_controllers_import_no_heavy_module() -> None:
         "import sys\n"
         "import host_agent.controllers.bwap, host_agent.controllers.mapping_memory\n"
         "import host_agent.controllers.page_moves, host_agent.controllers.worker_sets\n"
-        "import host_agent.controllers.balm, host_agent.sensors.slo\n"
+        "import host_agent.controllers.balm, host_agent.observe.latency.feeds\n"
         "heavy = {'numpy', 'scipy', 'networkx', 'libvirt', 'nova', 'requests'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or 0)\n"
     )

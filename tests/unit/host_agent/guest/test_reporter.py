@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from host_agent.guest import numa_ext_slo
-from host_agent.sensors.slo import SloFeed
-from host_agent.sensors.slo_protocol import MAX_LINE, Parser
+from host_agent.observe.latency.feeds import SloFeed
+from host_agent.observe.latency.protocol import MAX_LINE, Parser
 
 
 class Clock:

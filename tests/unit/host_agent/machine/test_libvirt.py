@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.slo_ports import DEVICE
+from host_agent.observe.latency.ports import DEVICE
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 libvirt = pytest.importorskip("libvirt")

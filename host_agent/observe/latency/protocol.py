@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.sensors.latency_window import HIGHEST_US
+from host_agent.observe.latency.window import HIGHEST_US
 
 MAX_LINE: Final = 4096
 MAX_COUNT: Final = 1_000_000

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
-from host_agent import calibration_file, calibration_run
-from host_agent.calibration import calibrate, default_megabytes
-from host_agent.calibration_file import CalibrationFile
-from host_agent.calibration_timing import TimingProfiler, TimingSettings
+from host_agent import calibration_run
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
 from host_agent.controllers.weights import Bandwidth
-from host_agent.discovery.sysfs import read_topology
+from host_agent.observe.calibration import file as calibration_file
+from host_agent.observe.calibration.file import CalibrationFile
+from host_agent.observe.calibration.plan import calibrate, default_megabytes
+from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
+from host_agent.observe.topology.sysfs import read_topology
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.presets import load
 from placement_traits.topology import HostTopology

@@ -13,7 +13,7 @@ from emulation.physics.sensor import ModelSensor
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.process import ThreadCount
-from host_agent.sensors.counters import (
+from host_agent.observe.counters import (
     Differences,
     FirstOf,
     LibvirtCounters,
@@ -23,7 +23,7 @@ from host_agent.sensors.counters import (
     Shared,
     ToldOnce,
 )
-from host_agent.sensors.observer import Observer
+from host_agent.observe.snapshot import Observer
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server

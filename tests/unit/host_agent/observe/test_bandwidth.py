@@ -11,7 +11,7 @@ from host_agent.machine.rdt.resctrl import CounterReading, Resctrl
 from host_agent.model.process import PartitionPlace
 from host_agent.model.rdt import Unknown
 from host_agent.model.traffic import Traffic
-from host_agent.sensors.bandwidth import Bandwidth, BandwidthReader, Meter
+from host_agent.observe.bandwidth import Bandwidth, BandwidthReader, Meter
 
 MEGA = 1_000_000
 BE, VM = "numa_ext-be-0", "numa_ext-vm-a"

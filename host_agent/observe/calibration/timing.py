@@ -4,7 +4,7 @@
 The processes of all workers run at the same time and visit all nodes equally often in random order, so the memory
 system is loaded as by evenly spread data; the time that each batch took tells how fast *its* node serves *this* CPU
 meanwhile. That needs no hardware counters, which many machines and all virtual ones lack (where they are there,
-:mod:`host_agent.calibration_counters` watches the readers). The traversal is numpy's gather of independent addresses (a
+:mod:`host_agent.observe.calibration.counters` watches the readers). The traversal is numpy's gather of independent addresses (a
 compiled loop without the interpreter), one per cache line: nothing has to be built on a compute host.
 
 Processes instead of threads: the interpreter's lock would be measured, too. They only read what the parent has filled,
@@ -64,7 +64,7 @@ class TimingSettings:
 
 
 class TimingProfiler:
-    """A :class:`~host_agent.calibration.Profiler` by timing.
+    """A :class:`~host_agent.observe.calibration.plan.Profiler` by timing.
 
     :param cpus_of_node: node -> its CPUs
     :param settings: how long and how much
@@ -82,7 +82,7 @@ class TimingProfiler:
         nodes: Collection[int],
         watch: Watch = lambda _readers, _seconds: None,
     ) -> Bandwidth:
-        """Measure; see :class:`~host_agent.calibration.Profiler`.
+        """Measure; see :class:`~host_agent.observe.calibration.plan.Profiler`.
 
         :raises CapabilityMissingError: memory or CPUs are not where they were asked for
         """

@@ -14,17 +14,17 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.kernel.threads import Traffic as Bytes
-from host_agent.calibration import calibrate
-from host_agent.calibration_counters import (
+from host_agent.controllers.weights import Bandwidth
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.model.traffic import Traffic
+from host_agent.observe.calibration.counters import (
     CountedProfiler,
     UnbelievableError,
     by_counters,
     refused,
 )
-from host_agent.calibration_timing import TimingProfiler, TimingSettings, Watch
-from host_agent.controllers.weights import Bandwidth
-from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.traffic import Traffic
+from host_agent.observe.calibration.plan import calibrate
+from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings, Watch
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from host_agent.discovery.nvidia import Links, parse_topo_matrix, read_nvml, with_links
-from host_agent.discovery.pci import read_gpus
-from host_agent.discovery.rdt import read_rdt
-from host_agent.discovery.sysfs import Given, read_topology, with_given
 from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.observe.topology.nvidia import Links, parse_topo_matrix, read_nvml, with_links
+from host_agent.observe.topology.pci import read_gpus
+from host_agent.observe.topology.rdt import read_rdt
+from host_agent.observe.topology.sysfs import Given, read_topology, with_given
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.discovery import rdt as rdt_discovery
-from host_agent.discovery.capture import capture, restore
-from host_agent.discovery.host import discover
-from host_agent.discovery.pci import read_gpus
-from host_agent.discovery.rdt import rdt_capability
-from host_agent.discovery.sysfs import Given, read_topology, with_given
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit, CacheControl, Capabilities
+from host_agent.observe.topology import rdt as rdt_discovery
+from host_agent.observe.topology.capture import capture, restore
+from host_agent.observe.topology.host import discover
+from host_agent.observe.topology.pci import read_gpus
+from host_agent.observe.topology.rdt import rdt_capability
+from host_agent.observe.topology.sysfs import Given, read_topology, with_given
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, HugePages, L3Cat, L3Domain, Mba, Socket

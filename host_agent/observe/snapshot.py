@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from host_agent.discovery.pci import numa_node
 from host_agent.machine.libvirt import DomainSource, ListedDomain
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
+from host_agent.observe.topology.pci import numa_node
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.sensors.latency_window import HIGHEST_US, LatencyReading
+from host_agent.observe.latency.window import HIGHEST_US, LatencyReading
 
 LOG = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latency of latency-critical servers as they report it: streams of bytes in, readings out.
 
-One :class:`SloFeed` per server joins the line protocol (:mod:`~host_agent.sensors.slo_protocol`) to the sliding window
-(:mod:`~host_agent.sensors.latency_window`). Whoever owns the sockets calls :meth:`SloFeeds.received`; the controller is
+One :class:`SloFeed` per server joins the line protocol (:mod:`~host_agent.observe.latency.protocol`) to the sliding window
+(:mod:`~host_agent.observe.latency.window`). Whoever owns the sockets calls :meth:`SloFeeds.received`; the controller is
 given :meth:`SloFeeds.read` at every poll. A server that says nothing has an unknown latency, never a good one.
 """
 
@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.sensors.latency_window import LatencyReading, LatencyWindow
-from host_agent.sensors.slo_protocol import Limits, Parser, Told
+from host_agent.observe.latency.protocol import Limits, Parser, Told
+from host_agent.observe.latency.window import LatencyReading, LatencyWindow
 
 
 @dataclass(frozen=True, slots=True)

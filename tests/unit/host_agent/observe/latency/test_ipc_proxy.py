@@ -4,7 +4,7 @@
 import pytest
 
 from host_agent.model.counters import Counters
-from host_agent.sensors.ipc_proxy import IpcProxy
+from host_agent.observe.latency.ipc_proxy import IpcProxy
 
 SLO_US = 1000.0
 

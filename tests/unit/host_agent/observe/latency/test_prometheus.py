@@ -14,7 +14,7 @@ import pytest
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.slo import read
-from host_agent.sensors.slo_prometheus import PrometheusFeeds, PrometheusSettings, ask
+from host_agent.observe.latency.prometheus import PrometheusFeeds, PrometheusSettings, ask
 from placement_traits.errors import InvalidValueError
 
 LEAST = 200

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent.conf import agent as agent_conf
-from host_agent.discovery.capture import restore
-from host_agent.discovery.nvidia import (
+from host_agent.observe.topology.capture import restore
+from host_agent.observe.topology.nvidia import (
     normal_address,
     nvlink,
     parse_topo_matrix,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.sensors.latency_window import BUCKETS, HIGHEST_US, LatencyWindow
-from host_agent.sensors.slo import FeedSettings, SloFeed, SloFeeds
-from host_agent.sensors.slo_protocol import MAX_LINE, Limits, Parser
+from host_agent.observe.latency.feeds import FeedSettings, SloFeed, SloFeeds
+from host_agent.observe.latency.protocol import MAX_LINE, Limits, Parser
+from host_agent.observe.latency.window import BUCKETS, HIGHEST_US, LatencyWindow
 
 SLO_US = 1000.0
 
