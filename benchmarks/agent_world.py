@@ -31,7 +31,7 @@ from emulation.kernel.profiles import LINUX_6_12
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
-from host_agent.controllers.worker_sets import profile_sets
+from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.model import cpus
 from host_agent.observe.calibration import file
 from host_agent.observe.topology.capture import restore

@@ -27,9 +27,9 @@ from emulation.physics.model import HostModel
 from emulation.physics.parameters import Parameters
 from emulation.physics.slo_plant import Program, SloPlant, Traits
 from host_agent.conf.balm import Settings
-from host_agent.controllers import balm
-from host_agent.controllers.balm_shapes import BeServer, Observation, State
-from host_agent.controllers.slo_colour import LcServer
+from host_agent.decide.slo import balm
+from host_agent.decide.slo.shapes import BeServer, Observation, State
+from host_agent.decide.slo.violation import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyWindow
 from placement_traits.topology import HostTopology

@@ -22,9 +22,9 @@ from benchmarks.interleave import fault_in, interleave_layers, rebind
 from emulation.physics import parameters, published
 from emulation.physics.time_model import transfer_time
 from host_agent.conf import bwap as bwap_settings
-from host_agent.controllers import bwap
-from host_agent.controllers.page_moves import Run, plan_moves, share_error
-from host_agent.controllers.weights import (
+from host_agent.decide.pages import bwap
+from host_agent.decide.pages.moves import Run, plan_moves, share_error
+from host_agent.decide.pages.weights import (
     Bandwidth,
     Shares,
     canonical_weights,

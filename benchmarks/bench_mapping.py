@@ -31,8 +31,8 @@ from emulation.physics.machines import grid
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
 from host_agent.conf import mapping as mapping_settings
-from host_agent.controllers import mapping
-from host_agent.controllers.slots import Layout, Occupancy, Server, Slot
+from host_agent.decide.cores import mapping
+from host_agent.decide.cores.slots import Layout, Occupancy, Server, Slot
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load as load_preset
 

@@ -3,14 +3,14 @@
 
 ``mbind`` knows only uniform interleaving. Over ranges with shrinking node sets it gives any weights: each range is one
 layer of the staircase of weights. Resident pages on an allowed node do not move, which is why the agent moves pages of
-running guests by :mod:`host_agent.controllers.page_moves` instead.
+running guests by :mod:`host_agent.decide.pages.moves` instead.
 
 Source: Gureya 2021, algorithm 3 (L1197-1223).
 """
 
 from dataclasses import dataclass
 
-from host_agent.controllers.weights import Shares
+from host_agent.decide.pages.weights import Shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from host_agent.conf.slo import SloSettings
-from host_agent.controllers import balm, balm_shapes
-from host_agent.controllers.balm_shapes import (
+from host_agent.decide.slo import balm, shapes
+from host_agent.decide.slo.shapes import (
     BudgetExhausted,
     CannotFixSloViolation,
     Event,
@@ -37,8 +37,9 @@ from host_agent.controllers.balm_shapes import (
     ShouldLeave,
     State,
 )
-from host_agent.controllers.balm_unwatched import unwatched
-from host_agent.controllers.slo_colour import Colour, colour_of
+from host_agent.decide.slo.unwatched import unwatched
+from host_agent.decide.slo.view import Lc, View, levels, look, observe, of_groups, refined
+from host_agent.decide.slo.violation import Colour, colour_of
 from host_agent.journal import Entry, Journal, Result
 from host_agent.loop import Round
 from host_agent.model.assignment import Decision, Observation
@@ -49,7 +50,6 @@ from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sources import GUESS, SloSources
 from host_agent.observe.latency.window import LatencyReading
 from host_agent.qos_store import PAUSED, Kept, QosStore
-from host_agent.qos_view import Lc, View, levels, look, observe, of_groups, refined
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
@@ -155,7 +155,7 @@ class BandwidthQos:
         self._hopeless: frozenset[str] = frozenset()
         self._refined: Mapping[str, Mapping[int, int]] = {}
         self._refined_s = -math.inf
-        self._refined_shares: Mapping[str, balm_shapes.Shares] = {}
+        self._refined_shares: Mapping[str, shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s, self._doubts = "", 0.0, False
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
@@ -443,7 +443,7 @@ class BandwidthQos:
         view: View,
         readings: Mapping[str, LatencyReading],
         before: State,
-        decision: balm_shapes.Decision,
+        decision: shapes.Decision,
     ) -> None:
         reasons = tuple(map(str, decision.reasons))
         measured = {"ratios": _ratios(view, readings), "phase": decision.state.phase.value}
@@ -508,7 +508,7 @@ class BandwidthQos:
         return lcs | {be.uuid: be.title for be in self._view.bes}
 
     @staticmethod
-    def _shares(view: View, state: State) -> dict[str, balm_shapes.Shares]:
+    def _shares(view: View, state: State) -> dict[str, shapes.Shares]:
         """Servers whose pages the controller has an opinion about."""
         return {
             be.uuid: wish.shares

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
+from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.journal import Entry, Journal, Result
 from host_agent.util.background import Errands
 from placement_traits.client import HttpAdapter

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from host_agent import state
-from host_agent.claims import (
+from host_agent.conf import agent as agent_conf
+from host_agent.decide.amounts.claims import (
     Claim,
     Held,
     NotTouchableError,
@@ -22,7 +23,6 @@ from host_agent.claims import (
     healed,
     joined,
 )
-from host_agent.conf import agent as agent_conf
 from host_agent.journal import Entry, Journal, Result
 from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
@@ -33,7 +33,7 @@ from host_agent.shared_parts import open_journal, topology_reader
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
-    from host_agent.allocations import Allocations
+    from host_agent.decide.amounts.allocations import Allocations
 
 Row = dict[str, Any]
 

@@ -15,7 +15,7 @@ from host_agent import state
 from host_agent.actuators import own_threads
 from host_agent.actuators.executor import Executor
 from host_agent.conf.agent import Settings
-from host_agent.controllers.placement import PlacementSettings, decide
+from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation, Outcome
 from host_agent.observe.snapshot import Observer

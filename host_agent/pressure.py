@@ -4,7 +4,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from host_agent.claims import Claim, declared_mbps
+from host_agent.decide.amounts.claims import Claim, declared_mbps
 from host_agent.observe.bandwidth import Bandwidth
 from placement_traits.reserved_bandwidth import PressureSettings, excess_mbps, next_reserved
 from placement_traits.topology import HostTopology

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.controllers.balm_shapes import Wanted
+from host_agent.decide.slo.shapes import Wanted
 from host_agent.util.best_effort import Keeper, ignore_loss
 
 _VERSION: Final = 1

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from host_agent.claims import (
+from host_agent.decide.amounts.claims import (
     L3_CLASSES,
     Claim,
     NotTouchableError,
@@ -29,7 +29,7 @@ from host_agent.claims import (
 from host_agent.journal import Entry, Journal, Result
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
-    from host_agent.allocations import Allocations
+    from host_agent.decide.amounts.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
-from host_agent.claims import Claim, Part, claims
+from host_agent.decide.amounts.claims import Claim, Part, claims
 from host_agent.journal import Journal
 from host_agent.loop import Round
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -39,7 +39,7 @@ from placement_traits.topology import HostTopology
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
 
 if TYPE_CHECKING:
-    from host_agent.allocations import Allocations
+    from host_agent.decide.amounts.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -430,7 +430,7 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     :param root: name of nova's root provider
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    from host_agent.allocations import Allocations
+    from host_agent.decide.amounts.allocations import Allocations
     from host_agent.nova_api import NovaApi
     from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 

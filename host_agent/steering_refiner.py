@@ -16,9 +16,10 @@ from statistics import fmean
 from typing import Any, Final
 
 from host_agent import steering_state
-from host_agent.controllers import mapping, steering
-from host_agent.controllers.slots import Layout
-from host_agent.controllers.weights import Shares
+from host_agent.decide import balancing
+from host_agent.decide.cores import mapping
+from host_agent.decide.cores.slots import Layout
+from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.counters import Counters, Inputs, Settings
 from host_agent.observe.counters import CounterSource
@@ -40,7 +41,7 @@ class Choices:
     :param keep_s: figures that change all the time are written to the state file this often, seconds
     """
 
-    steering: Settings = field(default_factory=Settings)
+    balancing: Settings = field(default_factory=Settings)
     use_siblings: bool = False
     sample_s: float = 1.0
     keep_s: float = 60.0
@@ -77,7 +78,7 @@ class SteeringRefiner:
         self._file = file
         self._keeper = Keeper("steering state", lost)
         self._clock = clock
-        self._state = steering_state.load(file) if file else steering.State()
+        self._state = steering_state.load(file) if file else balancing.State()
         self._kept: dict[str, Any] = steering_state.to_plain(self._state)
         self._kept_s = clock()
         self._layout: Layout | None = None
@@ -145,7 +146,7 @@ class SteeringRefiner:
             layout = Layout(inputs.observation.topology, self._choices.use_siblings)
             self._layout = layout
         settings = self._choices.steering
-        wanted, self._state = steering.refine(self._coarse, inputs, self._state, settings, layout)
+        wanted, self._state = balancing.refine(self._coarse, inputs, self._state, settings, layout)
         self._keep(inputs.now_s)
         return wanted
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.controllers import bwap, mapping_memory
-from host_agent.controllers.steering import State
-from host_agent.controllers.steering_memory import Memory
+from host_agent.decide.balancing import State
+from host_agent.decide.cores import memory
+from host_agent.decide.pages import bwap
+from host_agent.decide.pages.shares import Memory
 from host_agent.state import write_json
 from placement_traits.errors import InvalidValueError
 
@@ -29,7 +30,7 @@ def load(path: Path) -> State:
         content: Any = json.loads(path.read_text())
         if content["version"] != _VERSION:
             return State()
-        mapper = mapping_memory.from_plain(content["mapping"], str(path))
+        mapper = memory.from_plain(content["mapping"], str(path))
         searches = {uuid: _search(kept) for uuid, kept in content["searches"].items()}
     except FileNotFoundError:
         return State()
@@ -51,7 +52,7 @@ def to_plain(state: State) -> dict[str, Any]:
     """Return what is kept, as plain JSON types."""
     return {
         "version": _VERSION,
-        "mapping": mapping_memory.to_plain(state.mapper),
+        "mapping": memory.to_plain(state.mapper),
         "searches": {
             uuid: _plain(known.search)
             for uuid, known in sorted(state.memory.items())

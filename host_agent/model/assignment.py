@@ -8,7 +8,7 @@ to do, and nothing when the two agree.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from host_agent.controllers.page_moves import huge_page_share
+from host_agent.decide.pages.moves import huge_page_share
 from host_agent.model import cpus
 from host_agent.model.process import (
     PartitionPlace,

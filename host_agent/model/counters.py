@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from host_agent.conf import bwap, mapping
-from host_agent.controllers.weights import Shares
+from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Observation
 
 

@@ -4,8 +4,8 @@
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
-from host_agent.controllers.rdt_changes import Write
-from host_agent.controllers.rdt_partition import (
+from host_agent.decide.partitions.changes import Write
+from host_agent.decide.partitions.plan import (
     PartitionPlan,
     WantedPartition,
     lc_group,

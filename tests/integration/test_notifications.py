@@ -8,7 +8,7 @@ from typing import Any
 import oslo_messaging
 from oslo_config import cfg
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.decide.slo.shapes import CannotFixSloViolation
 from host_agent.escalation import EVENT, Escalation, bus
 from host_agent.journal import PrintedJournal
 from host_agent.util.background import Errands

@@ -5,8 +5,8 @@ from keystoneauth1.adapter import Adapter
 from nova import context as nova_context
 from nova.scheduler.client import report
 
-from host_agent.allocations import Allocations
-from host_agent.claims import claims
+from host_agent.decide.amounts.allocations import Allocations
+from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
 from host_agent.rehome import Rehomer

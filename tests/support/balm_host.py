@@ -5,16 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from host_agent.conf.balm import Settings
-from host_agent.controllers import balm
-from host_agent.controllers.balm_shapes import (
-    BeServer,
-    Decision,
-    Event,
-    Observation,
-    State,
-    Wanted,
-)
-from host_agent.controllers.slo_colour import LcServer
+from host_agent.decide.slo import balm
+from host_agent.decide.slo.shapes import BeServer, Decision, Event, Observation, State, Wanted
+from host_agent.decide.slo.violation import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyReading
 

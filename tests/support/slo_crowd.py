@@ -13,16 +13,9 @@ from typing import Final
 
 from emulation.slo_guests import REQUESTS, BeState, p99_us
 from host_agent.conf.balm import Settings
-from host_agent.controllers import balm
-from host_agent.controllers.balm_shapes import (
-    BeServer,
-    Event,
-    Observation,
-    Phase,
-    State,
-    Wanted,
-)
-from host_agent.controllers.slo_colour import LcServer
+from host_agent.decide.slo import balm
+from host_agent.decide.slo.shapes import BeServer, Event, Observation, Phase, State, Wanted
+from host_agent.decide.slo.violation import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyWindow
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, Protocol
 
-from host_agent.controllers.page_moves import (
+from host_agent.decide.pages.moves import (
     HUGE_UNIT_BYTES,
     Move,
     Run,

@@ -9,7 +9,7 @@ for the same server, and a thread left in root would fill the ways that root sha
 from collections.abc import Sequence
 
 from host_agent.conf.paths import HostPaths
-from host_agent.controllers.rdt_partition import (
+from host_agent.decide.partitions.plan import (
     PartitionPlan,
     PartitionSettings,
     VmPartition,

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
-from host_agent.controllers.rdt_changes import Write, WriteKind, changes
-from host_agent.controllers.rdt_partition import PartitionPlan
+from host_agent.decide.partitions.changes import Write, WriteKind, changes
+from host_agent.decide.partitions.plan import PartitionPlan
 from host_agent.machine.rdt.errors import ResctrlBusyError, ResctrlGoneError
 from host_agent.machine.rdt.resctrl import MoveResult, Resctrl
 from host_agent.model.rdt import (

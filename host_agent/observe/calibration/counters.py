@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from host_agent.controllers.weights import Bandwidth
+from host_agent.decide.pages.weights import Bandwidth
 from host_agent.machine.rdt.errors import ResctrlError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.controllers.weights import Bandwidth, Shares, canonical_weights
-from host_agent.controllers.worker_sets import profile_sets
+from host_agent.decide.pages.weights import Bandwidth, Shares, canonical_weights
+from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.state import write_json
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology

@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from host_agent.controllers.weights import Bandwidth
-from host_agent.controllers.worker_sets import profile_sets
+from host_agent.decide.pages.weights import Bandwidth
+from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.observe.calibration.file import Calibration, distances
 from placement_traits.topology import HostTopology
 

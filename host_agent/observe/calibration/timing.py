@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.controllers.weights import Bandwidth
+from host_agent.decide.pages.weights import Bandwidth
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from placement_traits.errors import CapabilityMissingError
 

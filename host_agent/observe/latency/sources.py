@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import Final
 
+from host_agent.decide.slo.view import Lc
 from host_agent.observe.latency.channels import SloChannels
 from host_agent.observe.latency.feeds import FeedSettings, SloFeeds
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.prometheus import PrometheusFeeds
 from host_agent.observe.latency.protocol import Told
 from host_agent.observe.latency.window import LatencyReading
-from host_agent.qos_view import Lc
 from placement_traits.names import SloSource
 
 SILENCE_S: Final = 60.0

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.decide.slo.view import Lc
 from host_agent.observe.latency.channels import SloChannels
 from host_agent.observe.latency.feeds import FeedSettings
 from host_agent.observe.latency.protocol import Told
 from host_agent.observe.latency.sources import SloSources
-from host_agent.qos_view import Lc
 from placement_traits.names import SloSource
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 

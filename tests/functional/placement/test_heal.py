@@ -15,8 +15,8 @@ from support.servers import BE_SPECS, Server
 
 from host_agent import heal as heal_module
 from host_agent import journal, state
-from host_agent.claims import claims, floating_claims
 from host_agent.conf import agent as agent_conf
+from host_agent.decide.amounts.claims import claims, floating_claims
 from host_agent.heal import heal_claims
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Guest, Observation

@@ -7,8 +7,8 @@ from support.allocations import Lines
 from support.hosts import four_nodes
 from support.servers import Server
 
-from host_agent.allocations import Allocations
-from host_agent.claims import claims
+from host_agent.decide.amounts.allocations import Allocations
+from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
 from host_agent.rehome import Rehomer

@@ -6,7 +6,7 @@ Seed 6 is the one of 36 where a server ends below its full level (70 %): reports
 
 import pytest
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation
+from host_agent.decide.slo.shapes import CannotFixSloViolation
 from tests.support.slo_crowd import BUSY, HOPELESS, QUIET, Simulated
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from emulation.physics import published
 from emulation.physics.time_model import transfer_time
-from host_agent.controllers.weights import canonical_weights, uniform
+from host_agent.decide.pages.weights import canonical_weights, uniform
 
 CASES = [
     (name, workers)

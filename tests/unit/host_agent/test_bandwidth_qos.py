@@ -18,7 +18,7 @@ from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.slo import SloSettings
-from host_agent.controllers.balm_shapes import Phase, Wanted
+from host_agent.decide.slo.shapes import Phase, Wanted
 from host_agent.journal import Entry
 from host_agent.loop import Agent
 from host_agent.metrics import METRICS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from host_agent.controllers.balm_shapes import CannotFixSloViolation, ShouldLeave
+from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
 from host_agent.journal import Entry
 from host_agent.util.background import Errands

@@ -9,7 +9,7 @@ from host_agent.actuators.partition_news import (
     class_changes,
     shared_classes,
 )
-from host_agent.controllers.rdt_changes import Write, WriteKind
+from host_agent.decide.partitions.changes import Write, WriteKind
 from host_agent.model.process import PartitionPlace, PartitionWish
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``reserved`` in Placement follows the memory traffic that was measured and not declared."""
 
-from host_agent.claims import Claim, Part
+from host_agent.decide.amounts.claims import Claim, Part
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.pressure import Pressure

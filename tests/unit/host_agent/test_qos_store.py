@@ -5,7 +5,7 @@ import json
 import threading
 from pathlib import Path
 
-from host_agent.controllers.balm_shapes import Wanted
+from host_agent.decide.slo.shapes import Wanted
 from host_agent.qos_store import Kept, QosStore, load
 
 

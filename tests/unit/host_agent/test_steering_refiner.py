@@ -14,8 +14,8 @@ import pytest
 
 from host_agent.conf import bwap as bwap_settings
 from host_agent.conf import mapping
-from host_agent.controllers import bwap
-from host_agent.controllers.weights import dwp_weights
+from host_agent.decide.pages import bwap
+from host_agent.decide.pages.weights import dwp_weights
 from host_agent.metrics import METRICS
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters, Settings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.controllers.placement import PlacementSettings, decide
+from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation, check, difference
 from host_agent.model.process import Pin, Process, RamRange, Role, Target, Thread
 from host_agent.model.workload import Activity, parse

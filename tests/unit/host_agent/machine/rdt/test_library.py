@@ -12,8 +12,8 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.conf.paths import HostPaths
-from host_agent.controllers.rdt_changes import WriteKind
-from host_agent.controllers.rdt_partition import PartitionPlan, WantedPartition, lc_group, plan
+from host_agent.decide.partitions.changes import WriteKind
+from host_agent.decide.partitions.plan import PartitionPlan, WantedPartition, lc_group, plan
 from host_agent.machine.privileged import partitions
 from host_agent.machine.rdt.errors import (
     ResctrlBusyError,

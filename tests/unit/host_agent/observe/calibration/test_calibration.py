@@ -16,7 +16,7 @@ from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent import calibration_run
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
-from host_agent.controllers.weights import Bandwidth
+from host_agent.decide.pages.weights import Bandwidth
 from host_agent.observe.calibration import file as calibration_file
 from host_agent.observe.calibration.file import CalibrationFile
 from host_agent.observe.calibration.plan import calibrate, default_megabytes

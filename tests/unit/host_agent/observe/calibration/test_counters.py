@@ -14,7 +14,7 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.kernel.threads import Traffic as Bytes
-from host_agent.controllers.weights import Bandwidth
+from host_agent.decide.pages.weights import Bandwidth
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import Traffic
 from host_agent.observe.calibration.counters import (

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the simple placement rule to the full one: cores by the mapping, memory by BWAP. Pure.
+
+``refine`` takes the decision of :mod:`host_agent.decide.cores.home_nodes`, which is safe and coarse (home nodes, threads
+float on their CPUs), and replaces what the run-time controllers know better, for *floating managed* servers only:
+
+* each vCPU gets a core of its own from :mod:`host_agent.decide.cores.mapping`; a server that finds no room there (an
+  overcommitted host) keeps the coarse placement, and the reason says so;
+* memory shares follow its memory policy over the nodes of those cores, at the point where BWAP's search stands;
+* resource control follows the cores: bandwidth levels are for the L3 domains shared with a latency-critical server.
+
+A latency-critical server counts as a rabbit, whatever its flavor declares, unless it is a devil: it is delicate by
+definition, so rabbits and devils keep out of its L3 domains while there is another place.
+
+Reasons stay what they are until something changes: a decision that is repeated is the same decision.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from host_agent.conf import mapping as mapping_settings
+from host_agent.decide.cores import mapping
+from host_agent.decide.cores.home_nodes import exclusive_cpus, free_for_floating
+from host_agent.decide.cores.slots import Layout, Server, Slot
+from host_agent.decide.pages.moves import apportion
+from host_agent.decide.pages.policy import Room, wanted_shares
+from host_agent.decide.pages.shares import Before, Cores, Memory, memory
+from host_agent.model.assignment import Assignment, Decision, Guest
+from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.process import PartitionWish
+from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
+from placement_traits.reason import Reason
+from placement_traits.topology import HostTopology
+
+Reasons = tuple[Reason, ...]
+
+_COARSE_PLACE: Final = ("home_nodes", "lc_in_l3_domain", "class_penalty", "mba_l3_")
+_COARSE_MEMORY: Final = ("memory", "room_on_node")
+_UNTIL_JUDGED: Final = "propose_live_migration"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Why a server is where it is.
+
+    :param slot: its slot then
+    :param reasons: of the mapping
+    """
+
+    slot: Slot | None
+    reasons: Reasons
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the controllers remember.
+
+    :param mapper: of the mapping
+    :param memory: UUID -> what is wanted of its pages, with its search
+    :param told: UUID -> why it is where it is
+    """
+
+    mapper: mapping.State = field(default_factory=mapping.State)
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
+
+
+def refine(
+    decision: Decision, inputs: Inputs, state: State, settings: Settings, layout: Layout
+) -> tuple[Decision, State]:
+    """Return the decision with exact cores and memory shares for floating servers, and the new state.
+
+    :param decision: of the simple rule
+    :param layout: the host's cells, prepared once per topology
+    """
+    mapped, told = state.mapper, dict(state.told)
+    if settings.map_cores:
+        seen = _mapping_observation(inputs, state, settings.mapper, layout)
+        mapped, why = mapping.decide(seen, state.mapper, settings.mapper, layout)
+        judged = mapped.decided_s != state.mapper.decided_s
+        told = {
+            uuid: _told(state.told.get(uuid), server, mapped, why.get(uuid, ()), judged=judged)
+            for uuid, server in seen.servers.items()
+        }
+    room = Room(free_for_floating(inputs.observation), settings.margin_mb)
+    lc_l3 = _lc_domains(decision)
+    memories: dict[str, Memory] = {}
+    refined = []
+    for wanted in decision.assignments:
+        guest = inputs.observation.get(wanted.uuid)
+        known = state.memory.get(wanted.uuid, Memory())
+        reasons = told[wanted.uuid].reasons if wanted.uuid in told else ()
+        if guest is None or not _steerable(guest):
+            if not wanted.bound and known.search is not None:
+                memories[wanted.uuid] = known
+            refined.append(replace(wanted, reasons=(*wanted.reasons, *reasons)))
+            continue
+        slot = mapped.slots.get(wanted.uuid) if settings.map_cores else None
+        placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, settings)
+        cores = _cores(placed, slot, inputs.observation.topology)
+        found = memory(guest, cores, inputs, Before(room, known), settings)
+        room = _left(room, guest, found)
+        memories[wanted.uuid] = found
+        kept = _without(placed.reasons, _COARSE_MEMORY)
+        refined.append(
+            replace(placed, memory_shares=found.shares, reasons=(*kept, *reasons, *found.reasons))
+        )
+    return Decision(tuple(refined), decision.unplaced), State(mapped, memories, told)
+
+
+def _steerable(guest: Guest) -> bool:
+    return guest.workload.floating and guest.workload.request is not None and not guest.hands_off
+
+
+def _told(
+    before: Told | None, server: Server, mapped: mapping.State, why: Reasons, *, judged: bool
+) -> Told:
+    """Keep the reasons of the last change; the same reasons with other figures are no news."""
+    slot = mapped.slots.get(server.name)
+    if before is None:
+        found = (_as_found(slot),) if slot is not None and server.movable else ()
+        return Told(slot, why or found)
+    same_place = _cpus(before.slot) == _cpus(slot)
+    if same_place and _terms(why) == _terms(before.reasons):
+        return before
+    if why or not same_place:
+        return Told(slot, why)
+    if judged and _UNTIL_JUDGED in _terms(before.reasons):
+        return Told(slot, ())
+    return before
+
+
+def _as_found(slot: Slot) -> Reason:
+    return Reason("mapped", f"CPUs {','.join(map(str, slot.cpus))}", "as found")
+
+
+def _cpus(slot: Slot | None) -> tuple[int, ...]:
+    return slot.cpus if slot is not None else ()
+
+
+def _terms(reasons: Reasons) -> list[str]:
+    return [reason.term for reason in reasons]
+
+
+def _without(reasons: Reasons, terms: Iterable[str]) -> Reasons:
+    return tuple(reason for reason in reasons if not reason.term.startswith(tuple(terms)))
+
+
+def _lc_domains(decision: Decision) -> frozenset[int]:
+    return frozenset(
+        l3
+        for wanted in decision.assignments
+        if wanted.partition is not None and wanted.partition.tier == Tier.LC
+        for l3 in wanted.partition.domains
+    )
+
+
+# -- cores -------------------------------------------------------------------------------------------------------------
+
+
+def _mapping_observation(
+    inputs: Inputs, state: State, settings: mapping_settings.Settings, layout: Layout
+) -> mapping.Observation:
+    """Translate; servers that float unmanaged have no place of their own and are left out."""
+    servers, actual, measured = {}, {}, {}
+    free = frozenset(inputs.observation.topology.cpus) - exclusive_cpus(inputs.observation)
+    for guest in inputs.observation.guests:
+        slot = _own_cores(guest, layout)
+        # One that cannot be seen or touched now keeps the cores it was given.
+        if slot is None and not _steerable(guest) and guest.uuid not in state.mapper.slots:
+            continue
+        servers[guest.uuid] = _server(guest, free)
+        if slot is not None:
+            actual[guest.uuid] = slot
+        counters = (inputs.performance or {}).get(guest.uuid, Counters())
+        value = counters.ipc if settings.metric is mapping_settings.Metric.IPC else counters.mpi
+        if value is not None:
+            measured[guest.uuid] = value
+    sampled = inputs.performance is not None
+    return mapping.Observation(inputs.now_s, servers, actual, measured, sampled)
+
+
+def _server(guest: Guest, free: frozenset[int]) -> Server:
+    """Translate; where nova restricts nothing, a server may have all CPUs that nova gave to nobody else."""
+    domain, request = guest.workload.domain, guest.workload.request
+    kind = request.interference_class if request else InterferenceClass.SHEEP
+    if guest.workload.tier is Tier.LC and kind is InterferenceClass.SHEEP:
+        kind = InterferenceClass.RABBIT
+    return Server(
+        guest.uuid,
+        domain.vcpus,
+        domain.memory_mb,
+        kind,
+        request is not None and request.remote_memory is RemoteMemory.SENSITIVE,
+        _steerable(guest) and not guest.pages_stay,
+        free if domain.vcpu_cpuset is None else domain.vcpu_cpuset,
+    )
+
+
+def _own_cores(guest: Guest, layout: Layout) -> Slot | None:
+    """Return where a guest sits when each of its vCPUs is pinned to one CPU.
+
+    The memory of one that may be steered belongs with its cores, wherever it is now: it is brought there.
+    """
+    cpus = guest.vcpu_cpus
+    pins = [next(iter(cpus[vcpu])) for vcpu in sorted(cpus) if len(cpus[vcpu]) == 1]
+    if len(pins) < guest.workload.domain.vcpus or any(p not in layout.cell_of_cpu for p in pins):
+        return None
+    if not _steerable(guest):
+        return Slot(tuple(pins), {node: round(mb) for node, mb in guest.resident_mb.items()})
+    nodes = Counter(layout.cell_of_cpu[cpu].node for cpu in pins)
+    shares = {node: count / len(pins) for node, count in nodes.items()}
+    return Slot(tuple(pins), apportion(guest.workload.domain.memory_mb, shares))
+
+
+def _with_cores(
+    wanted: Assignment,
+    slot: Slot,
+    inputs: Inputs,
+    lc_l3: frozenset[int],
+    settings: Settings,
+) -> Assignment:
+    topology = inputs.observation.topology
+    domains = tuple(
+        sorted({l3 for cpu in slot.cpus if (l3 := topology.l3_of_cpu(cpu)) is not None})
+    )
+    partition: PartitionWish | None = wanted.partition
+    levels: Reasons = ()
+    if partition is not None and partition.tier == Tier.BE:
+        percent = tuple((l3, settings.be_mba_percent if l3 in lc_l3 else 100) for l3 in domains)
+        partition = partition._replace(domains=domains, mba_percent=percent)
+        levels = tuple(
+            Reason(f"mba_l3_{l3}", level, "an LC lives there" if l3 in lc_l3 else "no LC")
+            for l3, level in percent
+        )
+    return replace(
+        wanted,
+        nodes=tuple(sorted({topology.node_of_cpu(cpu) for cpu in slot.cpus})),
+        vcpu_cpus={vcpu: frozenset({cpu}) for vcpu, cpu in enumerate(slot.cpus)},
+        partition=partition,
+        reasons=(*_without(wanted.reasons, _COARSE_PLACE), *levels),
+    )
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _cores(placed: Assignment, slot: Slot | None, topology: HostTopology) -> Cores:
+    if slot is not None:
+        return Cores(Counter(topology.node_of_cpu(cpu) for cpu in slot.cpus), slot.shares)
+    vcpus = dict.fromkeys(placed.nodes, 1)
+    near = wanted_shares(MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=topology.node_ids)
+    return Cores(vcpus, near or {})
+
+
+def _left(room: Room, guest: Guest, found: Memory) -> Room:
+    """Room for the next server; pages that are not moved now neither take nor give any."""
+    if found.shares is None:
+        return room
+    resident = guest.resident_mb
+    total = sum(resident.values())
+    return room.dealt(resident, {node: share * total for node, share in found.shares.items()})

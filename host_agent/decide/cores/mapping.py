@@ -1,0 +1,698 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mapping of servers to the cores and nodes of one host: arrival, reshuffling, and repair at run time.
+
+::
+
+    new server ──► good slot free? ──yes──► map
+                        │ no
+                        └─► reshuffle (fewest moves, then cheapest) ──► map; nothing found ──► best slot there is
+                            no room at all ──► event host_full, nothing changed
+
+    every interval: servers that deviate from their expectation by the threshold, worst first
+                    ──► configuration with the least reshuffling that promises a benefit ──► move
+                    ──► after settling: benefit matrix learns what was gained
+
+* *Performance* of a server is IPC (higher is better) or MPI, misses per instruction (lower is better). Its
+  *expectation* is the median of a quiet window: no disturbing neighbour in its L3 domains, no move there for a while.
+  One that is measured, was never quiet and has a forbidden neighbour counts as just deviating: it moves when it can.
+* What a move is worth is looked up in the benefit matrix (class x kind of domain a server gets for itself); moves that
+  promise less than ``least_benefit`` are not made, so a matrix that has learnt that moving does not pay stops it.
+* All searches of one decision about running servers share ``limits.operations``; a server for which nothing was found
+  is looked at again when something has changed: a full host costs no more than a quiet one.
+* A moved server rests for ``cooldown_s``, and nodes that it left are not tried again for ``memory_s`` (no ping-pong).
+* Servers that nova placed (dedicated, or with a NUMA topology) are never moved; a neighbour may be, otherwise a live
+  migration is proposed.
+
+Source: Lakew et al., algorithm 1. The source leaves threshold, interval and update rule open; they are options here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from host_agent.conf.mapping import Metric, Settings
+from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
+from host_agent.decide.cores.slots import Layout, Occupancy, Rank, Server, Slot
+from placement_traits.interference import (
+    BENEFIT_MAX,
+    BENEFIT_MIN,
+    INITIAL_BENEFIT,
+    Benefits,
+    Domain,
+    penalty,
+    updated_benefit,
+)
+from placement_traits.names import InterferenceClass
+from placement_traits.reason import Reason
+
+Reasons = tuple[Reason, ...]
+
+_TRIED_SLOTS: Final = 8
+"""Best slots of a server that are tried when one move shall help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The host at one moment.
+
+    :param now_s: monotonic time, seconds
+    :param servers: all servers on the host, those that may not be moved included
+    :param actual: where servers are; one without a CPU of its own for each vCPU is missing
+    :param measured: IPC or MPI of each server; missing when not known
+    :param sampled: a sample was due: a server that is missing in ``measured`` could not be measured
+    """
+
+    now_s: float
+    servers: Mapping[str, Server]
+    actual: Mapping[str, Slot] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+    sampled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What is known of a server's performance.
+
+    :param value: expected performance; None until learnt
+    :param recent: last samples
+    :param quiet: samples of the quiet window so far
+    :param blind: missing samples in a row
+    """
+
+    value: float | None = None
+    recent: tuple[float, ...] = ()
+    quiet: tuple[float, ...] = ()
+    blind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A move whose gain is not known yet.
+
+    :param domain: what the server got for itself
+    :param before: deviation before the move
+    :param due_s: when the gain is looked at
+    """
+
+    server: str
+    domain: Domain
+    before: float
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nodes that a server left, which it shall not return to before ``until_s``."""
+
+    server: str
+    nodes: frozenset[int]
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the search for a better configuration depends on."""
+
+    servers: Mapping[str, Server]
+    slots: Mapping[str, Slot]
+    resting: frozenset[str]
+    left: tuple[Left, ...]
+    benefit: Benefits
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """All that the search for a first slot depends on."""
+
+    server: Server
+    slots: Mapping[str, Slot]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the searches have found out.
+
+    :param situation: the last one
+    :param alone: servers that no single move helps in it
+    :param futile: servers for which there is nothing better in it
+    :param hopeless: servers for which nothing better was found when they were looked at last
+    """
+
+    situation: Situation | None = None
+    alone: frozenset[str] = frozenset()
+    futile: frozenset[str] = frozenset()
+    hopeless: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the mapping remembers; the wanted slots, expectations and the benefit matrix are kept over restarts.
+
+    :param slots: wanted slot of every server
+    :param expectations: what is known of each server's performance
+    :param benefit: learnt benefit matrix
+    :param trials: moves whose gain is not known yet
+    :param left: nodes that servers left
+    :param moved_s: time of each server's last move
+    :param decided_s: time of the last round
+    :param searched: what is known to be no use
+    :param unplaced: servers for which there was no room, with all that this depended on
+    """
+
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    expectations: Mapping[str, Expectation] = field(default_factory=dict)
+    benefit: Benefits = field(default_factory=lambda: INITIAL_BENEFIT)
+    trials: tuple[Trial, ...] = ()
+    left: tuple[Left, ...] = ()
+    moved_s: Mapping[str, float] = field(default_factory=dict)
+    decided_s: float = float("-inf")
+    searched: Searched = field(default_factory=Searched)
+    unplaced: Mapping[str, "Attempt"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way to help a server: new slots for a few servers.
+
+    :param benefit: expected benefit for the server in need, 1 to 10
+    :param domain: what it gets for itself
+    :param rank: its rank afterwards
+    """
+
+    slots: Mapping[str, Slot]
+    cost_mb: int
+    benefit: float
+    domain: Domain
+    rank: Rank
+
+
+def decide(
+    observation: Observation, state: State, settings: Settings, layout: Layout
+) -> tuple[State, Mapping[str, Reasons]]:
+    """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
+
+    :param layout: the host's cells, prepared once per topology
+    """
+    reasons: dict[str, Reasons] = {}
+    state = _forget(observation, state, layout)
+    occupancy = Occupancy(layout, observation.servers, state.slots, settings.reserve_share)
+    moved, unplaced = _arrivals(observation, state.unplaced, occupancy, settings, reasons)
+    state = replace(
+        state,
+        slots=dict(occupancy.slots),
+        moved_s={**state.moved_s, **moved},
+        unplaced=unplaced,
+    )
+    state = _learn(observation, state, settings, occupancy)
+    if observation.now_s - state.decided_s >= settings.interval_s:
+        state = _judge_trials(observation, state, settings, reasons)
+        state = _repair(observation, state, settings, occupancy, reasons)
+        state = replace(state, decided_s=observation.now_s)
+    return state, reasons
+
+
+def deviation(measured: float, expected: float, metric: Metric) -> float:
+    """Return the relative deviation from the expectation; positive is worse, for IPC and MPI alike."""
+    if expected <= 0:
+        return 0.0
+    drop = (expected - measured) / expected
+    return drop if metric is Metric.IPC else -drop
+
+
+def _forget(observation: Observation, state: State, layout: Layout) -> State:
+    """Drop servers that have gone, and slots on CPUs that went offline."""
+    servers, online = observation.servers, layout.cell_of_cpu
+    slots = {
+        name: slot
+        for name, slot in state.slots.items()
+        if name in servers
+        and len(slot.cpus) == servers[name].vcpus
+        and all(cpu in online for cpu in slot.cpus)
+    }
+    return replace(
+        state,
+        slots=slots,
+        expectations={n: e for n, e in state.expectations.items() if n in servers},
+        moved_s={n: s for n, s in state.moved_s.items() if n in servers},
+        trials=tuple(trial for trial in state.trials if trial.server in servers),
+        left=tuple(
+            left
+            for left in state.left
+            if left.server in servers and left.until_s > observation.now_s
+        ),
+    )
+
+
+# -- arrival -----------------------------------------------------------------------------------------------------------
+
+
+def _arrivals(
+    observation: Observation,
+    refused: Mapping[str, Attempt],
+    occupancy: Occupancy,
+    settings: Settings,
+    reasons: dict[str, Reasons],
+) -> tuple[dict[str, float], dict[str, Attempt]]:
+    """Place servers without a slot: those that nova placed, those that already sit well, the others, large first.
+
+    :param refused: servers that found no room before: while nothing has changed they are not tried again
+    :returns: when servers were moved, and which servers find no room now
+    """
+    moved: dict[str, float] = {}
+    unplaced: dict[str, Attempt] = {}
+    new = [server for name, server in observation.servers.items() if name not in occupancy.slots]
+    for server in sorted(
+        new, key=lambda s: (s.movable, s.name not in observation.actual, -s.vcpus, s.name)
+    ):
+        found = observation.actual.get(server.name)
+        if found is not None and (not server.movable or _adoptable(occupancy, server, found)):
+            occupancy.put(server.name, found)
+            continue
+        if not server.movable:
+            continue
+        before = dict(occupancy.slots)
+        attempt = Attempt(server, before, occupancy.layout)
+        if refused.get(server.name) == attempt:
+            unplaced[server.name] = attempt
+            continue
+        reasons[server.name] = _arrive(occupancy, server, settings)
+        if server.name not in occupancy.slots:
+            unplaced[server.name] = attempt
+        for name, slot in occupancy.slots.items():
+            if before.get(name) != slot:
+                moved[name] = observation.now_s
+                reasons.setdefault(name, (Reason("reshuffled_for", server.name),))
+    return moved, unplaced
+
+
+def _adoptable(occupancy: Occupancy, server: Server, slot: Slot) -> bool:
+    """A running server is left where it is when each vCPU has a CPU of its own (restart of the agent)."""
+    free = {cpu for cpus in occupancy.free(server).values() for cpu in cpus}
+    return len(set(slot.cpus)) == server.vcpus and set(slot.cpus) <= free
+
+
+def _arrive(occupancy: Occupancy, server: Server, settings: Settings) -> Reasons:
+    free = sum(map(len, occupancy.free(server).values()))
+    if free < server.vcpus:
+        return (Reason("host_full", f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
+    candidates = occupancy.slots_for(server)
+    if candidates and occupancy.good(server, candidates[0][0]):
+        rank, slot = candidates[0]
+        occupancy.put(server.name, slot)
+        return (Reason("mapped", _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
+    notes: Reasons = ()
+    try:
+        found = reshuffle(occupancy, server, settings.limits)
+    except SearchLimitError as limit:
+        found, notes = None, (Reason("search_limit", str(limit)),)
+    if found is not None:
+        _apply(occupancy, found.slots)
+        mapped = Reason("mapped", _nodes_text(occupancy, found.slots[server.name]), "reshuffled")
+        return (
+            mapped,
+            Reason("moved_servers", ", ".join(found.moved)),
+            Reason("cost_mb", found.cost_mb),
+        )
+    if not candidates:
+        total = sum(occupancy.free_mb(node) for node in occupancy.layout.memory_mb)
+        return (*notes, Reason("host_full", f"{total} MiB free", f"{server.memory_mb} MiB"))
+    rank, slot = candidates[0]
+    occupancy.put(server.name, slot)
+    return (Reason("mapped", _nodes_text(occupancy, slot), "best of bad"), *notes, *rank.reasons())
+
+
+def _apply(occupancy: Occupancy, slots: Mapping[str, Slot]) -> None:
+    for name in slots:
+        if name in occupancy.slots:
+            occupancy.take(name)
+    for name, slot in slots.items():
+        occupancy.put(name, slot)
+
+
+def _nodes_text(occupancy: Occupancy, slot: Slot) -> str:
+    nodes = sorted(_nodes(occupancy.layout, slot))
+    return "nodes " + ",".join(map(str, nodes))
+
+
+def _nodes(layout: Layout, slot: Slot) -> frozenset[int]:
+    return frozenset(layout.cell_of_cpu[cpu].node for cpu in slot.cpus)
+
+
+# -- what is known of performance --------------------------------------------------------------------------------------
+
+
+def _learn(
+    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
+) -> State:
+    """Take samples; a full quiet window sets the expectation, up or down: there is nobody else to blame."""
+    if not observation.sampled:
+        return state
+    known = {
+        name: _unseen(was, settings) if name not in observation.measured else was
+        for name, was in state.expectations.items()
+    }
+    for name, value in observation.measured.items():
+        if name not in state.slots:
+            continue
+        was = known.get(name, Expectation())
+        recent = (*was.recent, value)[-settings.smooth_samples :]
+        quiet: tuple[float, ...] = ()
+        expected = was.value
+        if _quiet(observation, state, settings, occupancy, name):
+            quiet = (*was.quiet, value)[-settings.quiet_samples :]
+        if len(quiet) == settings.quiet_samples:
+            expected = median(quiet)
+        known[name] = Expectation(expected, recent, quiet)
+    return replace(state, expectations=known)
+
+
+def _unseen(known: Expectation, settings: Settings) -> Expectation:
+    """Hold for some samples, then forget all but the expectation: an old figure is no reason to move anybody."""
+    if known.blind + 1 < settings.blind_samples:
+        return replace(known, blind=known.blind + 1)
+    return Expectation(known.value, blind=known.blind + 1)
+
+
+def _quiet(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    name: str,
+) -> bool:
+    mine = observation.servers[name].interference_class
+    around = occupancy.neighbours(occupancy.l3_domains(state.slots[name]))
+    for other in around:
+        if observation.now_s - state.moved_s.get(other, float("-inf")) < settings.settle_s:
+            return False
+        theirs = observation.servers[other].interference_class
+        if other != name and (penalty(mine, theirs) or theirs is InterferenceClass.DEVIL):
+            return False
+    return True
+
+
+def deviations(state: State, settings: Settings) -> dict[str, float]:
+    """Return server -> deviation, for those with an expectation and enough samples."""
+    return {
+        name: deviation(median(known.recent), known.value, settings.metric)
+        for name, known in state.expectations.items()
+        if known.value is not None
+        and not known.blind
+        and len(known.recent) == settings.smooth_samples
+    }
+
+
+def _judge_trials(
+    observation: Observation, state: State, settings: Settings, reasons: dict[str, Reasons]
+) -> State:
+    """Let the benefit matrix learn from moves that have settled."""
+    now = deviations(state, settings)
+    benefit, waiting = state.benefit, []
+    for trial in state.trials:
+        if trial.due_s > observation.now_s:
+            waiting.append(trial)
+        elif trial.server in now:
+            kind = observation.servers[trial.server].interference_class
+            observed = observed_benefit(trial.before - now[trial.server])
+            new = updated_benefit(benefit, trial.domain, kind, observed, keep=settings.benefit_keep)
+            learnt = Reason(
+                f"benefit_{trial.domain}_{kind}",
+                new[trial.domain][kind],
+                benefit[trial.domain][kind],
+            )
+            reasons[trial.server] = (*reasons.get(trial.server, ()), learnt)
+            benefit = new
+    return replace(state, benefit=benefit, trials=tuple(waiting))
+
+
+def observed_benefit(gain: float) -> float:
+    """Put a gain on the scale of the benefit matrix: nothing is 1, half of the expectation or more is 10."""
+    return min(BENEFIT_MAX, BENEFIT_MIN + (BENEFIT_MAX - BENEFIT_MIN) * max(0.0, gain) / 0.5)
+
+
+# -- repair at run time ------------------------------------------------------------------------------------------------
+
+
+def _repair(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    reasons: dict[str, Reasons],
+) -> State:
+    deviating = _deviating(state, settings, occupancy)
+    affected = sorted(
+        (name for name, value in deviating.items() if value >= settings.threshold),
+        key=lambda name: (-deviating[name], name),
+    )
+    moves = settings.moves_per_round
+    budget = Budget(settings.limits.operations)
+    on_trial = {trial.server for trial in state.trials}
+    state = replace(state, searched=_searched(observation, state, settings, occupancy))
+    for name in affected:
+        if name in on_trial or _resting(observation, state, settings, name):
+            continue
+        chosen = None
+        if moves > 0 and name not in state.searched.futile:
+            search = _Search(observation, state, settings, occupancy, budget)
+            chosen, searched = _best_configuration(search, name)
+            state = replace(state, searched=searched)
+        seen = Reason("deviation", deviating[name], settings.threshold)
+        if chosen is not None:
+            moves -= len(chosen.slots)
+            state = _move(observation, state, settings, occupancy, chosen)
+            due_s = observation.now_s + 2 * settings.settle_s
+            trial = Trial(name, chosen.domain, deviating[name], due_s)
+            state = replace(state, trials=(*state.trials, trial))
+            state = replace(state, searched=_searched(observation, state, settings, occupancy))
+            why = (seen, Reason("expected_benefit", chosen.benefit, settings.least_benefit))
+            _tell_moved(reasons, chosen, why, occupancy, name)
+        elif name in state.searched.hopeless and occupancy.rank_of(name).violations:
+            propose = Reason("propose_live_migration", name, "no better slot here")
+            reasons.setdefault(name, (seen, propose))
+    return state
+
+
+def _deviating(state: State, settings: Settings, occupancy: Occupancy) -> dict[str, float]:
+    """Return server -> deviation; one that was never quiet beside a forbidden neighbour is just at the threshold."""
+    deviating = deviations(state, settings)
+    for name in sorted(occupancy.slots):
+        known = state.expectations.get(name, Expectation())
+        measured = len(known.recent) == settings.smooth_samples and not known.blind
+        never_quiet = known.value is None and measured
+        if never_quiet and occupancy.rank_of(name).violations:
+            deviating[name] = settings.threshold
+    return deviating
+
+
+def _tell_moved(
+    reasons: dict[str, Reasons],
+    chosen: Configuration,
+    why: Reasons,
+    occupancy: Occupancy,
+    helped: str,
+) -> None:
+    seen, benefit = why
+    for moved, slot in chosen.slots.items():
+        where = Reason("remapped", _nodes_text(occupancy, slot), f"helps {helped}")
+        cost = Reason("cost_mb", chosen.cost_mb)
+        reasons[moved] = (*reasons.get(moved, ()), seen, where, benefit, cost)
+
+
+def _searched(
+    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
+) -> Searched:
+    """Return what is known to be no use now: in another situation everything is worth another look."""
+    slots = occupancy.slots
+    resting = frozenset(n for n in slots if _resting(observation, state, settings, n))
+    now = Situation(
+        servers=dict(observation.servers),
+        slots=dict(slots),
+        resting=resting,
+        left=state.left,
+        benefit=state.benefit,
+        layout=occupancy.layout,
+    )
+    known = state.searched
+    if known.situation == now:
+        return known
+    return Searched(now, hopeless=known.hopeless & slots.keys())
+
+
+def _resting(observation: Observation, state: State, settings: Settings, name: str) -> bool:
+    return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a search for a better configuration looks at, and how long it may look."""
+
+    observation: Observation
+    state: State
+    settings: Settings
+    occupancy: Occupancy
+    budget: Budget
+
+    def resting(self, name: str) -> bool:
+        return _resting(self.observation, self.state, self.settings, name)
+
+
+def _best_configuration(search: _Search, name: str) -> tuple[Configuration | None, Searched]:
+    """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle.
+
+    :returns: the configuration, None when there is none or the budget is used up, and what is known now
+    """
+    server, known = search.observation.servers[name], search.state.searched
+    chosen, ended = None, True
+    if name not in known.alone:
+        chosen = _best_single_move(search, server)
+        known = replace(known, alone=known.alone | {name})
+    reshuffles = server.movable and search.occupancy.rank_of(name).violations
+    if chosen is None and reshuffles:
+        chosen, ended = _by_reshuffle(search, server)
+    if chosen is not None:
+        return chosen, replace(known, hopeless=known.hopeless - {name})
+    if not ended:
+        return None, known
+    return None, replace(known, futile=known.futile | {name}, hopeless=known.hopeless | {name})
+
+
+def _best_single_move(search: _Search, server: Server) -> Configuration | None:
+    return min(
+        (
+            configuration
+            for configuration in _single_moves(search, server)
+            if configuration.benefit >= search.settings.least_benefit
+        ),
+        key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank),
+        default=None,
+    )
+
+
+def _single_moves(search: _Search, server: Server) -> Iterator[Configuration]:
+    """Yield configurations that move the server itself or one neighbour."""
+    occupancy, state = search.occupancy, search.state
+    l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
+    for name in sorted(occupancy.neighbours(l3_domains)):
+        mover = search.observation.servers[name]
+        if not mover.movable or search.resting(name):
+            continue
+        before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+        mover_before = occupancy.rank_of(name)
+        old = occupancy.take(name)
+        candidates = occupancy.slots_for(mover)
+        for rank, slot in candidates[:_TRIED_SLOTS]:
+            if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
+                continue
+            if name != server.name and not (
+                occupancy.good(mover, rank) or rank.violations <= mover_before.violations
+            ):
+                continue
+            occupancy.put(name, slot)
+            after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+            occupancy.take(name)
+            found = _gain(state.benefit, server, before, after, gained)
+            if found is not None:
+                cost = move_cost_mb(mover, search.settings.limits)
+                yield Configuration({name: slot}, cost, found[0], found[1], after)
+        occupancy.put(name, old)
+
+
+def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None, bool]:
+    """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
+    occupancy, limits = search.occupancy, search.settings.limits
+    before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+    # What others have used up may be what it needs: the next decision has all of it for the first.
+    whole = search.budget.left == limits.operations
+    old = occupancy.take(server.name)
+    try:
+        found = reshuffle(occupancy, server, limits, search.budget)
+    except SearchLimitError:
+        return None, whole
+    finally:
+        occupancy.put(server.name, old)
+    if found is None or any(search.resting(name) for name in found.moved):
+        return None, True
+    previous = {name: occupancy.slots[name] for name in found.slots}
+    _apply(occupancy, found.slots)
+    after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+    _apply(occupancy, previous)
+    gain = _gain(search.state.benefit, server, before, after, gained)
+    if gain is None or gain[0] < search.settings.least_benefit:
+        return None, True
+    cost = found.cost_mb + move_cost_mb(server, limits)
+    return Configuration(found.slots, cost, gain[0], gain[1], after), True
+
+
+def _owned(occupancy: Occupancy, server: Server) -> set[Domain]:
+    """Return the kinds of domain that the server shares with no rabbit and no devil."""
+    layout = occupancy.layout
+    touched = {layout.cell_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
+    keys = {Domain.SOCKET: "socket", Domain.NODE: "node", Domain.CHASSIS: "chassis"}
+    owned = set()
+    for domain, key in keys.items():
+        mine = {getattr(cell, key) for cell in touched}
+        l3_domains = {cell.l3 for cell in layout.cells if getattr(cell, key) in mine}
+        others = occupancy.neighbours(l3_domains) - {server.name}
+        if all(
+            occupancy.servers[name].interference_class is InterferenceClass.SHEEP for name in others
+        ):
+            owned.add(domain)
+    return owned
+
+
+def _gain(
+    benefit: Benefits, server: Server, before: Rank, after: Rank, gained: set[Domain]
+) -> tuple[float, Domain] | None:
+    """Return the expected benefit of a change and the domain it is booked on; None when the change is no improvement.
+
+    Fewer slices count as the domain that is crossed no more, fewer forbidden neighbours as a node of one's own.
+    """
+    if (after.violations, after.chassis, after.nodes) > (
+        before.violations,
+        before.chassis,
+        before.nodes,
+    ):
+        return None
+    kinds = set(gained)
+    if after.chassis < before.chassis:
+        kinds.add(Domain.CHASSIS)
+    if after.nodes < before.nodes or after.violations < before.violations:
+        kinds.add(Domain.NODE)
+    if not kinds:
+        return None
+    kind = max(kinds, key=lambda domain: (benefit[domain][server.interference_class], domain))
+    return benefit[kind][server.interference_class], kind
+
+
+def _back(state: State, layout: Layout, name: str, slot: Slot) -> bool:
+    nodes = _nodes(layout, slot)
+    return any(left.server == name and left.nodes == nodes for left in state.left)
+
+
+def _move(
+    observation: Observation,
+    state: State,
+    settings: Settings,
+    occupancy: Occupancy,
+    chosen: Configuration,
+) -> State:
+    old = {name: occupancy.slots[name] for name in chosen.slots}
+    _apply(occupancy, chosen.slots)
+    until = observation.now_s + settings.memory_s
+    left = tuple(Left(name, _nodes(occupancy.layout, slot), until) for name, slot in old.items())
+    cleared = {
+        name: replace(state.expectations[name], recent=(), quiet=())
+        for name in chosen.slots
+        if name in state.expectations
+    }
+    return replace(
+        state,
+        slots=dict(occupancy.slots),
+        moved_s={**state.moved_s, **dict.fromkeys(chosen.slots, observation.now_s)},
+        left=(*state.left, *left),
+        expectations={**state.expectations, **cleared},
+    )

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BWAP's online search for the data-to-worker proximity factor (DWP), as a pure state machine.
+
+::
+
+    WAITING ──MAPI high and steady──► PLACING ──pages are where they should be──► MEASURING
+       ▲                                 ▲  (none come for stuck_s: FOUND)            │ n samples, c lowest and
+       │                                 └──────── stall rate fell: one step ─────────┤ c highest dropped
+       └──── MAPI or stall rate changed: new phase ──── FOUND ◄── it rose: undo ──────┘
+
+The memory accesses per instruction (MAPI) tell whether a guest is memory-intensive and when it has entered a stable
+phase; until then its pages are left where they are. A guest that is not memory-intensive gets its pages onto its
+workers, where they are near (DWP 1). For the others the search climbs from DWP 0 (canonical weights) towards the
+workers, a constant fraction x of all pages per step, as long as the stall rate falls. On a machine without counters the
+canonical weights are all there is.
+
+The source stops at the first step that does not fall; with a noisy measurement that is often the first step. Here a
+step *within the noise of the measurement* neither counts as better nor stops the search, up to ``plateau_steps`` in a
+row; the search ends on the best step that was better beyond noise. Without noise and plateaus both rules give the same
+result.
+
+Beside a high-priority neighbour the search has two stages: first its stall rate guides and gives a lower bound for DWP,
+then the guest's own stall rate goes on from there and never below.
+
+Source: Gureya 2021, section 4.3 (n = 20, c = 5, t = 0.2 s, x = 10 %).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from host_agent.conf.bwap import Settings
+from host_agent.decide.pages.weights import Shares, dwp_step, dwp_weights
+from placement_traits.errors import InvalidValueError
+from placement_traits.reason import Reason
+
+_PROGRESS: Final = 0.005  # part of the pages; fewer may come and go without having been moved
+
+
+class Phase(StrEnum):
+    """Where the search stands."""
+
+    WAITING = "waiting"
+    PLACING = "placing"
+    MEASURING = "measuring"
+    FOUND = "found"
+
+
+class Guide(StrEnum):
+    """Whose stall rate is minimised: the high-priority neighbour's (stage 1) or the guest's own (stage 2)."""
+
+    NEIGHBOUR = "neighbour"
+    OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One sample.
+
+    :param now_s: monotonic time, seconds
+    :param placed: the pages are where :attr:`State.wanted` wants them, within the mover's dead band
+    :param stall_rate: the guest's stalled cycles per second since the last sample; None when not measured
+    :param mapi: the guest's memory accesses per instruction; None when not measured
+    :param neighbour_stall_rate: worst stall rate of the high-priority neighbours; None when not measured or none there
+    :param left: part of the pages that is not yet where it should be
+    """
+
+    now_s: float
+    placed: bool
+    stall_rate: float | None
+    mapi: float | None
+    neighbour_stall_rate: float | None = None
+    left: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A filtered stall rate and its standard error at one DWP."""
+
+    dwp: float
+    stall_rate: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The search for one guest.
+
+    :param canonical: shares at DWP 0
+    :param workers: nodes of the guest's vCPUs
+    :param co_scheduled: a high-priority neighbour guides the first stage
+    :param started: the guest has been in a stable phase; before, nothing is wanted
+    :param dwp: the DWP that is wanted now
+    :param lower_bound: DWP found by the first stage
+    :param best: best measurement of this search so far
+    :param plateau: steps within noise since ``best``
+    :param samples: stall rates of the running measurement
+    :param mapi: last samples of MAPI
+    :param phase_mapi: MAPI of the phase for which the search runs
+    :param sampled_s: time of the last accepted sample
+    :param blind: missing samples in a row
+    :param left: least part of the pages that was left to be moved in this step
+    :param waited: samples since then
+    """
+
+    canonical: Shares
+    workers: frozenset[int]
+    co_scheduled: bool = False
+    started: bool = False
+    phase: Phase = Phase.WAITING
+    guide: Guide = Guide.OWN
+    dwp: float = 0.0
+    lower_bound: float = 0.0
+    best: Measured | None = None
+    plateau: int = 0
+    samples: tuple[float, ...] = ()
+    mapi: tuple[float, ...] = ()
+    phase_mapi: float | None = None
+    sampled_s: float = -math.inf
+    blind: int = 0
+    left: float = math.inf
+    waited: int = 0
+
+    @property
+    def wanted(self) -> dict[int, float] | None:
+        """Share of memory per node that the search wants now; None, leave the pages where they are."""
+        return dwp_weights(self.canonical, self.workers, self.dwp) if self.started else None
+
+
+def decide(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    """Take one sample and return the new state of the search with the reasons for every change."""
+    if observation.now_s - state.sampled_s < settings.sample_interval_s * 0.999:
+        return state, ()
+    state = _take_mapi(observation, state, settings)
+    if state.phase is Phase.WAITING:
+        return _wait(observation, state, settings)
+    changed = _phase_change(state, settings)
+    if changed is not None:
+        return _restart(state), (changed,)
+    if state.phase is Phase.PLACING:
+        return _place(observation, state, settings)
+    return _measure(observation, state, settings)
+
+
+def trimmed_mean(samples: Sequence[float], drop: int) -> tuple[float, float]:
+    """Return the mean without the ``drop`` lowest and highest samples, and its standard error.
+
+    The error is Tukey and McLaughlin's: standard deviation of the winsorised samples over (1 - 2c/n) sqrt(n).
+
+    :raises InvalidValueError: nothing is left after dropping
+    """
+    ordered = sorted(samples)
+    count = len(ordered)
+    kept = ordered[drop : count - drop]
+    if not kept:
+        raise InvalidValueError("samples", count, f"more than {2 * drop}")
+    mean = sum(kept) / len(kept)
+    if count < 2:
+        return mean, 0.0
+    winsorised = [kept[0]] * drop + kept + [kept[-1]] * drop
+    centre = sum(winsorised) / count
+    deviation = math.sqrt(sum((value - centre) ** 2 for value in winsorised) / (count - 1))
+    return mean, deviation / (len(kept) / count) / math.sqrt(count)
+
+
+def memory_intensive(mapi: float, settings: Settings) -> bool:
+    """Classify a guest by its memory accesses per instruction."""
+    return mapi >= settings.memory_intensive_mapi
+
+
+def stable(mapi: Sequence[float], settings: Settings) -> bool:
+    """Tell whether MAPI varies so little that the guest is in a stable phase (the trigger of ``BWAP-init``)."""
+    if len(mapi) < settings.stable_samples:
+        return False
+    mean = sum(mapi) / len(mapi)
+    if mean <= 0:
+        return True
+    variance = sum((value - mean) ** 2 for value in mapi) / len(mapi)
+    return math.sqrt(variance) / mean <= settings.stable_variation
+
+
+def _take_mapi(observation: Observation, state: State, settings: Settings) -> State:
+    mapi = state.mapi
+    if observation.mapi is not None:
+        mapi = (*mapi, observation.mapi)[-settings.stable_samples :]
+    return replace(state, mapi=mapi, sampled_s=observation.now_s)
+
+
+def _wait(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    if observation.mapi is None:
+        blind = state.blind + 1
+        if blind != settings.blind_samples or state.started:
+            return replace(state, blind=blind), ()
+        reason = Reason("no_counters", "canonical weights without a search")
+        return replace(state, blind=blind, started=True, dwp=0.0), (reason,)
+    if not stable(state.mapi, settings):
+        return replace(state, blind=0), ()
+    mapi = sum(state.mapi) / len(state.mapi)
+    if not memory_intensive(mapi, settings):
+        reason = Reason("not_memory_intensive", mapi, settings.memory_intensive_mapi)
+        local = replace(state, started=True, phase=Phase.FOUND, dwp=1.0, phase_mapi=mapi, best=None)
+        return local, (reason,)
+    started = replace(
+        state,
+        started=True,
+        phase=Phase.PLACING,
+        guide=Guide.NEIGHBOUR if state.co_scheduled else Guide.OWN,
+        dwp=0.0,
+        lower_bound=0.0,
+        best=None,
+        plateau=0,
+        samples=(),
+        blind=0,
+        phase_mapi=mapi,
+    )
+    return started, (Reason("search_started", mapi, settings.memory_intensive_mapi),)
+
+
+def _place(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    """Wait for the pages: they may never come (no room, other movers), and waiting asks for a look at every sample."""
+    if observation.placed:
+        return replace(
+            state, phase=Phase.MEASURING, samples=(), blind=0, left=math.inf, waited=0
+        ), ()
+    if observation.left < state.left - _PROGRESS:
+        return replace(state, left=observation.left, waited=0), ()
+    state = replace(state, waited=state.waited + 1)
+    waited_s = state.waited * settings.sample_interval_s
+    if waited_s < settings.stuck_s:
+        return state, ()
+    reason = Reason("search_given_up_stuck", waited_s, settings.stuck_s)
+    return _found(state, settings), (reason,)
+
+
+def _phase_change(state: State, settings: Settings) -> Reason | None:
+    """A new phase shows in MAPI at any time, and in the stall rate once the search has ended."""
+    if state.phase_mapi and len(state.mapi) == settings.stable_samples:
+        mapi, _ = trimmed_mean(state.mapi, len(state.mapi) // 4)
+        if abs(mapi - state.phase_mapi) > settings.phase_change * state.phase_mapi:
+            return Reason("phase_changed_mapi", mapi, state.phase_mapi)
+    ended = state.phase is Phase.FOUND and state.best is not None
+    if ended and state.best is not None and len(state.samples) == settings.samples:
+        rate, _ = trimmed_mean(state.samples, settings.drop)
+        if abs(rate - state.best.stall_rate) > settings.phase_change * state.best.stall_rate:
+            return Reason("phase_changed_stall_rate", rate, state.best.stall_rate)
+    return None
+
+
+def _restart(state: State) -> State:
+    """Wait for the new phase to become stable; the pages stay where they are until it is."""
+    return replace(
+        state,
+        phase=Phase.WAITING,
+        mapi=(),
+        samples=(),
+        phase_mapi=None,
+        best=None,
+        left=math.inf,
+        waited=0,
+    )
+
+
+def _measure(
+    observation: Observation, state: State, settings: Settings
+) -> tuple[State, tuple[Reason, ...]]:
+    guided_by_own = state.guide is Guide.OWN or state.phase is Phase.FOUND
+    sample = observation.stall_rate if guided_by_own else observation.neighbour_stall_rate
+    if sample is None:
+        blind = state.blind + 1
+        if blind < settings.blind_samples or state.phase is Phase.FOUND:
+            return replace(state, blind=blind), ()
+        reason = Reason("search_given_up_blind", blind, settings.blind_samples)
+        return _found(state, settings), (reason,)
+    samples = (*state.samples, sample)[-settings.samples :]
+    state = replace(state, samples=samples, blind=0)
+    if state.phase is Phase.FOUND or len(samples) < settings.samples:
+        return state, ()
+    return _judge(state, settings)
+
+
+def _judge(state: State, settings: Settings) -> tuple[State, tuple[Reason, ...]]:
+    """Compare a finished measurement with the best one and step on, undo or change the guide."""
+    current = Measured(state.dwp, *trimmed_mean(state.samples, settings.drop))
+    if state.best is None:
+        return _step(replace(state, best=current), settings, Reason("first", current.stall_rate))
+    noise = settings.noise_sigmas * math.hypot(current.error, state.best.error)
+    gain = state.best.stall_rate - current.stall_rate
+    reason = Reason("stall_rate", current.stall_rate, state.best.stall_rate)
+    if gain > noise:
+        return _step(replace(state, best=current, plateau=0), settings, reason)
+    if gain >= -noise and state.plateau < settings.plateau_steps:
+        return _step(replace(state, plateau=state.plateau + 1), settings, reason)
+    return _end_of_stage(state, settings, reason)
+
+
+def _step(state: State, settings: Settings, reason: Reason) -> tuple[State, tuple[Reason, ...]]:
+    if state.dwp >= 1.0:
+        return _end_of_stage(state, settings, reason)
+    dwp = min(1.0, state.dwp + dwp_step(state.canonical, state.workers, settings.step))
+    moved = replace(state, phase=Phase.PLACING, dwp=dwp, samples=())
+    return moved, (reason, Reason("dwp", dwp, state.dwp))
+
+
+def _end_of_stage(
+    state: State, settings: Settings, reason: Reason
+) -> tuple[State, tuple[Reason, ...]]:
+    if state.guide is Guide.NEIGHBOUR and state.best is not None:
+        bound = state.best.dwp
+        second = replace(
+            state,
+            phase=Phase.PLACING,
+            guide=Guide.OWN,
+            dwp=bound,
+            lower_bound=bound,
+            best=None,
+            plateau=0,
+            samples=(),
+        )
+        return second, (reason, Reason("lower_bound", bound, state.dwp))
+    ended = _found(state, settings)
+    return ended, (reason, Reason("dwp_found", ended.dwp, state.dwp))
+
+
+def _found(state: State, settings: Settings) -> State:
+    """End the search on its best step; without undo the pages of the last step stay."""
+    dwp = state.dwp
+    if settings.undo:
+        dwp = state.best.dwp if state.best is not None else state.lower_bound
+    return replace(
+        state, phase=Phase.FOUND, guide=Guide.OWN, dwp=dwp, samples=(), left=math.inf, waited=0
+    )

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory half of steering: from a server's cores and its memory policy to the shares wanted on each node. Pure.
+
+Every server gets room from what the ones before it left (:class:`~host_agent.decide.pages.policy.Room`), so that
+one decision never promises the same megabyte twice. Free memory changes all the time; shares that would change by less
+than the dead band stay what they were, or every round would be a new decision.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from host_agent.decide.pages import bwap
+from host_agent.decide.pages.moves import huge_page_share, share_error
+from host_agent.decide.pages.policy import Room, fit, wanted_shares
+from host_agent.decide.pages.weights import Shares, uniform
+from host_agent.model.assignment import Guest
+from host_agent.model.counters import Counters, Inputs, Settings
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.names import MemoryPolicy, Tier
+from placement_traits.reason import Reason
+from placement_traits.request import SPREADING_POLICIES
+
+_INDIVISIBLE: Final = 2
+"""Huge pages that a spread may be wrong by: one that is too many on a node is missing on another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Where the vCPUs of a server are.
+
+    :param vcpus: node -> vCPUs there
+    :param local: shares that keep its memory near: on those nodes, as far as they have room
+    """
+
+    vcpus: Mapping[int, int]
+    local: Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is wanted of one server's pages; also what is remembered of it.
+
+    :param wish: shares that the policy wants, room not considered; None: leave the pages where they are
+    :param shares: shares that fit
+    :param search: BWAP's search
+    :param story: why the search stands where it does
+    :param clipped: why the shares are not the wish
+    :param held: its pages must stay where they are; the search pauses
+    """
+
+    wish: Shares | None = None
+    shares: dict[int, float] | None = None
+    search: bwap.State | None = None
+    story: tuple[Reason, ...] = ()
+    clipped: tuple[Reason, ...] = ()
+    held: bool = False
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """All of it."""
+        return (*self.story, *self.clipped)
+
+    @property
+    def moving(self) -> bool:
+        """The search waits for pages to arrive, and they were sent."""
+        sent = self.shares is not None
+        return sent and self.search is not None and self.search.phase is bwap.Phase.PLACING
+
+    @property
+    def searching(self) -> bool:
+        """The search has not ended: it needs samples at its own rate."""
+        ended = self.search is None or self.search.phase is bwap.Phase.FOUND
+        return not ended and not self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was before.
+
+    :param room: left by the servers before this one
+    :param known: what was wanted of its pages the last time, ``Memory()`` at first
+    """
+
+    room: Room
+    known: Memory
+
+
+def memory(
+    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
+) -> Memory:
+    """Return what is wanted of a server's pages."""
+    known = before.known
+    request = guest.workload.request
+    assert request is not None, "only managed servers are steered"
+    policy, nodes = request.memory_policy, inputs.observation.topology.node_ids
+    if guest.pages_stay:
+        why = (Reason("memory_stays", guest.pages_stay),)
+        return Memory(search=known.search, story=why, held=True)
+    if inputs.spreading_refused and policy in SPREADING_POLICIES:
+        why = (Reason("memory_stays", inputs.spreading_refused),)
+        return Memory(search=known.search, story=why, held=True)
+    if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
+        return _searched(guest, cores, inputs, before, settings)
+    wish: Shares | None = cores.local
+    if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
+        wish = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
+    story = (Reason("memory_policy", policy),)
+    return _fitted(Memory(wish, story=story), guest, cores, before, settings)
+
+
+def _searched(
+    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
+) -> Memory:
+    """Go on with a search where a sample was taken; it measures when the pages are where they *can* be.
+
+    A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later.
+    """
+    search, story = _search(guest, cores, inputs, before.known)
+    indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
+    if inputs.counters is not None and indivisible < settings.search.step:
+        own = inputs.counters.get(guest.uuid, Counters())
+        now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
+        left = share_error(guest.memory_shares, now) if now is not None else math.inf
+        seen = bwap.Observation(
+            inputs.now_s,
+            left <= max(settings.dead_band, indivisible),
+            own.stall_rate,
+            own.mpi,
+            _neighbours(inputs),
+            left,
+        )
+        search, news = bwap.decide(seen, search, settings.search)
+        story = (story[0], *news) if news else story
+    wanted = Memory(search.wanted, search=search, story=story)
+    if _knows_nothing(story[0], search, settings):
+        used = Reason("memory_policy_used", MemoryPolicy.LOCAL, "neither calibration nor counters")
+        wanted = Memory(cores.local, search=search, story=(used,))
+    return _fitted(wanted, guest, cores, before, settings)
+
+
+def _knows_nothing(used: Reason, search: bwap.State, settings: Settings) -> bool:
+    """Tell whether spreading would be a guess: uncalibrated, never measured and blind."""
+    uncalibrated = used.term == "memory_policy_used"
+    never_measured = search.phase is bwap.Phase.WAITING and search.phase_mapi is None
+    return uncalibrated and never_measured and search.blind >= settings.search.blind_samples
+
+
+def _search(
+    guest: Guest, cores: Cores, inputs: Inputs, known: Memory
+) -> tuple[bwap.State, tuple[Reason, ...]]:
+    """Return the known search, or a new one: other cores, calibration or neighbours begin a new search."""
+    request = guest.workload.request
+    assert request is not None, "only managed servers are steered"
+    workers = frozenset(cores.vcpus)
+    measured = inputs.canonical.get(workers) if request.memory_policy is MemoryPolicy.BWAP else None
+    canonical = measured or uniform(inputs.observation.topology.node_ids)
+    used = Reason("memory_policy", request.memory_policy)
+    if request.memory_policy is MemoryPolicy.BWAP and measured is None:
+        against = f"no calibration for nodes {sorted(workers)}"
+        used = Reason("memory_policy_used", MemoryPolicy.BWAP_UNIFORM, against)
+    beside_lc = any(other.workload.tier is Tier.LC for other in inputs.observation.guests)
+    search = bwap.State(canonical, workers, co_scheduled=beside_lc)
+    was = known.search
+    if was is not None and (dict(was.canonical), was.workers, was.co_scheduled) == (
+        dict(canonical),
+        workers,
+        beside_lc,
+    ):
+        return was, (used, *known.story[1:])
+    return search, (used,)
+
+
+def _neighbours(inputs: Inputs) -> float | None:
+    """Return the worst stall rate of latency-critical servers, which guides the first stage of a search."""
+    counters = inputs.counters or {}
+    rates = [
+        counters.get(guest.uuid, Counters()).stall_rate
+        for guest in inputs.observation.guests
+        if guest.workload.tier is Tier.LC
+    ]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def _fitted(
+    wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: Settings
+) -> Memory:
+    """Clip a wish to the room there is; what was clipped before stays so within the dead band."""
+    wish, resident, known = wanted.wish, guest.resident_mb, before.known
+    if wish is None or not resident:
+        return replace(wanted, shares=dict(wish) if wish else None)
+    try:
+        limits = before.room.limits_mb(resident)
+        shares, clipped = fit(wish, sum(resident.values()), limits, sorted(cores.vcpus), resident)
+    except CapabilityMissingError as error:
+        return replace(wanted, clipped=(Reason("memory_stays", str(error)),))
+    same = known.wish is not None and share_error(known.wish, wish) < 1e-9
+    if same and known.shares is not None and share_error(known.shares, shares) < settings.dead_band:
+        return replace(wanted, shares=known.shares, clipped=known.clipped)
+    return replace(wanted, shares=shares, clipped=clipped)

@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which RDT groups a host should have for the VMs on it, and the ordered writes that lead there. Pure.
+
+Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
+
+- Every LC has a control group of its own, ``numa_ext-lc-<uuid>``, with exactly its ways in the L3 domains where it
+  runs, disjoint from root, all BE classes, other LCs and shareable ways. In other domains a mask may not be empty
+  (Intel): it is the shared run there.
+- BE VMs borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that lose
+  least bandwidth by it are merged (each domain then has the lowest level of its members, so an LC never gets hurt).
+  Every BE VM has a monitoring group in its class; it tells after a restart who is in which class.
+- Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
+  that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
+- The L2 belongs to cores, and so to the VMs that run there: every group has all of it (Intel and AMD allocate it by
+  class, which no flavor asks for).
+- An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
+
+The plan is a function of what is there and of what root was found with: planning on the state that a plan has produced
+changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, BeMember, deal
+from host_agent.decide.partitions.layout import Layout, Line, lay_out
+from host_agent.model.rdt import (
+    GROUP_PREFIX,
+    SHAREABLE_MODE,
+    Actual,
+    BandwidthUnit,
+    Capabilities,
+    GroupState,
+    Schemata,
+)
+from placement_traits.names import Tier
+from placement_traits.reason import Reason
+
+_LC_PREFIX = f"{GROUP_PREFIX}lc-"
+_VM_PREFIX = f"{GROUP_PREFIX}vm-"
+_FULL_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPartition:
+    """What one managed VM wants.
+
+    :ivar domains: L3 domains that its CPUs belong to
+    :ivar ways: LC only, L3 domain -> exclusive ways
+    :ivar mba_percent: BE only, L3 domain -> memory bandwidth level, 100 where missing
+    """
+
+    uuid: str
+    tier: Tier
+    domains: frozenset[int]
+    ways: Mapping[int, int] = field(default_factory=dict)
+    mba_percent: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """Choices of the operator.
+
+    :ivar shrink_root: take the LCs' ways from the default group; without it no LC is exclusive
+    :ivar shared_ways_min: least ways per domain for root and BE, beside the shareable ones
+    :ivar wasted_ways_max: ways per domain that may lie idle between LCs before LCs are moved together
+    """
+
+    shrink_root: bool = True
+    shared_ways_min: int = 1
+    wasted_ways_max: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One control group as it should be; ``exclusive`` are the domains where its mask is an LC's own."""
+
+    name: str
+    schemata: Schemata
+    monitors: tuple[str, ...] = ()
+    exclusive: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class VmPartition:
+    """Where the threads of one VM belong and what it has there.
+
+    :ivar monitor: monitoring group inside ``group``, "" when the control group itself counts only this VM
+    :ivar exclusive: an LC's ways are nobody else's in all its domains (false for BE)
+    :ivar reasons: why it is as it is, also what stands against exclusiveness
+    """
+
+    uuid: str
+    tier: Tier
+    group: str
+    monitor: str
+    exclusive: bool
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A VM that gets no partition and stays in root, with the reason."""
+
+    uuid: str
+    reason: Reason
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """All that should be: root's masks, our groups, where each VM belongs, who is refused.
+
+    :ivar found: root's masks before we shrank them, in the domains where this plan keeps them shrunk; to be remembered
+        and given to the next :func:`plan`
+    :ivar anchors: L3 domain -> ways that always belong to the shared run (needed to order the writes)
+    """
+
+    root: Schemata
+    groups: tuple[GroupPlan, ...]
+    vms: tuple[VmPartition, ...]
+    refused: tuple[Refusal, ...] = ()
+    anchors: Mapping[int, int] = field(default_factory=dict)
+    found: Schemata = field(default_factory=dict)
+
+    def get(self, uuid: str) -> VmPartition | None:
+        """Return where a VM belongs, None when it was refused or is unknown."""
+        return next((vm for vm in self.vms if vm.uuid == uuid), None)
+
+
+def short(uuid: str) -> str:
+    """Return the part of a VM's uuid that names its groups: 48 bits, enough for one host."""
+    return uuid[:13]
+
+
+def lc_group(uuid: str) -> str:
+    """Name of the control group of a latency-critical VM."""
+    return _LC_PREFIX + short(uuid)
+
+
+def vm_monitor(uuid: str) -> str:
+    """Name of the monitoring group of a VM inside its class."""
+    return _VM_PREFIX + short(uuid)
+
+
+def plan(
+    capabilities: Capabilities,
+    actual: Actual,
+    wanted: Sequence[WantedPartition],
+    settings: PartitionSettings = PartitionSettings(),
+    homes: Mapping[str, str] | None = None,
+    *,
+    found: Schemata | None = None,
+) -> PartitionPlan:
+    """Decide which groups there should be.
+
+    :param capabilities: of this host
+    :param actual: all control groups there are, strangers' included
+    :param wanted: all managed VMs that run here, in any order
+    :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups tell it too, so
+        it matters only where RMIDs are too few for one per VM
+    :param found: of the plan that was applied last, None when that is not known
+    """
+    before = _as_found(capabilities, actual, found, settings)
+    lines = {
+        domain: _line(capabilities, actual, domain, settings, _union(before, domain))
+        for domain in _l3_domains(capabilities)
+    }
+    lcs, refused = _admit_by_capability(capabilities, actual, wanted)
+    layouts, left_out = _admit_by_ways(lines, actual, lcs, settings)
+    refused += left_out
+    lcs = [lc for lc in lcs if lc.uuid not in {refusal.uuid for refusal in left_out}]
+    shared = {domain: layout.shared for domain, layout in layouts.items()}
+
+    budget = _control_budget(capabilities, actual) - len(lcs)
+    bes = [vm for vm in wanted if vm.tier is Tier.BE]
+    classes = _classes(bes, actual, homes or {}, budget) if budget > 0 else []
+    if not classes:
+        refused += [
+            _refuse(be, "closids", 1, 0, "no class of service is left for it") for be in bes
+        ]
+    monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
+
+    groups: list[GroupPlan] = []
+    vms: list[VmPartition] = []
+    for lc in lcs:
+        own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
+        schemata = _schemata(capabilities, shared | own, {})
+        groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
+        open_root = {} if settings.shrink_root else before
+        against = _against(actual, own, lc_group(lc.uuid), open_root)
+        amounts = tuple(Reason(f"ways_l3_{d}", own[d].bit_count(), lc.ways[d]) for d in sorted(own))
+        exclusive = bool(own) and not against
+        vms.append(
+            VmPartition(lc.uuid, lc.tier, lc_group(lc.uuid), "", exclusive, amounts + against)
+        )
+    for be_class in classes:
+        monitors = tuple(vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored)
+        schemata = _schemata(capabilities, shared, be_class.levels())
+        groups.append(GroupPlan(be_class.name, schemata, monitors))
+        for be in be_class.members:
+            monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
+            reasons = _be_reasons(capabilities, be, be_class, monitor)
+            vms.append(VmPartition(be.uuid, Tier.BE, be_class.name, monitor, False, reasons))
+    anchors = {domain: line.anchor for domain, line in lines.items()}
+    root, shrunk = _shrunk_root(before, lines, layouts) if settings.shrink_root else (before, {})
+    return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors, shrunk)
+
+
+# -- latency-critical VMs --
+
+
+def _l3_domains(capabilities: Capabilities) -> tuple[int, ...]:
+    return capabilities.l3[0].domains if capabilities.l3 else ()
+
+
+def _mask(group: GroupState, domain: int) -> int:
+    """Return the ways of a group in a domain; with CDP those for code and for data together."""
+    return _union(group.schemata, domain)
+
+
+def _union(schemata: Schemata, domain: int) -> int:
+    total = 0
+    for name, values in schemata.items():
+        total |= values.get(domain, 0) if name.startswith("L3") else 0
+    return total
+
+
+def _line(
+    capabilities: Capabilities,
+    actual: Actual,
+    domain: int,
+    settings: PartitionSettings,
+    root: int,
+) -> Line:
+    """Describe a domain's ways; ``root`` is the mask that root was found with."""
+    cache = capabilities.l3[0]
+    locked = fenced = strangers = 0
+    for group in actual.foreign:
+        mask = _mask(group, domain)
+        strangers |= mask
+        locked |= mask if group.mode != SHAREABLE_MODE else 0
+        fenced |= mask if not mask & root else 0
+    return Line(
+        ways=cache.ways,
+        min_bits=max(cache.min_cbm_bits, 1),
+        shareable=cache.shareable_bits,
+        locked=locked,
+        fenced=fenced,
+        strangers=strangers,
+        shared_min=settings.shared_ways_min,
+    )
+
+
+def _as_found(
+    capabilities: Capabilities,
+    actual: Actual,
+    remembered: Schemata | None,
+    settings: PartitionSettings,
+) -> Schemata:
+    """Return root's masks as they were before we shrank them.
+
+    What is remembered counts; whoever changes root while an LC is there is put right. If the memory is lost, all ways
+    are taken for root's where an LC's group stands apart from it.
+    """
+    lost = remembered is None and settings.shrink_root
+    apart = _domains_apart(actual) if lost else frozenset()
+
+    def as_found(name: str, domain: int) -> int:
+        now = actual.root.schemata[name][domain]
+        before = (remembered or {}).get(name, {}).get(domain, 0)
+        if before:
+            return before
+        if domain in apart:
+            return _line(capabilities, actual, domain, settings, now).shared_run(0)
+        return now
+
+    return {
+        cache.name: {domain: as_found(cache.name, domain) for domain in cache.domains}
+        for cache in capabilities.l3
+    }
+
+
+def _domains_apart(actual: Actual) -> frozenset[int]:
+    """L3 domains where root and an LC's group have no way in common: there we have shrunk root."""
+    lcs = [group for group in actual.ours if group.name.startswith(_LC_PREFIX)]
+    domains = {
+        d for n, values in actual.root.schemata.items() if n.startswith("L3") for d in values
+    }
+    return frozenset(
+        d for d in domains if any(not _mask(lc, d) & _mask(actual.root, d) for lc in lcs)
+    )
+
+
+def _shrunk_root(
+    before: Schemata, lines: Mapping[int, Line], layouts: Mapping[int, Layout]
+) -> tuple[Schemata, Schemata]:
+    """Return root's masks beside the LCs, and what it was found with where they differ."""
+    root = {
+        name: {d: _beside(mask, lines[d], layouts[d]) for d, mask in masks.items()}
+        for name, masks in before.items()
+    }
+    shrunk = {
+        name: {d: mask for d, mask in masks.items() if root[name][d] != mask}
+        for name, masks in before.items()
+    }
+    return root, {name: masks for name, masks in shrunk.items() if masks}
+
+
+def _beside(found: int, line: Line, layout: Layout) -> int:
+    """Return what root may keep of the mask it was found with; if that is too little, the shared run."""
+    taken = line.locked | sum(layout.masks.values())
+    if not found & taken:
+        return found
+    kept = found & layout.shared
+    return kept if kept.bit_count() >= line.min_bits else layout.shared
+
+
+def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
+    """Return how many control groups we may have: all CLOSIDs (and RMIDs) without root's and the strangers'."""
+    number = capabilities.num_closids
+    if capabilities.monitoring:
+        number = min(number, capabilities.monitoring.num_rmids)
+    return number - 1 - len(actual.foreign)
+
+
+def _admit_by_capability(
+    capabilities: Capabilities, actual: Actual, wanted: Sequence[WantedPartition]
+) -> tuple[list[WantedPartition], list[Refusal]]:
+    """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
+    there = {group.name for group in actual.ours}
+    lcs = sorted(
+        (vm for vm in wanted if vm.tier is Tier.LC),
+        key=lambda vm: (lc_group(vm.uuid) not in there, vm.uuid),
+    )
+    domains = _l3_domains(capabilities)
+    room = max(
+        _control_budget(capabilities, actual) - 1, sum(lc_group(lc.uuid) in there for lc in lcs)
+    )
+    admitted: list[WantedPartition] = []
+    refused: list[Refusal] = []
+    for lc in lcs:
+        unknown = sorted(set(lc.ways) - set(domains))
+        if lc.ways and not domains:
+            refused.append(
+                _refuse(lc, "l3_cat", "wanted", "absent", "this host cannot partition the L3 cache")
+            )
+        elif unknown:
+            text = f"L3 domain {unknown[0]} is not one of {list(domains)}"
+            refused.append(_refuse(lc, "l3_domain", unknown[0], str(list(domains)), text))
+        elif len(admitted) >= room:
+            text = "no class of service is left (one stays for best-effort VMs)"
+            refused.append(_refuse(lc, "closids", len(admitted) + 1, room, text))
+        else:
+            admitted.append(lc)
+    return admitted, refused
+
+
+def _admit_by_ways(
+    lines: Mapping[int, Line],
+    actual: Actual,
+    lcs: Sequence[WantedPartition],
+    settings: PartitionSettings,
+) -> tuple[dict[int, Layout], list[Refusal]]:
+    """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
+    admitted = list(lcs)
+    refused: list[Refusal] = []
+    while True:
+        layouts: dict[int, Layout] = {}
+        for domain, line in lines.items():
+            amounts = {
+                lc.uuid: max(lc.ways[domain], line.min_bits) for lc in admitted if domain in lc.ways
+            }
+            current = {
+                lc.uuid: _mask(group, domain)
+                for lc in admitted
+                if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
+            }
+            layout = lay_out(line, amounts, current, settings.wasted_ways_max)
+            if layout is None:
+                last = next(lc for lc in reversed(admitted) if domain in lc.ways)
+                admitted.remove(last)
+                refused.append(_does_not_fit(line, domain, last, amounts))
+                break
+            layouts[domain] = layout
+        else:
+            return layouts, refused
+
+
+def _does_not_fit(
+    line: Line, domain: int, lc: WantedPartition, amounts: Mapping[str, int]
+) -> Refusal:
+    own = (line.full & ~line.shareable).bit_count()
+    held = sum(amounts.values()) - amounts[lc.uuid]
+    text = (
+        f"{lc.ways[domain]} exclusive ways in L3 domain {domain} do not fit: {own} can be exclusive, "
+        f"{held} are other VMs', {line.shared_min} must stay shared"
+    )
+    free = own - held - line.shared_min
+    return _refuse(lc, f"ways_l3_{domain}", lc.ways[domain], free, text)
+
+
+def _refuse(
+    vm: WantedPartition, term: str, value: str | float, against: str | float, text: str
+) -> Refusal:
+    return Refusal(
+        vm.uuid, Reason(term, value, against), f"VM {vm.uuid} gets no RDT partition: {text}"
+    )
+
+
+def _against(
+    actual: Actual, own: Mapping[int, int], name: str, open_root: Schemata
+) -> tuple[Reason, ...]:
+    """Return what stands against an LC's ways being nobody else's; ``open_root``: root's masks that are not shrunk."""
+    found = []
+    for domain, mask in sorted(own.items()):
+        if mask & _union(open_root, domain):
+            found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", "root"))
+        for group in actual.foreign:
+            if mask & _mask(group, domain):
+                found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", group.name))
+    return tuple(found)
+
+
+# -- best-effort VMs --
+
+
+def _classes(
+    bes: Sequence[WantedPartition], actual: Actual, known: Mapping[str, str], budget: int
+) -> list[BeClass]:
+    """Deal BE VMs to classes; monitoring groups tell who is where now."""
+    homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
+    members = [
+        BeMember(be.uuid, {d: be.mba_percent.get(d, _FULL_PERCENT) for d in be.domains})
+        for be in bes
+    ]
+    now = {be.uuid: homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "") for be in bes}
+    there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
+    return deal(members, now, there, budget)
+
+
+def _monitored(
+    capabilities: Capabilities, actual: Actual, control_groups: int, classes: Sequence[BeClass]
+) -> frozenset[str]:
+    """Return the BE VMs that get a monitoring group: as many as there are RMIDs, those that have one first."""
+    if capabilities.monitoring is None:
+        return frozenset()
+    strangers = len(actual.foreign) + sum(
+        len(group.monitors) - len(group.our_monitors) for group in actual.groups
+    )
+    room = capabilities.monitoring.num_rmids - 1 - strangers - control_groups
+    have = {monitor for group in actual.ours for monitor in group.our_monitors}
+    members = [member.uuid for be_class in classes for member in be_class.members]
+    order = sorted(members, key=lambda uuid: (vm_monitor(uuid) not in have, uuid))
+    return frozenset(order[: max(room, 0)])
+
+
+def _be_reasons(
+    capabilities: Capabilities, be: BeMember, be_class: BeClass, monitor: str
+) -> tuple[Reason, ...]:
+    levels = be_class.levels()
+    reasons = [
+        Reason(f"mba_percent_l3_{d}", levels[d], wanted) for d, wanted in sorted(be.levels.items())
+    ]
+    if capabilities.bandwidth is None:
+        reasons = [Reason("mba", "absent", "wanted")]
+    elif capabilities.bandwidth.unit is BandwidthUnit.MBPS:
+        reasons = [Reason("mba", "left to the kernel's mba_MBps loop", "percent")]
+    if len(be_class.members) > 1:
+        reasons.append(Reason("class_shared_by", len(be_class.members), 1))
+    if not monitor and capabilities.monitoring:
+        reasons.append(Reason("rmids", "none left", "one per VM"))
+    return tuple(reasons)
+
+
+def _schemata(
+    capabilities: Capabilities, masks: Mapping[int, int], levels: Mapping[int, int] | None
+) -> Schemata:
+    """Build the schemata of a group; ``levels`` None leaves bandwidth alone, missing domains get all of it."""
+    wanted: dict[str, dict[int, int]] = {
+        cache.name: {domain: masks[domain] for domain in cache.domains} for cache in capabilities.l3
+    }
+    for cache in capabilities.l2:
+        wanted[cache.name] = dict.fromkeys(cache.domains, cache.cbm_mask)
+    bandwidth = capabilities.bandwidth
+    if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
+        wanted["MB"] = {
+            domain: bandwidth.from_percent(levels.get(domain, _FULL_PERCENT))
+            for domain in bandwidth.domains
+        }
+    return wanted

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BALM: keep the latencies of latency-critical (LC) servers, give best-effort (BE) servers all bandwidth that is left.
+
+Two knobs per BE server: a throttle (MBA) that acts within a fraction of a second and slows all its traffic, and the
+share of its pages on each node, which takes seconds and touches only what must be. ::
+
+            red, yellow                 all BE at minimum,
+    WATCH ───────────────► HEAL ──────── or healed ─────────► CLIMB ◄─┐ level up while good,
+    │ ▲ ▲                  throttle one BE                    │ │ └───┘ pages away when bad
+    │ │ │                  after the other                    │ │
+    │ │ └────────────── every BE had its turn, good ──────────┘ │ red: once more, at most MAXRETRIES + 2 passes
+    │ └──── RELEASE ◄─── CannotFixSloViolation ◄────────────────┘
+    │       take actions back one by one; without effect: leave it so
+    └─green for a while─► TRIAL ── good: keep │ bad: take it again, wait twice as long ──► WATCH
+
+:func:`decide` is called at every poll (20 ms) and never waits: an action is judged by later calls, by requests
+received after it has settled; pages move in the background while objectives are watched on. An action in force is
+changed only by a later decision, so the caller applies :attr:`Decision.changes` and nothing else.
+
+*More than two sockets.* The source has two. Here a violation is located at *nodes*; a step takes pages from the
+violated nodes and deals them to all others in the proportion of the server's own weights (see
+:mod:`~host_agent.decide.pages.steps`). With two nodes that is the source's rule in both directions. Traffic at a
+node is exact with two nodes and dealt by pages with more (:mod:`~host_agent.model.traffic`).
+
+*Rules.* Pages of LC servers, of servers bound by nova and of servers that may not move are never touched. Levels are
+legal levels of the host. A server whose shares are ``None`` follows its own memory policy; while BALM has an opinion
+its online search has to rest. When no LC server is left everything is given back at once.
+
+Source: Gureya 2021, chapter 5, algorithm 4; what differs is in :mod:`~host_agent.decide.slo.search`,
+:mod:`~host_agent.decide.slo.reclaim` and :mod:`~host_agent.decide.slo.release`.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from host_agent.conf.balm import Settings
+from host_agent.decide.slo import budget, reclaim, release
+from host_agent.decide.slo import search as balm_search
+from host_agent.decide.slo.shapes import Decision, Observation, Phase, State, Wanted
+from host_agent.decide.slo.turn import Turn
+from host_agent.decide.slo.violation import Colour
+from host_agent.model import levels
+
+_T = TypeVar("_T")
+
+
+def decide(observation: Observation, state: State, settings: Settings, now_s: float) -> Decision:
+    """Decide what is wanted of every best-effort server now.
+
+    :param observation: the host; readings leave out what was received before ``state.judge_from_s``
+    :param state: of the last decision, ``State()`` at the start
+    :param settings: the operator's choices
+    :param now_s: host's monotonic clock, seconds
+    """
+    turn = Turn(observation, state, settings, now_s)
+    _come_and_go(turn)
+    turn.listen()
+    budget.charge(turn)
+    turn.listen()
+    heard = [lc.uuid for lc in observation.lcs if lc.uuid not in turn.state.ignored]
+    if not heard:
+        release.free(turn, turn.state.ignored)
+        return turn.decision()
+    {
+        Phase.WATCH: _watch,
+        Phase.HEAL: balm_search.heal,
+        Phase.CLIMB: balm_search.climb,
+        Phase.TRIAL: reclaim.trial,
+        Phase.RELEASE: release.release,
+    }[turn.state.phase](turn)
+    return turn.decision()
+
+
+def _watch(turn: Turn) -> None:
+    """Nothing is being tried: react to a violation, give back when there is much room."""
+    verdict = turn.verdict
+    still = turn.arrivals() != "moving"
+    if not verdict.red & set(turn.state.parked):
+        turn.keep(parked={})
+    if not turn.ripe:
+        return
+    if verdict.colour is not Colour.GREEN:
+        turn.keep(green_since_s=None)
+    red = verdict.colour is Colour.RED and not verdict.violated <= set(turn.state.parked)
+    yellow = verdict.colour is Colour.YELLOW and turn.now_s >= turn.state.yellow_from_s
+    if red or yellow:
+        balm_search.start(turn)
+    elif verdict.colour is Colour.GREEN and still:
+        reclaim.watch_green(turn)
+
+
+def _come_and_go(turn: Turn) -> None:
+    """Take new servers in as they are, forget those that left, listen again to those whose time is over."""
+    state, observation = turn.state, turn.observation
+    wanted = {
+        uuid: state.wanted.get(uuid) or Wanted(levels.legal(observation.levels, be.level))
+        for uuid, be in turn.bes.items()
+    }
+    lcs = {lc.uuid for lc in observation.lcs}
+    turn.keep(
+        wanted=wanted,
+        before=_of(state.before, wanted),
+        barred={be: s for be, s in _of(state.barred, wanted).items() if s > turn.now_s},
+        parked={lc: s for lc, s in _of(state.parked, lcs).items() if s > turn.now_s},
+        ignored={lc: s for lc, s in _of(state.ignored, lcs).items() if s > turn.now_s},
+    )
+    search = state.search
+    if search is not None:
+        arrived = tuple(sorted(set(wanted) - set(state.wanted)))
+        if arrived:
+            # What goes on began before a newcomer came: its turn is the last.
+            turn.keep(search=replace(search, order=search.order + arrived))
+    if state.moving is not None and state.moving.be not in wanted:
+        turn.keep(moving=None, judge_from_s=turn.now_s + turn.settings.settle_s)
+    if state.trial is not None and state.trial.be not in wanted:
+        turn.watch()
+
+
+def _of(values: Mapping[str, _T], keys: Container[str]) -> dict[str, _T]:
+    return {key: value for key, value in values.items() if key in keys}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BALM's green branch: give bandwidth back while every objective is met by far.
+
+After a green time one thing is given back as a trial: a level to a server that is still throttled, else a few pages
+to the nodes that a displaced server's own memory policy prefers. If the system stays green, or grey for a green time,
+it is kept and the next green time begins; otherwise it is taken back at once and the hold before the next trial
+doubles, so that the system does not bounce between two configurations.
+
+Source: Gureya 2021, section 5.3 ("re-configuring upon workload changes"; trigger and step are not given there).
+"""
+
+from dataclasses import replace
+
+from host_agent.decide.pages.steps import towards
+from host_agent.decide.slo.shapes import Phase, Trial
+from host_agent.decide.slo.turn import Turn
+from host_agent.decide.slo.violation import Colour
+from host_agent.model.levels import FULL
+
+
+def watch_green(turn: Turn) -> None:
+    """Count the green time and begin a trial when it is long enough."""
+    since = turn.state.green_since_s
+    if since is None:
+        turn.keep(green_since_s=turn.now_s)
+    elif turn.now_s - since >= _hold_s(turn):
+        _begin(turn)
+
+
+def trial(turn: Turn) -> None:
+    """Keep what was given back, or take it again."""
+    tried = turn.state.trial
+    assert tried is not None, "the phase has it"
+    verdict = turn.verdict
+    arriving = turn.arrivals()
+    if turn.ripe and verdict.colour.bad and (verdict.sure or arriving != "moving"):
+        hold = min(2.0 * _hold_s(turn), turn.settings.green_hold_max_s)
+        # Pages take their time to go back; a throttle heals meanwhile.
+        meanwhile = turn.lowest if verdict.colour is Colour.RED else tried.before.level
+        turn.put_back(tried.be, tried.before, "take_again", meanwhile=meanwhile)
+        turn.watch(green_hold_s=hold)
+    elif arriving != "moving" and turn.ripe and verdict.colour.good and _proven(turn):
+        turn.say("given_back", tried.be, verdict.colour.name.lower())
+        turn.watch(green_hold_s=None)
+
+
+def _proven(turn: Turn) -> bool:
+    """Where little room is left, what was given back has to show for as long as one waits that it can stay."""
+    proof_s = 0.0 if turn.verdict.colour is Colour.GREEN else turn.settings.green_hold_s
+    return turn.now_s - turn.state.judge_from_s >= proof_s
+
+
+def _hold_s(turn: Turn) -> float:
+    hold = turn.state.green_hold_s
+    return turn.settings.green_hold_s if hold is None else hold
+
+
+def _begin(turn: Turn) -> None:
+    throttled = [u for u, wish in sorted(turn.state.wanted.items()) if wish.level < FULL]
+    displaced = [u for u, wish in sorted(turn.state.wanted.items()) if wish.shares is not None]
+    able = throttled if turn.observation.levels else []
+    candidates = able or displaced
+    if not candidates:
+        return
+    uuid = candidates[turn.state.attempts % len(candidates)]
+    before, be = turn.wanted(uuid), turn.bes[uuid]
+    turn.keep(phase=Phase.TRIAL, trial=Trial(uuid, before), attempts=turn.state.attempts + 1)
+    if able:
+        turn.want(uuid, replace(before, level=turn.level_up(before.level)), "give_back")
+        return
+    shares = towards(turn.shares(be), be.preferred, turn.settings.reclaim_step)
+    turn.move(uuid, replace(before, shares=shares), before.level, "give_back", careful=False)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When nothing helps: say so, take back what has no effect, and leave best-effort servers alone for a while.
+
+A server may be red because its host is too small for it, because something else is wrong with it, or because it lies.
+So after too many failed passes a higher layer is told which server should leave the host. Then every action in force
+is taken back once, one after the other: where the worst latency does not get worse it was without effect and stays
+taken back, otherwise it is put into force again. A server whose violation nothing helped is not listened to for a
+while; one that something helped, though not enough, starts no new search for a while. Only of that one is it known that
+a neighbour's move would help, and only where its violation is beyond chance is the move asked for: a guest that merely
+says that it is violated, whatever is done, has nobody moved away.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from host_agent.decide.slo.shapes import (
+    CannotFixSloViolation,
+    Phase,
+    Release,
+    Released,
+    Releasing,
+    ShouldLeave,
+    Wanted,
+)
+from host_agent.decide.slo.turn import Turn
+from host_agent.decide.slo.violation import Colour
+from host_agent.model.levels import FULL
+from placement_traits.reason import Reason
+
+
+def give_up(turn: Turn) -> None:
+    """Report that this host cannot meet its objectives and begin to take actions back."""
+    verdict = turn.verdict
+    violated = tuple(sorted(verdict.violated))
+    order = turn.heaviest(verdict.location)
+    noticeable = turn.noticeable(order, verdict.location)
+    reasons = tuple(
+        Reason("traffic_mbps", traffic, uuid)
+        for uuid in noticeable
+        if (traffic := turn.bes[uuid].traffic_at(verdict.location)) is not None
+    )
+    turn.events.append(
+        CannotFixSloViolation(
+            violated, tuple(sorted(verdict.location)), (*noticeable, *violated), reasons
+        )
+    )
+    turn.say("cannot_fix", ",".join(violated), f"{turn.state.retries} retries")
+    queue: list[tuple[str, Release]] = []
+    for uuid, wish in sorted(turn.state.wanted.items()):
+        if wish.level < FULL:
+            queue.append((uuid, Release.THROTTLE))
+        if wish.shares is not None:
+            queue.append((uuid, Release.PAGES))
+    turn.keep(
+        phase=Phase.RELEASE,
+        search=None,
+        moving=None,
+        releasing=Releasing(
+            tuple(queue), verdict.violated, verdict.worst(verdict.violated), leave=order
+        ),
+    )
+    _next(turn)
+
+
+def release(turn: Turn) -> None:
+    """Judge what was taken back last and go on with the next."""
+    releasing, verdict = turn.state.releasing, turn.verdict
+    assert releasing is not None, "the phase has it"
+    if turn.arrivals() == "moving" or not turn.ripe or verdict.colour is Colour.UNKNOWN:
+        return
+    if verdict.colour.good:
+        turn.say("recovered", verdict.colour.name.lower())
+        turn.watch(retries=0)
+        return
+    if releasing.trying is not None:
+        uuid, what, before = releasing.trying
+        harmed = verdict.violated - releasing.red
+        worst = verdict.worst(releasing.red)
+        worse = worst > releasing.baseline * (1.0 + turn.settings.effect)
+        if uuid in turn.bes:
+            if harmed or worse:
+                turn.say(f"effect_shown_{uuid}", worst, releasing.baseline)
+                turn.put_back(uuid, before, "keep")
+                helpful = releasing.helpful | ({uuid} if worse else set())
+                turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
+                return
+            turn.events.append(Released(uuid, what, tuple(sorted(releasing.red))))
+    _next(turn)
+
+
+def free(turn: Turn, ignored: Iterable[str]) -> None:
+    """Take everything back at once: nobody is left for whom it is.
+
+    :param ignored: servers that are there but not listened to
+    """
+    lcs = tuple(sorted(ignored))
+    for uuid, wish in sorted(turn.state.wanted.items()):
+        if wish != Wanted():
+            turn.want(uuid, Wanted(), "free")
+            if lcs:
+                turn.events.append(Released(uuid, Release.ALL, lcs))
+    turn.watch(moving=None, retries=0)
+
+
+def _next(turn: Turn) -> None:
+    releasing = turn.state.releasing
+    assert releasing is not None, "the phase has it"
+    queue = releasing.queue
+    while queue and queue[0][0] not in turn.bes:
+        queue = queue[1:]
+    if not queue:
+        _end(turn, releasing)
+        return
+    (uuid, what), *rest = queue
+    before = turn.wanted(uuid)
+    turn.keep(releasing=replace(releasing, queue=tuple(rest), trying=(uuid, what, before)))
+    if what is Release.THROTTLE:
+        turn.want(uuid, replace(before, level=FULL), "try_without_throttle")
+    else:
+        earlier = turn.state.before.get(uuid, Wanted()).shares
+        back = replace(before, shares=earlier)
+        turn.move(uuid, back, before.level, "try_without_pages", careful=False)
+
+
+def _end(turn: Turn, releasing: Releasing) -> None:
+    until = turn.now_s + turn.settings.ignore_s
+    gone = dict.fromkeys(releasing.red & turn.verdict.red, until)
+    if releasing.helpful:
+        turn.keep(parked={**turn.state.parked, **gone})
+        leave = tuple(u for u in releasing.leave if u in releasing.helpful and u in turn.bes)
+        if gone and leave and turn.verdict.sure:
+            turn.events.append(ShouldLeave(tuple(sorted(gone)), leave))
+    else:
+        turn.keep(ignored={**turn.state.ignored, **gone})
+    for uuid in sorted(gone):
+        turn.say("parked" if releasing.helpful else "ignored", uuid, turn.settings.ignore_s)
+    turn.watch(retries=0)

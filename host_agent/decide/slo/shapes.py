@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the BALM controller sees, keeps, wants and tells."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from host_agent.decide.slo.violation import LcServer
+from host_agent.model.levels import FULL
+from host_agent.model.traffic import Traffic, traffic_at
+from placement_traits.reason import Reason
+
+Shares = Mapping[int, float]
+
+# -- seen --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeServer:
+    """One best-effort server.
+
+    :param uuid: of the server
+    :param nodes: NUMA nodes of its CPUs
+    :param shares: node -> share of its pages now; sums to 1
+    :param preferred: node -> share that its own memory policy wants
+    :param level: throttle level in force, per cent
+    :param traffic: its memory traffic in the near past; None when unknown
+    :param movable: its pages may be moved (a floating guest without pinned pages)
+    :param room: node -> largest share of its memory that the node can hold; nodes that are missing take all
+    """
+
+    uuid: str
+    nodes: frozenset[int]
+    shares: Shares
+    preferred: Shares
+    level: int = FULL
+    traffic: Traffic | None = None
+    movable: bool = True
+    room: Shares = field(default_factory=dict)
+
+    def traffic_at(self, nodes: frozenset[int]) -> float | None:
+        """Return its traffic to some memory nodes, MB/s; None when unknown."""
+        if self.traffic is None:
+            return None
+        return traffic_at(nodes, self.nodes, self.shares, self.traffic)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The host at one poll.
+
+    :param lcs: latency-critical servers with an objective and some source of latency, whose readings leave out what was
+        received before :attr:`State.judge_from_s`
+    :param bes: best-effort servers
+    :param nodes: memory nodes of the host
+    :param levels: legal throttle levels, per cent, ascending; empty when nothing can be throttled
+    """
+
+    lcs: tuple[LcServer, ...]
+    bes: tuple[BeServer, ...]
+    nodes: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+# -- wanted ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What BALM wants of one best-effort server.
+
+    :param level: throttle level, per cent, for the L3 domains of its CPUs
+    :param shares: node -> share of its pages; None leaves them to its own memory policy
+    """
+
+    level: int = FULL
+    shares: Shares | None = None
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+
+
+class Release(StrEnum):
+    """What was taken back though an objective is violated."""
+
+    THROTTLE = "throttle"
+    PAGES = "pages"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class CannotFixSloViolation:
+    """Nothing on this host helps: some server has to leave. For a higher layer to handle.
+
+    :param lcs: servers whose objectives are violated
+    :param nodes: where
+    :param leave: servers whose live migration would help, best first
+    :param reasons: their traffic at the violated nodes
+    """
+
+    lcs: tuple[str, ...]
+    nodes: tuple[int, ...]
+    leave: tuple[str, ...]
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShouldLeave:
+    """Throttling was shown to help, though not enough, of servers that are violated beyond chance: a move would help.
+
+    :param lcs: these servers
+    :param leave: servers that have shown an effect and whose live migration would help, best first
+    """
+
+    lcs: tuple[str, ...]
+    leave: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An action that was without effect, or used up its budget, was taken back.
+
+    :param be: server that is free again
+    :param what: of what
+    :param lcs: servers whose violation it did not help
+    """
+
+    be: str
+    what: Release
+    lcs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetExhausted:
+    """A latency-critical server had others throttled in vain, or in silence, for as long as it may; it is ignored.
+
+    :param lc: the server
+    :param seconds: time used
+    """
+
+    lc: str
+    seconds: float
+
+
+Event = CannotFixSloViolation | ShouldLeave | Released | BudgetExhausted
+
+# -- kept --------------------------------------------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """Where the controller stands; drawn in :mod:`~host_agent.decide.slo.balm`."""
+
+    WATCH = "watch"
+    HEAL = "heal"
+    CLIMB = "climb"
+    TRIAL = "trial"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One pass of healing and climbing.
+
+    :param order: best-effort servers, heaviest user of the violated nodes first
+    :param position: whose turn it is in the climb
+    :param location: violated nodes
+    :param valid: what was wanted when all objectives were last met in this pass; empty when never
+    :param undo: what was wanted of the climbing server before its last action; None before the first
+    :param capped: servers whose limit was found
+    :param ratios: latencies over objectives before the climbing server's last step up; None before the first since its
+        pages moved
+    :param rises: by how much the last step up has raised each; empty before the second one
+    """
+
+    order: tuple[str, ...]
+    location: frozenset[int]
+    position: int = 0
+    valid: Mapping[str, Wanted] = field(default_factory=dict)
+    undo: Wanted | None = None
+    capped: frozenset[str] = frozenset()
+    ratios: Mapping[str, float] | None = None
+    rises: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Pages under way.
+
+    :param be: whose
+    :param then: level when they have arrived
+    :param careful: the level now is one at which all objectives were met
+    :param left: largest distance of a node from its share, at the last progress
+    :param progress_s: time of the last progress
+    """
+
+    be: str
+    then: int
+    careful: bool
+    left: float = math.inf
+    progress_s: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Something given back, to be taken again if an objective suffers."""
+
+    be: str
+    before: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Releasing:
+    """Taking actions back one by one to see which of them help at all.
+
+    :param queue: (server, what) still to try
+    :param red: servers that are red whatever is done
+    :param baseline: worst ratio of their latencies to objectives with everything in force
+    :param trying: (server, what) taken back now, with what was wanted before; None before the first
+    :param helpful: servers for which some action was shown to have an effect on the red ones
+    :param leave: best-effort servers, heaviest user of the violated nodes first
+    """
+
+    queue: tuple[tuple[str, Release], ...]
+    red: frozenset[str]
+    baseline: float
+    trying: tuple[str, Release, Wanted] | None = None
+    helpful: frozenset[str] = frozenset()
+    leave: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All the controller remembers.
+
+    :param judge_from_s: requests received before say nothing about what is in force now
+    :param healing_until_s: queues may still drain from before the last action
+    :param wanted: by server; survives a restart of the agent when it is kept
+    :param retries: passes in a row that ended red
+    :param before: what was wanted before the first of them
+    :param green_since_s: start of the present green time
+    :param green_hold_s: hold before the next attempt to give back; None is the option's
+    :param attempts: attempts to give back so far: whose turn it is
+    :param yellow_from_s: yellow alone starts no search before
+    :param barred: best-effort servers whose pages stay for now, because moving them did harm -> time until
+    :param parked: servers beyond help -> time when they are tried again
+    :param ignored: servers that are not listened to -> time until
+    :param spent_s: server -> throttle budget used, seconds, refilled over the hour
+    :param seen_s: time of the last decision
+    """
+
+    phase: Phase = Phase.WATCH
+    judge_from_s: float = -math.inf
+    healing_until_s: float = -math.inf
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    search: Search | None = None
+    moving: Moving | None = None
+    trial: Trial | None = None
+    releasing: Releasing | None = None
+    retries: int = 0
+    before: Mapping[str, Wanted] = field(default_factory=dict)
+    green_since_s: float | None = None
+    green_hold_s: float | None = None
+    attempts: int = 0
+    yellow_from_s: float = -math.inf
+    barred: Mapping[str, float] = field(default_factory=dict)
+    parked: Mapping[str, float] = field(default_factory=dict)
+    ignored: Mapping[str, float] = field(default_factory=dict)
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    seen_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one poll decided.
+
+    :param state: to be given to the next one
+    :param changes: server -> what is wanted of it, only where that has changed
+    :param reasons: why
+    :param events: what an operator or a higher layer must know
+    """
+
+    state: State
+    changes: Mapping[str, Wanted] = field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
+    events: tuple[Event, ...] = ()

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One decision of BALM while it is being made: what is seen, the state as it changes, and what all phases share."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from host_agent.conf.balm import Settings
+from host_agent.decide.pages.steps import distance
+from host_agent.decide.slo.shapes import (
+    BeServer,
+    Decision,
+    Event,
+    Moving,
+    Observation,
+    Phase,
+    Shares,
+    State,
+    Wanted,
+)
+from host_agent.decide.slo.violation import Colour, Verdict, evaluate
+from host_agent.model import levels as throttle
+from placement_traits.reason import Reason
+
+
+class Turn:
+    """A decision in the making; lives only as long as one call of ``decide``.
+
+    :ivar state: as far as it has been decided
+    :ivar bes: best-effort servers by UUID
+    :ivar verdict: the state of the objectives that are listened to
+    """
+
+    def __init__(
+        self, observation: Observation, state: State, settings: Settings, now_s: float
+    ) -> None:
+        self.observation = observation
+        self.settings = settings
+        self.now_s = now_s
+        self.state = state
+        self.bes = {be.uuid: be for be in observation.bes}
+        self.verdict = Verdict(evaluate((), settings.thresholds).colour)
+        self.reasons: list[Reason] = []
+        self.events: list[Event] = []
+        self._before = state.wanted
+
+    def keep(self, **changes: Any) -> None:
+        """Change the state."""
+        self.state = replace(self.state, **changes)
+
+    def say(self, term: str, value: str | float, against: str | float = "") -> None:
+        """Give a reason."""
+        self.reasons.append(Reason(term, value, against))
+
+    def listen(self) -> None:
+        """Evaluate all objectives but those of ignored servers."""
+        heard = [lc for lc in self.observation.lcs if lc.uuid not in self.state.ignored]
+        self.verdict = evaluate(heard, self.settings.thresholds)
+        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
+            # What was received while queues drained counts against nothing: only the latest requests do.
+            latest = self.now_s - self.settings.judge_s
+            self.keep(judge_from_s=max(self.state.judge_from_s, latest))
+
+    @property
+    def ripe(self) -> bool:
+        """Enough was received since the last action to judge it; a violation beyond chance needs no more."""
+        if self.now_s < self.state.judge_from_s:
+            return False
+        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
+            return False
+        waited = self.now_s - self.state.judge_from_s >= self.settings.judge_s - 1e-9
+        return waited or (self.verdict.colour.bad and self.verdict.sure)
+
+    # -- wishes --
+
+    @property
+    def lowest(self) -> int:
+        """The strongest throttle."""
+        levels = self.observation.levels
+        return levels[0] if levels else throttle.FULL
+
+    def level_up(self, level: int) -> int:
+        """Return the next level that is a step weaker."""
+        return throttle.step_up(self.observation.levels, level, self.settings.throttle_step)
+
+    def wanted(self, uuid: str) -> Wanted:
+        """Return what is wanted of a server."""
+        return self.state.wanted[uuid]
+
+    def shares(self, be: BeServer) -> Shares:
+        """Return where a server's pages are, or shall be once they have moved."""
+        wanted = self.wanted(be.uuid).shares
+        return be.shares if wanted is None else wanted
+
+    def room(self, be: BeServer) -> dict[int, float]:
+        """Return node -> largest share of the server's memory it can hold, for all nodes."""
+        return {node: be.room.get(node, 1.0) for node in self.observation.nodes}
+
+    def heaviest(self, location: frozenset[int]) -> tuple[str, ...]:
+        """Return the best-effort servers, heaviest user of some nodes first.
+
+        Servers without figures come first, by their pages there: they may be anything.
+        """
+        found = self._traffic_at(location)
+        pages = {u: sum(be.shares.get(n, 0.0) for n in location) for u, be in self.bes.items()}
+        total = sum(value for value in found.values() if value is not None)
+        order = sorted(
+            found, key=lambda u: (found[u] is not None, -(found[u] or 0.0), -pages[u], u)
+        )
+        for uuid in order:
+            traffic = found[uuid]
+            self.say(f"traffic_mbps_{uuid}", "unknown" if traffic is None else traffic, total)
+        return tuple(order)
+
+    def noticeable(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
+        """Return those servers whose part of the best-effort traffic at some nodes is worth a throttle."""
+        found = self._traffic_at(location)
+        total = sum(value for value in found.values() if value is not None)
+        least = self.settings.noticeable * total
+        return tuple(u for u in order if (value := found[u]) is None or value > least)
+
+    def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
+        return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
+
+    def want(self, uuid: str, wish: Wanted, why: str) -> None:
+        """Change what is wanted of a server; its effect is judged anew."""
+        old = self.wanted(uuid)
+        if wish == old:
+            return
+        self.keep(
+            wanted={**self.state.wanted, uuid: wish},
+            judge_from_s=self.now_s + self.settings.settle_s,
+        )
+        if wish.level < old.level or wish.shares is not old.shares:
+            self.keep(healing_until_s=self.now_s + self.settings.heal_s)
+        self.say(f"{why}_{uuid}", _text(wish), _text(old))
+
+    def move(self, uuid: str, wish: Wanted, meanwhile: int, why: str, *, careful: bool) -> None:
+        """Move a server's pages and set its level in the end.
+
+        :param wish: what is wanted in the end
+        :param meanwhile: level until the pages have arrived
+        :param careful: ``meanwhile`` is a level at which all objectives were met
+        """
+        self.want(uuid, replace(wish, level=meanwhile), why)
+        self.keep(moving=Moving(uuid, wish.level, careful, progress_s=self.now_s))
+
+    def put_back(self, uuid: str, wish: Wanted, why: str, *, meanwhile: int | None = None) -> None:
+        """Want of a server what was wanted before; its pages, if they moved, travel back."""
+        if _same_pages(self.wanted(uuid), wish):
+            self.keep(moving=None)
+            self.want(uuid, wish, why)
+        else:
+            level = wish.level if meanwhile is None else meanwhile
+            self.move(uuid, wish, level, why, careful=False)
+
+    # -- pages under way --
+
+    def arrivals(self) -> str:
+        """Look after moving pages; return "" when none move, else "moving", "arrived" or "stuck"."""
+        moving = self.state.moving
+        if moving is None:
+            return ""
+        be = self.bes[moving.be]
+        goal = self.wanted(moving.be).shares
+        left = distance(be.shares, be.preferred if goal is None else goal)
+        raises = moving.then > self.wanted(moving.be).level
+        if left <= self.settings.arrived:
+            if raises and self.verdict.colour is Colour.UNKNOWN:
+                return "moving"  # nothing is released in silence
+            self.keep(moving=None, judge_from_s=self.now_s + self.settings.settle_s)
+            self.want(moving.be, replace(self.wanted(moving.be), level=moving.then), "arrived")
+            return "arrived"
+        if left < moving.left - 0.005:
+            self.keep(moving=replace(moving, left=left, progress_s=self.now_s))
+        elif self.now_s - moving.progress_s > self.settings.stuck_s:
+            self.keep(moving=None)
+            shares = dict(be.shares)
+            self.want(moving.be, replace(self.wanted(moving.be), shares=shares), "pages_stuck")
+            return "stuck"
+        return "moving"
+
+    def watch(self, **changes: Any) -> None:
+        """Go back to watching."""
+        self.keep(
+            phase=Phase.WATCH,
+            search=None,
+            trial=None,
+            releasing=None,
+            green_since_s=None,
+            **changes,
+        )
+
+    def decision(self) -> Decision:
+        """Return what was decided."""
+        changes = {
+            uuid: wish
+            for uuid, wish in self.state.wanted.items()
+            if self._before.get(uuid, Wanted(self.bes[uuid].level)) != wish
+        }
+        return Decision(self.state, changes, tuple(self.reasons), tuple(self.events))
+
+
+def _same_pages(a: Wanted, b: Wanted) -> bool:
+    if a.shares is None or b.shares is None:
+        return a.shares is b.shares
+    return distance(a.shares, b.shares) < 1e-9
+
+
+def _text(wish: Wanted) -> str:
+    if wish.shares is None:
+        return f"{wish.level}%"
+    return f"{wish.level}% " + " ".join(f"{n}:{s:.3g}" for n, s in sorted(wish.shares.items()))

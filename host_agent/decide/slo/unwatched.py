@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand while nobody watches objectives: when the agent stops, or is paused for nobody knows how long.
+
+A search holds best-effort servers at the minimum until it knows better, and a trial gives what may have to be taken
+again. Neither may stand for hours. So levels go to the last ones at which all objectives were met; where the search has
+found none yet, and where nothing helps, to those before it began.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from host_agent.decide.slo.shapes import Phase, State, Wanted
+
+
+def unwatched(state: State, coarse: Mapping[str, int]) -> State:
+    """Return the state to rest in, and to go on from later.
+
+    :param state: of the last decision
+    :param coarse: best-effort server -> level by the simple rule: for servers that came during the search
+    """
+    return State(
+        wanted={**state.wanted, **_settled(state, coarse)},
+        parked=state.parked,
+        ignored=state.ignored,
+        spent_s=state.spent_s,
+    )
+
+
+def _settled(state: State, coarse: Mapping[str, int]) -> dict[str, Wanted]:
+    if state.search is not None and state.search.valid:
+        return {uuid: wish for uuid, wish in state.search.valid.items() if uuid in state.wanted}
+    if state.search is not None or state.phase is Phase.RELEASE:
+        before = {uuid: wish.level for uuid, wish in state.before.items()}
+        return {
+            uuid: replace(wish, level=before.get(uuid, coarse.get(uuid, wish.level)))
+            for uuid, wish in state.wanted.items()
+        }
+    if state.trial is not None:
+        return {state.trial.be: state.trial.before}
+    if state.moving is not None:
+        uuid, level = state.moving.be, state.moving.then
+        return {uuid: replace(state.wanted[uuid], level=level)}
+    return {}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DWP search as a closed loop: a synthetic guest answers with stall rates, the pages follow at once."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from emulation.physics.published import CANONICAL_A as A_WEIGHTS
+from emulation.physics.published import shares
+from host_agent.conf.bwap import Settings
+from host_agent.decide.pages import bwap
+from host_agent.decide.pages.bwap import Observation, Phase, State, trimmed_mean
+
+A_0 = shares(A_WEIGHTS[(0,)])
+FAST = Settings(samples=4, drop=1, stable_samples=4)
+
+
+@dataclass
+class Guest:
+    """A guest that runs under the search; ``stall`` maps DWP to stalled cycles per second."""
+
+    state: State
+    settings: Settings
+    stall: Callable[[float], float]
+    neighbour: Callable[[float], float] | None = None
+    mapi: float = 0.02
+    now_s: float = 0.0
+    visited: list[float] = field(default_factory=list)
+
+    def run(self, samples: int = 2000, until: Phase | None = Phase.FOUND) -> State:
+        for _ in range(samples):
+            self.now_s += self.settings.sample_interval_s
+            dwp = self.state.dwp
+            seen = Observation(
+                self.now_s,
+                placed=True,
+                stall_rate=self.stall(dwp),
+                mapi=self.mapi,
+                neighbour_stall_rate=self.neighbour(dwp) if self.neighbour else None,
+            )
+            self.state, _ = bwap.decide(seen, self.state, self.settings)
+            if not self.visited or self.visited[-1] != self.state.dwp:
+                self.visited.append(self.state.dwp)
+            if self.state.phase is until:
+                break
+        return self.state
+
+
+def guest(stall: Callable[[float], float], settings: Settings = FAST, **more: object) -> Guest:
+    state = State(canonical=A_0, workers=frozenset({0}), co_scheduled="neighbour" in more)
+    return Guest(state, settings, stall, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("optimum", "found", "left_without_undo"),
+    [(0.0, 0.0, 0.1412), (0.3, 0.2825, 0.4237), (0.48, 0.4237, 0.5650), (1.0, 1.0, 1.0)],
+)
+@pytest.mark.parametrize("plateau_steps", [0, 2])
+def test_f_004_09_the_search_ends_within_one_step_of_the_optimum(
+    optimum: float, found: float, left_without_undo: float, plateau_steps: int
+) -> None:
+    def stall(dwp: float) -> float:
+        return 1 + (dwp - optimum) ** 2
+
+    settings = replace(FAST, plateau_steps=plateau_steps)
+    assert guest(stall, settings).run().dwp == pytest.approx(found, abs=1e-3)
+    literal = replace(settings, undo=False)
+    assert guest(stall, literal).run().dwp == pytest.approx(left_without_undo, abs=1e-3)
+
+
+def test_f_004_10_outliers_in_the_dropped_samples_change_nothing() -> None:
+    chance = random.Random(10)
+    middle = [100 + chance.uniform(-1, 1) for _ in range(10)]
+    mean = sum(middle) / 10
+    for low, high in ((0.0, 1e9), (90.0, 110.0)):
+        samples = middle + [low] * 5 + [high] * 5
+        chance.shuffle(samples)
+        assert trimmed_mean(samples, 5)[0] == pytest.approx(mean)
+
+
+def test_f_004_10_the_defaults_are_the_source_s() -> None:
+    settings = Settings()
+    assert (settings.samples, settings.drop, settings.interval_s, settings.step) == (
+        20,
+        5,
+        0.2,
+        0.1,
+    )
+    assert replace(settings, interval_is_period=True).sample_interval_s == pytest.approx(0.01)
+
+
+def test_f_004_15_stage_two_never_goes_below_the_bound_of_stage_one() -> None:
+    # the neighbour is happy from 0.4 on; the guest itself would like 0
+    run = guest(lambda dwp: 1 + dwp, neighbour=lambda dwp: 1 + max(0.0, 0.4 - dwp))
+    final = run.run()
+    assert final.lower_bound == pytest.approx(0.4237, abs=1e-3)
+    assert final.dwp == pytest.approx(final.lower_bound)
+    after_bound = run.visited[run.visited.index(max(run.visited)) :]
+    assert min(after_bound) >= final.lower_bound
+
+
+def test_f_004_15_stage_two_goes_on_for_the_guest_s_own_sake() -> None:
+    final = guest(
+        lambda dwp: 1 + (dwp - 0.8) ** 2, neighbour=lambda dwp: 1 + max(0.0, 0.2 - dwp)
+    ).run()
+    assert final.lower_bound == pytest.approx(0.2825, abs=1e-3)
+    assert final.dwp == pytest.approx(0.85, abs=0.08)
+
+
+def test_f_004_16_a_guest_that_is_not_memory_intensive_gets_its_pages_near() -> None:
+    quiet = guest(lambda dwp: 1 - dwp, mapi=FAST.memory_intensive_mapi / 2)
+    assert quiet.run().wanted == pytest.approx({**dict.fromkeys(A_0, 0.0), 0: 1.0})
+    assert quiet.visited == [0.0, 1.0]
+
+
+def test_f_004_16_the_search_waits_until_mapi_is_steady() -> None:
+    starting = guest(lambda dwp: 1.0)
+    for mapi in (0.02, 0.001, 0.02, 0.001, 0.02, 0.001):
+        starting.mapi = mapi
+        assert starting.run(samples=1).phase is Phase.WAITING
+        assert starting.state.wanted is None, "nothing moves before"
+    starting.mapi = 0.02
+    assert starting.run(samples=4, until=Phase.PLACING).phase is Phase.PLACING
+
+
+def test_a_new_phase_starts_a_new_search_and_keeps_the_pages_until_then() -> None:
+    run = guest(lambda dwp: 1 + (dwp - 1.0) ** 2)
+    assert run.run().dwp == 1.0
+    run.mapi *= 2
+    run.stall = lambda dwp: 2 + (dwp - 0.3) ** 2
+    assert run.run(until=Phase.WAITING).dwp == 1.0
+    assert run.run().dwp == pytest.approx(0.2825, abs=1e-3)
+
+
+def test_a_new_neighbour_shows_in_the_stall_rate_alone() -> None:
+    run = guest(lambda dwp: 1 + (dwp - 1.0) ** 2)
+    run.run()
+    run.stall = lambda dwp: 3 + dwp
+    assert run.run(until=Phase.WAITING).phase is Phase.WAITING
+    assert run.run().dwp == 0.0
+
+
+def test_a_plateau_does_not_end_the_search() -> None:
+    def stall(dwp: float) -> float:  # flat from 0.14 to 0.43, then down again
+        return 2 - min(dwp, 0.15) - max(0.0, dwp - 0.43)
+
+    assert guest(stall, replace(FAST, plateau_steps=0)).run().dwp < 0.3
+    assert guest(stall, replace(FAST, plateau_steps=2)).run().dwp == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_of_ten_per_cent_costs_little(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def true(dwp: float) -> float:
+        return 1 + 2 * (dwp - 0.6) ** 2
+
+    final = guest(lambda dwp: true(dwp) * chance.gauss(1, 0.1), Settings()).run()
+    assert true(final.dwp) / true(0.6) < 1.2
+
+
+def test_without_a_stall_rate_the_search_holds_and_then_gives_up() -> None:
+    run = guest(lambda dwp: 1 - 0.1 * dwp)
+    run.run(samples=14)
+    reached = run.state.dwp
+    assert reached > 0
+    for _ in range(FAST.blind_samples + 2):
+        run.now_s += 1
+        run.state, reasons = bwap.decide(
+            Observation(run.now_s, placed=True, stall_rate=None, mapi=None), run.state, FAST
+        )
+        if reasons:
+            break
+    assert reasons[0].term == "search_given_up_blind"
+    assert run.state.phase is Phase.FOUND
+    assert run.state.dwp <= reached
+
+
+def test_samples_that_come_too_early_are_ignored() -> None:
+    state = State(canonical=A_0, workers=frozenset({0}), sampled_s=10.0)
+    early = Observation(10.1, placed=True, stall_rate=1.0, mapi=0.02)
+    assert bwap.decide(early, state, Settings()) == (state, ())
+
+
+def test_nothing_is_measured_before_the_pages_have_arrived() -> None:
+    run = guest(lambda dwp: 1.0)
+    run.run(until=Phase.PLACING)
+    late = Observation(run.now_s + 1, placed=False, stall_rate=1.0, mapi=0.02)
+    state, _ = bwap.decide(late, run.state, FAST)
+    assert state.phase is Phase.PLACING
+    assert state.wanted is not None
+    assert math.isclose(sum(state.wanted.values()), 1.0)
+
+
+def test_without_counters_the_canonical_weights_are_used_and_a_search_may_come_later() -> None:
+    state, now = State(canonical=A_0, workers=frozenset({0})), 0.0
+    for _ in range(FAST.blind_samples):
+        assert state.wanted is None
+        now += 1.0
+        blind = Observation(now, placed=True, stall_rate=None, mapi=None)
+        state, reasons = bwap.decide(blind, state, FAST)
+    assert reasons[0].term == "no_counters"
+    assert state.wanted == pytest.approx(A_0)
+    assert Guest(state, FAST, lambda dwp: 2 - dwp, now_s=now).run().dwp == 1.0
+
+
+def test_a_search_whose_pages_never_arrive_is_given_up_and_one_whose_pages_come_slowly_is_not() -> (
+    None
+):
+    """No room, BALM's hold or another mover: to wait for ever asks for a look at the host at every sample."""
+    settings = replace(FAST, stuck_s=2.0)
+    run = guest(lambda dwp: 1.0, settings)
+    run.run(until=Phase.PLACING)
+    now_s = run.now_s
+    story: list[str] = []
+    for sample, left in enumerate((0.5, *(0.4 - 0.01 * n for n in range(30)), *([0.1] * 30))):
+        now_s += settings.sample_interval_s
+        seen = Observation(now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
+        run.state, reasons = bwap.decide(seen, run.state, settings)
+        story += [reason.term for reason in reasons]
+        if sample < 31:
+            assert run.state.phase is Phase.PLACING
+    assert run.state.phase is Phase.FOUND
+    assert story == ["search_given_up_stuck"]

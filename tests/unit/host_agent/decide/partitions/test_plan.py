@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stories and invariants of the RDT plan and of the way there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from host_agent.decide.partitions.changes import Write, WriteKind, changes
+from host_agent.decide.partitions.classes import BE_PREFIX
+from host_agent.decide.partitions.plan import (
+    PartitionPlan,
+    PartitionSettings,
+    WantedPartition,
+    lc_group,
+    plan,
+    vm_monitor,
+)
+from host_agent.model.rdt import (
+    Actual,
+    BandwidthControl,
+    BandwidthUnit,
+    CacheControl,
+    Capabilities,
+    GroupState,
+    Monitoring,
+    Schemata,
+    is_contiguous,
+    validate,
+    validate_budget,
+)
+from placement_traits.names import Tier
+
+A, B, C, D = (f"{digit * 8}-0000-4000-8000-00000000000{digit}" for digit in "abcd")
+
+
+@dataclass
+class Host:
+    """A resctrl tree as data: 12 ways, the two highest shareable, unless told otherwise."""
+
+    ways: int = 12
+    min_bits: int = 1
+    shareable: int = 0xC00
+    closids: int = 8
+    rmids: int = 32
+    domains: tuple[int, ...] = (0, 1)
+    strangers: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.groups: dict[str, GroupState] = {"": self._state("", self.full)}
+        for name, mask in self.strangers.items():
+            self.groups[name] = self._state(name, mask)
+        self.homes: dict[str, str] = {}
+        self.found: Schemata | None = {}
+
+    @property
+    def full(self) -> int:
+        return (1 << self.ways) - 1
+
+    def _state(self, name: str, mask: int) -> GroupState:
+        schemata = {"L3": dict.fromkeys(self.domains, mask), "MB": dict.fromkeys(self.domains, 100)}
+        return GroupState(name, "shareable", schemata)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        cache = CacheControl(
+            "L3", self.full, self.min_bits, self.shareable, self.closids, self.domains
+        )
+        percent = BandwidthUnit.PERCENT
+        bandwidth = BandwidthControl(10, 100, 10, True, "max", self.closids, percent, self.domains)
+        return Capabilities((cache,), bandwidth, Monitoring(self.rmids, ("llc_occupancy",)))
+
+    @property
+    def actual(self) -> Actual:
+        return Actual(tuple(self.groups[name] for name in sorted(self.groups)))
+
+    def plan(self, *wanted: WantedPartition, **choices: object) -> PartitionPlan:
+        chosen = PartitionSettings(**choices)  # type: ignore[arg-type]
+        return plan(self.capabilities, self.actual, wanted, chosen, self.homes, found=self.found)
+
+    def perform(self, write: Write) -> None:
+        """Do what the kernel would do."""
+        if write.kind is WriteKind.REMOVE_GROUP:
+            del self.groups[write.group]
+            return
+        if write.kind is WriteKind.CREATE_GROUP:
+            self.groups[write.group] = self._state(write.group, self.full)
+            return
+        old = self.groups[write.group]
+        monitors, schemata = set(old.monitors), {k: dict(v) for k, v in old.schemata.items()}
+        if write.kind is WriteKind.CREATE_MONITOR:
+            monitors.add(write.monitor)
+        elif write.kind is WriteKind.REMOVE_MONITOR:
+            monitors.remove(write.monitor)
+        for name, values in write.schemata.items():
+            schemata[name].update(values)
+        self.groups[write.group] = GroupState(old.name, old.mode, schemata, tuple(sorted(monitors)))
+
+    def apply(self, *wanted: WantedPartition, **choices: object) -> PartitionPlan:
+        found = self.plan(*wanted, **choices)
+        for write in changes(self.actual, found):
+            self.perform(write)
+        self.homes = {vm.uuid: vm.group for vm in found.vms}
+        self.found = found.found
+        return found
+
+    def mask(self, group: str, domain: int = 0) -> int:
+        return self.groups[group].schemata["L3"][domain]
+
+    def level(self, group: str, domain: int = 0) -> int:
+        return self.groups[group].schemata["MB"][domain]
+
+
+def lc(uuid: str, ways: int, *domains: int) -> WantedPartition:
+    where = domains or (0,)
+    return WantedPartition(uuid, Tier.LC, frozenset(where), ways=dict.fromkeys(where, ways))
+
+
+def be(uuid: str, percent: int = 100, *domains: int) -> WantedPartition:
+    where = domains or (0, 1)
+    levels = dict.fromkeys(where, percent)
+    return WantedPartition(uuid, Tier.BE, frozenset(where), mba_percent=levels)
+
+
+# -- stories --
+
+
+def test_an_lc_alone_takes_its_ways_from_root_and_be() -> None:
+    host = Host()
+    found = host.apply(lc(A, 4), be(B, 50))
+
+    assert host.mask(lc_group(A)) == 0x00F
+    assert host.mask("") == host.mask("numa_ext-be-0") == 0xFF0
+    assert host.level("numa_ext-be-0") == 50
+    vm = found.get(A)
+    assert vm is not None and vm.exclusive and vm.group == lc_group(A) and vm.monitor == ""
+    assert [str(reason) for reason in vm.reasons] == ["ways_l3_0=4 (against 4)"]
+
+
+def test_root_keeps_everything_where_no_lc_runs() -> None:
+    host = Host()
+    host.apply(lc(A, 4, 0))
+
+    assert host.mask("", 1) == host.full
+    assert host.mask(lc_group(A), 1) == host.full  # Intel has no empty mask; it does not run there
+
+
+def test_shareable_ways_are_never_given_as_exclusive() -> None:
+    host = Host()
+    found = host.apply(lc(A, 10))
+
+    assert found.get(A) is None
+    assert found.refused[0].sentence == (
+        f"VM {A} gets no RDT partition: 10 exclusive ways in L3 domain 0 do not fit: "
+        "10 can be exclusive, 0 are other VMs', 1 must stay shared"
+    )
+    assert host.apply(lc(A, 9)).get(A) is not None
+    assert host.mask("") == 0xE00
+
+
+def test_a_refused_lc_leaves_the_others_and_the_tree_alone() -> None:
+    host = Host()
+    host.apply(lc(B, 6))
+    before = host.actual
+    found = host.plan(lc(A, 4), lc(B, 6))
+
+    assert [refusal.uuid for refusal in found.refused] == [A]  # the newcomer, though first by name
+    assert changes(before, found) == ()
+
+
+def test_a_departure_gives_the_ways_back_and_moves_the_least() -> None:
+    host = Host()
+    host.apply(lc(A, 3), lc(B, 1), lc(C, 2))
+    assert [host.mask(lc_group(u)) for u in (A, B, C)] == [0x007, 0x008, 0x030]
+
+    host.apply(lc(A, 3), lc(C, 2))
+    assert host.mask(lc_group(C)) == 0x030  # a hole of one way is not worth a move
+    assert host.mask("") == 0xFC0
+
+    host.apply(lc(C, 2))
+    assert host.mask(lc_group(C)) == 0x003  # four ways are
+    assert host.mask("") == 0xFFC
+
+
+def test_a_newcomer_that_does_not_fit_between_makes_others_move_together() -> None:
+    host = Host()
+    host.apply(lc(A, 3), lc(B, 3), lc(C, 2), wasted_ways_max=12)
+    host.apply(lc(A, 3), lc(C, 2), wasted_ways_max=12)
+    assert host.mask(lc_group(C)) == 0x0C0
+    found = host.plan(lc(A, 3), lc(C, 2), lc(D, 4), wasted_ways_max=12)
+    lines = [str(write) for write in changes(host.actual, found)]
+
+    assert not found.refused
+    assert lines[0] == f"create group {lc_group(D)}"
+    host.apply(lc(A, 3), lc(C, 2), lc(D, 4), wasted_ways_max=12)
+    masks = [host.mask(lc_group(u)) for u in (A, C, D)]
+    assert [mask.bit_count() for mask in masks] == [3, 2, 4]
+    assert host.mask("") & (masks[0] | masks[1] | masks[2]) == 0
+
+
+def test_writes_take_away_before_they_give() -> None:
+    host = Host()
+    host.apply(lc(A, 2), be(B, 80))
+    found = host.plan(lc(A, 2), lc(C, 3), be(B, 30))
+
+    assert [str(write) for write in changes(host.actual, found)] == [
+        f"create group {lc_group(C)}",
+        "schemata (root) L3:0=fe0",
+        "schemata numa_ext-be-0 L3:0=fe0 MB:0=30;1=30",
+        f"schemata {lc_group(C)} L3:0=1c",
+        f"schemata {lc_group(C)} L3:1=fff MB:0=100;1=100",
+    ]
+
+
+def test_a_stranger_is_avoided_and_never_touched() -> None:
+    host = Host(strangers={"libvirt": 0x00F})
+    found = host.apply(lc(A, 3))
+
+    assert host.mask(lc_group(A)) == 0x070
+    vm = found.get(A)
+    assert vm is not None and vm.exclusive
+    assert host.mask("libvirt") == 0x00F
+
+
+def test_a_stranger_that_has_all_ways_is_told() -> None:
+    host = Host(strangers={"other": 0xFFF})
+    vm = host.apply(lc(A, 3)).get(A)
+
+    assert vm is not None and not vm.exclusive
+    assert str(vm.reasons[-1]) == f"shared_l3_0={lc_group(A)}=7 (against other)"
+
+
+def test_root_is_not_widened_over_a_stranger_that_was_kept_apart() -> None:
+    host = Host(strangers={"libvirt": 0x00F})
+    host.groups[""] = host._state("", 0xFF0)  # an operator did this for libvirt
+    host.apply(be(B))
+
+    assert host.mask("") == 0xFF0
+    assert host.mask("numa_ext-be-0") == 0xFF0
+
+
+def test_without_an_lc_root_keeps_what_an_operator_gave_it() -> None:
+    host = Host()
+    host.groups[""] = host._state("", 0x00F)
+    host.apply(be(B))
+
+    assert host.mask("") == 0x00F
+
+
+def test_root_is_given_back_as_it_was_found() -> None:
+    host = Host()
+    host.groups[""] = host._state("", 0x03F)
+    host.apply(lc(A, 4))
+    assert (host.mask(lc_group(A)), host.mask(""), host.mask("", 1)) == (0x00F, 0x030, 0x03F)
+    host.apply(lc(A, 6))
+    assert host.mask("") == 0xFC0  # nothing of its own is left: it shares with the others
+    host.apply()
+
+    assert host.mask("") == 0x03F
+    assert host.found == {}
+
+
+def test_root_gets_a_strangers_ways_back_if_it_had_them() -> None:
+    host = Host(strangers={"libvirt": 0x00F})
+    host.apply(lc(A, 2))
+    assert host.mask("") == 0xFC0
+    host.apply()
+
+    assert host.mask("") == host.full
+
+
+def test_a_shrunk_root_without_memory_gets_all_ways_back() -> None:
+    host = Host()
+    host.apply(lc(A, 4))
+    host.found = None
+    host.apply()
+
+    assert host.mask("") == host.full
+
+
+def test_leaving_root_alone_from_now_on_gives_its_ways_back() -> None:
+    host = Host()
+    host.apply(lc(A, 3))
+    host.apply(lc(A, 3), shrink_root=False)
+
+    assert host.mask("") == host.full
+
+
+def test_root_can_be_left_alone_but_then_nobody_is_exclusive() -> None:
+    host = Host()
+    vm = host.apply(lc(A, 3), shrink_root=False).get(A)
+
+    assert host.mask("") == host.full
+    assert vm is not None and not vm.exclusive
+    assert vm.reasons[-1].against == "root"
+
+
+def test_be_classes_are_borrowed_and_merged_where_it_costs_least() -> None:
+    host = Host(closids=5)
+    bes = (be(A, 20), be(B, 90), be(C, 80))
+    host.apply(*bes)
+    assert sorted(host.groups) == ["", "numa_ext-be-0", "numa_ext-be-1", "numa_ext-be-2"]
+
+    found = host.apply(*bes, lc(D, 2), lc("e" * 36, 2))
+    groups = {vm.uuid: vm.group for vm in found.vms}
+    assert groups[B] == groups[C] != groups[A]
+    assert host.level(groups[B]) == 80  # the lower of 90 and 80: an LC is never hurt by it
+    assert host.level(groups[A]) == 20
+    assert set(host.groups[groups[B]].monitors) == {vm_monitor(B), vm_monitor(C)}
+
+    split = host.apply(*bes, lc(D, 2))
+    assert len({split.get(u).group for u in (A, B, C)}) == 3  # type: ignore[union-attr]
+
+
+def test_one_class_always_stays_for_best_effort() -> None:
+    host = Host(closids=3)
+    found = host.apply(lc(A, 1), lc(B, 1))
+
+    assert [vm.uuid for vm in found.vms] == [A]
+    assert "no class of service is left" in found.refused[0].sentence
+
+
+def test_too_few_monitoring_ids_are_told_and_keep_their_owners() -> None:
+    host = Host(rmids=5)
+    found = host.apply(be(A), be(B), be(C))
+
+    monitored = [vm.uuid for vm in found.vms if vm.monitor]
+    assert monitored == [A]
+    vm = found.get(B)
+    assert vm is not None and vm.reasons[-1].term == "rmids"
+    assert changes(host.actual, host.plan(be(A), be(B), be(C))) == ()
+
+
+def test_a_host_without_l3_cat_refuses_lcs_with_ways_only() -> None:
+    host = Host()
+    bandwidth = host.capabilities.bandwidth
+    only_mba = Capabilities((), bandwidth, None)
+    root = GroupState("", "shareable", {"MB": {0: 100, 1: 100}})
+    found = plan(only_mba, Actual((root,)), [lc(A, 3), be(B, 40)])
+
+    assert found.refused[0].reason.term == "l3_cat"
+    assert found.groups[0].schemata == {"MB": {0: 40, 1: 40}}
+    assert found.root == {}
+
+
+def test_an_unknown_domain_is_refused_with_those_there_are() -> None:
+    found = Host().plan(lc(A, 2, 7))
+
+    assert found.refused[0].sentence.endswith("L3 domain 7 is not one of [0, 1]")
+
+
+def test_tampered_masks_are_put_right() -> None:
+    host = Host()
+    wanted = (lc(A, 3), lc(B, 2), be(C, 50))
+    host.apply(*wanted)
+    good = host.actual
+    host.perform(Write(WriteKind.SCHEMATA, lc_group(A), schemata={"L3": {0: 0x01F}}))
+    host.perform(Write(WriteKind.SCHEMATA, "", schemata={"L3": {0: 0xFFF}}))
+    host.apply(*wanted)
+
+    assert host.actual == good
+
+
+def test_bandwidth_of_amd_is_an_absolute_limit() -> None:
+    amd = BandwidthControl(0, 2048, 1, False, None, 16, BandwidthUnit.EIGHTH_GBPS, (0,))
+
+    assert [amd.from_percent(p) for p in (10, 50, 100)] == [205, 1024, 2048]
+
+
+def test_the_kernels_own_bandwidth_loop_is_left_alone() -> None:
+    host = Host()
+    loop = BandwidthControl(10, 2**32 - 1, 10, True, "max", 8, BandwidthUnit.MBPS, (0, 1))
+    capabilities = Capabilities(host.capabilities.caches, loop, host.capabilities.monitoring)
+    found = plan(capabilities, host.actual, [be(A, 20)])
+
+    assert "MB" not in found.groups[0].schemata
+    assert found.vms[0].reasons[0].term == "mba"
+
+
+# -- invariants --
+
+WAYS = st.sampled_from([4, 8, 11, 12, 16, 20])
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Host:
+    ways = draw(WAYS)
+    min_bits = draw(st.sampled_from([1, 1, 2]))
+    top, middle = 0b11 << (ways - 2), 0b11 << (ways // 2)
+    shareable = draw(st.sampled_from([0, top, 1 << (ways - 1), middle]))
+    strangers = {}
+    if draw(st.integers(0, 3)) == 0:
+        first = draw(st.integers(0, ways - min_bits))
+        length = draw(st.integers(min_bits, ways - first))
+        strangers["stranger"] = ((1 << length) - 1) << first
+    domains = tuple(range(draw(st.sampled_from([1, 2, 4]))))
+    closids = draw(st.sampled_from([4, 8, 16]))
+    rmids = draw(st.sampled_from([16, 32, 64]))
+    host = Host(ways, min_bits, shareable, closids, rmids, domains, strangers)
+    if draw(st.booleans()):  # an operator has chosen root's ways
+        first = draw(st.integers(0, ways - min_bits))
+        length = draw(st.integers(min_bits, ways - first))
+        host.groups[""] = host._state("", ((1 << length) - 1) << first)
+    return host
+
+
+@st.composite
+def wishes(draw: st.DrawFn, host: Host, number: int) -> WantedPartition:
+    where = draw(st.lists(st.sampled_from(host.domains), min_size=1, unique=True))
+    uuid = f"{number:08x}-0000-4000-8000-000000000000"
+    if draw(st.booleans()):
+        amounts = {d: draw(st.integers(1, max(1, host.ways // 2))) for d in where}
+        return WantedPartition(uuid, Tier.LC, frozenset(where), ways=amounts)
+    levels = {d: 10 * draw(st.integers(1, 10)) for d in where}
+    return WantedPartition(uuid, Tier.BE, frozenset(where), mba_percent=levels)
+
+
+def check_plan(host: Host, wanted: Sequence[WantedPartition], found: PartitionPlan) -> None:
+    """Legal, complete, disjoint, honoured."""
+    for group in found.groups:
+        validate(host.capabilities, group.name, group.schemata)
+        assert all(is_contiguous(mask) for mask in group.schemata["L3"].values())
+    validate(host.capabilities, "", found.root)
+    monitors = sum(len(group.monitors) for group in found.groups)
+    validate_budget(host.capabilities, len(found.groups) + len(host.strangers), monitors)
+    assert {vm.uuid for vm in found.vms} | {r.uuid for r in found.refused} == {
+        w.uuid for w in wanted
+    }
+    by_name = {group.name: group for group in found.groups}
+    for wish in wanted:
+        vm = found.get(wish.uuid)
+        if vm is None or wish.tier is Tier.BE:
+            continue
+        for domain, ways in wish.ways.items():
+            mask = by_name[vm.group].schemata["L3"][domain]
+            assert mask.bit_count() == max(ways, host.min_bits)
+            assert not mask & host.shareable
+            others = [g.schemata["L3"][domain] for g in found.groups if g.name != vm.group]
+            assert not any(mask & other for other in [*others, found.root["L3"][domain]])
+            if vm.exclusive:
+                assert not any(mask & stranger for stranger in host.strangers.values())
+
+
+def check_steps(host: Host, found: PartitionPlan) -> None:
+    """Perform one command at a time.
+
+    Never do two LCs overlap, never has one less than the smaller of its old and its new amount, and who shared no way
+    with an LC before never shares one on the way.
+    """
+    own = {group.name: group.exclusive for group in found.groups}
+
+    def lcs_at_work(domain: int) -> dict[str, int]:
+        anchor = found.anchors[domain]
+        masks = {n: host.mask(n, domain) for n in own if n in host.groups and domain in own[n]}
+        return {name: mask for name, mask in masks.items() if not mask & anchor}
+
+    before = {domain: lcs_at_work(domain) for domain in host.domains}
+    planned = {group.name: group.schemata["L3"] for group in found.groups}
+    sharing = [name for name in host.groups if name == "" or name.startswith(BE_PREFIX)]
+    apart = {
+        (lc, name, domain)
+        for domain in host.domains
+        for lc, mask in before[domain].items()
+        for name in sharing
+        if not mask & host.mask(name, domain)
+    }
+    for write in changes(host.actual, found):
+        host.perform(write)
+        for domain in host.domains:
+            masks = lcs_at_work(domain)
+            assert sum(m.bit_count() for m in masks.values()) == sum(masks.values()).bit_count()
+            for name, mask in before[domain].items():
+                least = min(mask.bit_count(), planned[name][domain].bit_count())
+                assert masks[name].bit_count() >= least, f"{write}: {name} lost ways"
+            for name, mask in masks.items():
+                for other in host.groups.keys() & set(sharing):
+                    if (name, other, domain) in apart:
+                        assert not mask & host.mask(other, domain), f"{write}: {other} in {name}"
+    host.homes = {vm.uuid: vm.group for vm in found.vms}
+    host.found = found.found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
+    host = data.draw(hosts())
+    root = host.groups[""]
+    present: dict[str, WantedPartition] = {}
+    for number in range(data.draw(st.integers(1, 7))):
+        if present and data.draw(st.integers(0, 2)) == 0:
+            del present[data.draw(st.sampled_from(sorted(present)))]
+        else:
+            wish = data.draw(wishes(host, number))
+            present[wish.uuid] = wish
+        wanted = list(present.values())
+        found = host.plan(*wanted)
+        check_plan(host, wanted, found)
+        check_steps(host, found)
+        again = host.plan(*reversed(wanted))
+        assert changes(host.actual, again) == (), "planning on the planned state changes something"
+        assert {r.uuid for r in again.refused} == {r.uuid for r in found.refused}
+    host.apply()
+    assert host.actual.root.schemata == root.schemata, "root is not given back as it was found"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_crash_between_any_two_commands_ends_in_the_same_masks(data: st.DataObject) -> None:
+    host = data.draw(hosts())
+    first = [data.draw(wishes(host, n)) for n in range(3)]
+    second = [*first[1:], data.draw(wishes(host, 9))]
+    host.apply(*first)
+    found = host.plan(*second)
+    writes = changes(host.actual, found)
+    done = data.draw(st.integers(0, len(writes)))
+    for write in writes[:done]:
+        host.perform(write)
+    for write in changes(host.actual, found):
+        host.perform(write)
+
+    assert changes(host.actual, found) == ()
+    check_plan(host, second, host.plan(*second))
+
+
+@pytest.mark.parametrize("ways", [11, 12, 16, 20])
+def test_every_amount_up_to_the_inventory_fits_one_lc(ways: int) -> None:
+    """What Placement counts (all ways, less the shareable ones, less one) can be given."""
+    host = Host(ways=ways, shareable=0b11 << (ways - 2))
+    for amount in range(1, ways - 2):
+        assert host.plan(lc(A, amount)).get(A) is not None
+    assert host.plan(lc(A, ways - 2)).get(A) is None

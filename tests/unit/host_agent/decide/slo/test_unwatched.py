@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever the controller was doing when it stops: nobody stays at the minimum, nothing stands that was only tried."""
+
+from typing import Any
+
+import pytest
+
+from host_agent.decide.slo.shapes import Moving, Phase, Releasing, Search, State, Trial, Wanted
+from host_agent.decide.slo.unwatched import unwatched
+
+HERE = frozenset({0})
+LOW = {"a": Wanted(10), "b": Wanted(10)}
+BEFORE = {"a": Wanted(80)}
+
+
+@pytest.mark.parametrize(
+    ("state", "levels"),
+    [
+        ({"search": Search(("a", "b"), HERE, valid={"a": Wanted(40), "gone": Wanted(30)})}, (40, 10)),
+        ({"phase": Phase.HEAL, "search": Search(("a", "b"), HERE), "before": BEFORE}, (80, 50)),
+        ({"phase": Phase.RELEASE, "releasing": Releasing((), frozenset("L"), 2.0), "before": BEFORE}, (80, 50)),
+        ({"phase": Phase.TRIAL, "trial": Trial("a", Wanted(60))}, (60, 10)),
+        ({"moving": Moving("a", 70, careful=False)}, (70, 10)),
+        ({}, (10, 10)),
+    ],
+    ids=["a level was good", "none was yet", "nothing helps", "trial", "pages under way", "at rest"],
+)  # fmt: skip
+def test_levels_that_may_stand(state: dict[str, Any], levels: tuple[int, int]) -> None:
+    found = unwatched(State(wanted=LOW, spent_s={"L": 1.0}, **state), {"a": 50, "b": 50})
+    assert {uuid: wish.level for uuid, wish in found.wanted.items()} == dict(
+        zip("ab", levels, strict=True)
+    )
+    assert (found.phase, found.search, found.spent_s) == (Phase.WATCH, None, {"L": 1.0})
