@@ -19,7 +19,6 @@ from host_agent.loop import Agent, Listener
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged, open_seam
 from host_agent.machine.privileged.partitions import foreign_groups, tree
-from host_agent.metrics import Metrics
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency.channels import SloChannels
@@ -30,8 +29,8 @@ from host_agent.observe.latency.sources import SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.qos_store import QosStore
 from host_agent.refining import Refiner, Refiners
-from host_agent.rehome import Settled
-from host_agent.report import (
+from host_agent.report.metrics import Metrics
+from host_agent.report.publisher import (
     Publisher,
     make_adapter,
     make_pressure,
@@ -39,6 +38,7 @@ from host_agent.report import (
     make_reporter,
     publish_settings,
 )
+from host_agent.report.rehome import Settled
 from host_agent.shared_parts import build_observer, open_journal
 from host_agent.steering_parts import build_steering
 from host_agent.util.background import Errands

@@ -214,7 +214,7 @@ def _placement(conf: agent_conf.Conf) -> Iterator[Finding]:
     if not conf.placement.enabled:
         yield Finding("placement", Level.DEGRADED, "[placement]enabled is false")
         return
-    from host_agent.report import make_adapter
+    from host_agent.report.publisher import make_adapter
     from placement_traits.client import PlacementClient
 
     try:
@@ -229,8 +229,8 @@ def _nova(conf: agent_conf.Conf) -> Iterator[Finding]:
     """Nova is asked before an allocation is moved or healed."""
     if not conf.placement.enabled or not conf.placement.rehome:
         return
-    from host_agent.nova_api import NovaApi
-    from host_agent.report import make_adapter
+    from host_agent.report.nova_api import NovaApi
+    from host_agent.report.publisher import make_adapter
 
     try:
         NovaApi(make_adapter(conf, "compute")).check()

@@ -27,8 +27,8 @@ from host_agent.journal import Entry, Journal, Result
 from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import parse
-from host_agent.nova_part import nova_part
-from host_agent.report import make_allocations
+from host_agent.report.nova_resources import nova_part
+from host_agent.report.publisher import make_allocations
 from host_agent.shared_parts import open_journal, topology_reader
 from placement_traits.errors import CapabilityMissingError
 

@@ -16,12 +16,12 @@ from host_agent.actuators.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.journal import Entry
 from host_agent.loop import Agent, Round
-from host_agent.metrics import Metrics
 from host_agent.model.assignment import Guest
 from host_agent.model.counters import Settings as SteeringSettings
 from host_agent.observe.counters import CounterSource
 from host_agent.observe.snapshot import Observer
 from host_agent.refining import Refiners
+from host_agent.report.metrics import Metrics
 from host_agent.steering_refiner import Choices, SteeringRefiner
 from placement_traits.topology import HostTopology
 from tests.support.fake_host import FakeHost

@@ -53,7 +53,7 @@ class AgentMetricsTable(Directive):
     """The metrics of the host agent: name, labels, meaning."""
 
     def run(self) -> list[nodes.Node]:
-        from host_agent.metrics import METRICS
+        from host_agent.report.metrics import METRICS
 
         rows = [
             [(metric.name, True), (", ".join(metric.labels), True), (metric.help, False)]

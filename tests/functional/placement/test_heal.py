@@ -21,7 +21,7 @@ from host_agent.heal import heal_claims
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
-from host_agent.nova_part import nova_part
+from host_agent.report.nova_resources import nova_part
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
 

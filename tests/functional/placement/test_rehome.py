@@ -17,9 +17,9 @@ from host_agent.loop import Round
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.workload import Activity, parse
-from host_agent.nova_api import NovaApi
-from host_agent.rehome import Rehomer, Settled
-from host_agent.report import movable
+from host_agent.report.nova_api import NovaApi
+from host_agent.report.publisher import movable
+from host_agent.report.rehome import Rehomer, Settled
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 

@@ -11,7 +11,7 @@ from host_agent.decide.amounts.allocations import Allocations
 from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
-from host_agent.rehome import Rehomer
+from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from tests.functional.scheduler.conftest import LC
 

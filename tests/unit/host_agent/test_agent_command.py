@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.cmd import agent
-from host_agent.metrics import Metrics
+from host_agent.report.metrics import Metrics
 from host_agent.util.single_instance import only_one
 
 

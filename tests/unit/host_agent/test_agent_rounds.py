@@ -21,10 +21,10 @@ from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.journal import Entry, Result
 from host_agent.loop import Agent, Round
 from host_agent.machine.privileged.api import ReadOnly
-from host_agent.metrics import METRICS, Metrics
 from host_agent.model.process import PartitionReport
 from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
+from host_agent.report.metrics import METRICS, Metrics
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes

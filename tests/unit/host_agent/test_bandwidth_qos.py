@@ -21,7 +21,6 @@ from host_agent.conf.slo import SloSettings
 from host_agent.decide.slo.shapes import Phase, Wanted
 from host_agent.journal import Entry
 from host_agent.loop import Agent
-from host_agent.metrics import METRICS
 from host_agent.model.counters import Counters
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
@@ -34,6 +33,7 @@ from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.qos_store import PAUSED, QosStore, load, of_server
 from host_agent.refining import Refiners
+from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability
 from tests.support.fake_host import FakeHost

@@ -13,11 +13,11 @@ import pytest
 from host_agent.actuators.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.loop import Agent, Round
-from host_agent.metrics import Metrics
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
 from host_agent.refining import Refiners
+from host_agent.report.metrics import Metrics
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server

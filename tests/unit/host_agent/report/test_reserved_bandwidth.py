@@ -4,7 +4,7 @@
 from host_agent.decide.amounts.claims import Claim, Part
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
-from host_agent.pressure import Pressure
+from host_agent.report.reserved_bandwidth import Pressure
 from placement_traits.reserved_bandwidth import PressureSettings
 from tests.support.hosts import four_nodes
 

@@ -11,15 +11,13 @@ import pytest
 from host_agent.conf import agent as agent_conf
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
 from host_agent.loop import Round
-from host_agent.metrics import Metrics
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
-from host_agent.pressure import Pressure
-from host_agent.rehome import Settled
-from host_agent.report import (
+from host_agent.report.metrics import Metrics
+from host_agent.report.publisher import (
     Publisher,
     PublishSettings,
     declarations,
@@ -28,6 +26,8 @@ from host_agent.report import (
     neighbours,
     wanted,
 )
+from host_agent.report.rehome import Settled
+from host_agent.report.reserved_bandwidth import Pressure
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.reserved_bandwidth import PressureSettings

@@ -20,12 +20,12 @@ from host_agent.decide.amounts.claims import Claim, Part, claims
 from host_agent.journal import Journal
 from host_agent.loop import Round
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.metrics import Metrics
 from host_agent.model.assignment import Guest
 from host_agent.model.workload import Activity
 from host_agent.observe.bandwidth import BandwidthReader
-from host_agent.pressure import Pressure
-from host_agent.rehome import Rehomer, Settled
+from host_agent.report.metrics import Metrics
+from host_agent.report.rehome import Rehomer, Settled
+from host_agent.report.reserved_bandwidth import Pressure
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.names import (
     GPU_COMM_TRAITS,
@@ -431,7 +431,7 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
     from host_agent.decide.amounts.allocations import Allocations
-    from host_agent.nova_api import NovaApi
+    from host_agent.report.nova_api import NovaApi
     from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 
     placement, nova = make_adapter(conf), NovaApi(make_adapter(conf, "compute"))
