@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from host_agent.actuators.executor import Executor, ignore_places
 from host_agent.actuators.sign_of_life import SignOfLife
+from host_agent.apply.executor import Executor, ignore_places
 from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.conf import agent as agent_conf

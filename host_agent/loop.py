@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from host_agent import state
-from host_agent.actuators import own_threads
-from host_agent.actuators.executor import Executor
+from host_agent.apply import own_threads
+from host_agent.apply.executor import Executor
 from host_agent.conf.agent import Settings
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource

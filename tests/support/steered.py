@@ -12,7 +12,7 @@ from emulation.physics.model import HostModel, Signals
 from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
-from host_agent.actuators.executor import Executor
+from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.journal import Entry
 from host_agent.loop import Agent, Round

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from host_agent import state
-from host_agent.actuators import own_threads
-from host_agent.actuators.executor import Executor
+from host_agent.apply import own_threads
+from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.journal import Entry, Result
 from host_agent.loop import Agent, Round

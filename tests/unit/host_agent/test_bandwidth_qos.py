@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.actuators.executor import Executor
+from host_agent.apply.executor import Executor
 from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.actuators.executor import Executor
+from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.loop import Agent, Round
 from host_agent.model.assignment import Decision, Observation

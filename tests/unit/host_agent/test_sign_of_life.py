@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.actuators.executor import Executor
 from host_agent.actuators.sign_of_life import SignOfLife
+from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.loop import Agent, Listener
 from host_agent.machine.privileged import dead_man_switch

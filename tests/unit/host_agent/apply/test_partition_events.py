@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who shares a class of service is told when it begins and ends."""
 
-from host_agent.actuators.partition_news import (
+from host_agent.apply.partition_events import (
     Change,
     ClassChange,
     Classes,

@@ -12,12 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from host_agent.actuators.partition_news import (
-    Classes,
-    beyond_levels,
-    class_changes,
-    shared_classes,
-)
+from host_agent.apply.partition_events import Classes, beyond_levels, class_changes, shared_classes
 from host_agent.conf.agent import Settings
 from host_agent.journal import Entry, Journal, Result
 from host_agent.machine.privileged.api import Privileged
