@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.conf import agent as agent_conf
-from host_agent.journal import utc_now
+from host_agent.control.journal import utc_now
+from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.partitions import tree
 from host_agent.observe.calibration import file
@@ -18,7 +19,6 @@ from host_agent.observe.calibration.plan import (
     free_megabytes,
 )
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
-from host_agent.shared_parts import topology_reader
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
 

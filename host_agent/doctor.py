@@ -6,6 +6,7 @@ from pathlib import Path
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
+from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged import api
 from host_agent.machine.privileged.partitions import tree
@@ -14,7 +15,6 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
-from host_agent.shared_parts import topology_reader
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 

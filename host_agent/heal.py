@@ -11,8 +11,10 @@ at all nova's own part is rebuilt, too, from the metadata that nova left in libv
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from host_agent import state
 from host_agent.conf import agent as agent_conf
+from host_agent.control import home_nodes_store
+from host_agent.control.journal import Entry, Journal, Result
+from host_agent.control.parts import open_journal, topology_reader
 from host_agent.decide.amounts.claims import (
     Claim,
     Held,
@@ -23,13 +25,11 @@ from host_agent.decide.amounts.claims import (
     healed,
     joined,
 )
-from host_agent.journal import Entry, Journal, Result
 from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import parse
 from host_agent.report.nova_resources import nova_part
 from host_agent.report.publisher import make_allocations
-from host_agent.shared_parts import open_journal, topology_reader
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
@@ -54,7 +54,7 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
     bound = claims(observation)
     wanted = (
         *bound,
-        *floating_claims(observation, state.load(agent_conf.paths(conf).homes), bound),
+        *floating_claims(observation, home_nodes_store.load(agent_conf.paths(conf).homes), bound),
     )
     allocations = make_allocations(conf, root)
     journal = None if dry_run else open_journal(conf)

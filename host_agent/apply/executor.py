@@ -14,7 +14,7 @@ from typing import Any
 
 from host_agent.apply.partition_events import Classes, beyond_levels, class_changes, shared_classes
 from host_agent.conf.agent import Settings
-from host_agent.journal import Entry, Journal, Result
+from host_agent.control.journal import Entry, Journal, Result
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model import cpus
 from host_agent.model.assignment import (

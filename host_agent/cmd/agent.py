@@ -11,8 +11,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from host_agent import assembly
 from host_agent.conf import agent as agent_conf
+from host_agent.control import assembly
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import only_one
 from placement_traits.errors import NumaExtError

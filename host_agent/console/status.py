@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from host_agent import qos_store
 from host_agent.conf import agent as agent_conf
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
+from host_agent.control import slo_store
+from host_agent.control.parts import build_observer
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.api import open_seam
 from host_agent.machine.privileged.partitions import tree
@@ -19,7 +20,6 @@ from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Role
 from host_agent.model.rdt import ROOT_GROUP, Actual, is_bandwidth
-from host_agent.shared_parts import build_observer
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology
 
@@ -38,10 +38,10 @@ def status(conf: agent_conf.Conf) -> list[dict[str, Any]]:
         observation = observer.observe(full=True, relist=True)
     groups = _Groups(tree(paths))
     reasons = last_decisions(conf)
-    told = qos_store.load(paths.slo).told
+    told = slo_store.load(paths.slo).told
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
-        | {"slo": qos_store.of_server(told, guest.uuid)}
+        | {"slo": slo_store.of_server(told, guest.uuid)}
         for guest in sorted(observation.guests, key=lambda found: found.workload.title)
     ]
 

@@ -4,10 +4,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent import qos_store
 from host_agent.conf import agent as agent_conf
 from host_agent.console.history import entries, line
 from host_agent.console.text import cell, known
+from host_agent.control import slo_store
 
 
 def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
     if newest is None:
         now = None if found else _now(conf, server)
         return {"server": server, "decision": None, "actions": found, "now": now}
-    told = qos_store.load(agent_conf.paths(conf).slo).told
-    slo = qos_store.of_server(told, found[newest].get("server", ""))
+    told = slo_store.load(agent_conf.paths(conf).slo).told
+    slo = slo_store.of_server(told, found[newest].get("server", ""))
     return {
         "server": server,
         "decision": found[newest],

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
-from host_agent import qos_store
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.journal import Entry, Result
+from host_agent.control import slo_store
+from host_agent.control.journal import Entry, Result
+from host_agent.control.parts import build_observer, open_journal
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.api import open_seam
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Pin, Role
-from host_agent.shared_parts import build_observer, open_journal
 from host_agent.util.single_instance import only_one
 from placement_traits.errors import ConflictError, NumaExtError
 
@@ -71,7 +71,7 @@ def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:
     if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
         return
     end = time.monotonic() + _PATIENCE_ROUNDS * conf.agent.interval_s
-    while qos_store.load(paths.slo).told.get("phase") != qos_store.PAUSED:
+    while slo_store.load(paths.slo).told.get("phase") != slo_store.PAUSED:
         if time.monotonic() >= end:
             LOG.warning("the agent has not noticed the pause yet and may undo this")
             return

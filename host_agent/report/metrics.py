@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.journal import Result
-from host_agent.loop import Round
+from host_agent.control.agent import Round
+from host_agent.control.journal import Result
 from host_agent.model.assignment import Guest
 
 _SERVER: Final = ("server", "name")
@@ -162,7 +162,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 class Metrics:
-    """Collects from the loop, renders for Prometheus; a :class:`~host_agent.loop.Listener`."""
+    """Collects from the loop, renders for Prometheus; a :class:`~host_agent.control.agent.Listener`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

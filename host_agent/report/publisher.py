@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
+from host_agent.control.agent import Round
+from host_agent.control.journal import Journal
 from host_agent.decide.amounts.claims import Claim, Part, claims
-from host_agent.journal import Journal
-from host_agent.loop import Round
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Guest
 from host_agent.model.workload import Activity
@@ -204,7 +204,7 @@ def wanted(
 
 
 class Publisher:
-    """Hears rounds, writes Placement from a thread of its own; a :class:`~host_agent.loop.Listener`.
+    """Hears rounds, writes Placement from a thread of its own; a :class:`~host_agent.control.agent.Listener`.
 
     :param make_settings: what the operator decides; called at the first round, when libvirt is known to answer
     :param make_writer: called in the thread, so that slow imports and Keystone do not delay the loop; called again

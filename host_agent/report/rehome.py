@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.amounts.claims import (
     L3_CLASSES,
     Claim,
@@ -26,7 +27,6 @@ from host_agent.decide.amounts.claims import (
     split,
     totals,
 )
-from host_agent.journal import Entry, Journal, Result
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
     from host_agent.decide.amounts.allocations import Allocations

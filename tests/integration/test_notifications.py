@@ -8,9 +8,9 @@ from typing import Any
 import oslo_messaging
 from oslo_config import cfg
 
+from host_agent.control.escalation import EVENT, Escalation, bus
+from host_agent.control.journal import PrintedJournal
 from host_agent.decide.slo.shapes import CannotFixSloViolation
-from host_agent.escalation import EVENT, Escalation, bus
-from host_agent.journal import PrintedJournal
 from host_agent.util.background import Errands
 from placement_traits.reason import Reason
 from tests.integration.cloud import Cloud

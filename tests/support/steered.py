@@ -14,15 +14,15 @@ from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
-from host_agent.journal import Entry
-from host_agent.loop import Agent, Round
+from host_agent.control.agent import Agent, Round
+from host_agent.control.balancing import Choices, SteeringRefiner
+from host_agent.control.journal import Entry
+from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Guest
 from host_agent.model.counters import Settings as SteeringSettings
 from host_agent.observe.counters import CounterSource
 from host_agent.observe.snapshot import Observer
-from host_agent.refining import Refiners
 from host_agent.report.metrics import Metrics
-from host_agent.steering_refiner import Choices, SteeringRefiner
 from placement_traits.topology import HostTopology
 from tests.support.fake_host import FakeHost
 from tests.support.servers import Server

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.control.home_nodes_store import write_json
 from host_agent.decide.pages.weights import Bandwidth, Shares, canonical_weights
 from host_agent.decide.pages.worker_sets import profile_sets
-from host_agent.state import write_json
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.slo.view import PORT, Lc
-from host_agent.journal import Entry, Journal, Result
 from host_agent.util.background import Errands
 from placement_traits.errors import NumaExtError
 

@@ -14,8 +14,8 @@ from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
 from host_agent import heal as heal_module
-from host_agent import journal, state
 from host_agent.conf import agent as agent_conf
+from host_agent.control import home_nodes_store, journal
 from host_agent.decide.amounts.claims import claims, floating_claims
 from host_agent.heal import heal_claims
 from host_agent.machine.libvirt import ListedDomain
@@ -109,7 +109,7 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])
-    state.save(agent_conf.paths(conf).homes, {floating.uuid: (3,)})
+    home_nodes_store.save(agent_conf.paths(conf).homes, {floating.uuid: (3,)})
     assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
     assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
     assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import shared_parts
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
 from host_agent.console.story import told
-from host_agent.journal import Entry, FileJournal, Result
+from host_agent.control import parts
+from host_agent.control.journal import Entry, FileJournal, Result
+from host_agent.control.slo_store import PAUSED, Kept, QosStore, load, of_server
 from host_agent.model.rdt import Actual, GroupState
-from host_agent.qos_store import PAUSED, Kept, QosStore, load, of_server
 from host_agent.util.single_instance import only_one
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -48,7 +48,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     for command in (status, undo):
         monkeypatch.setattr(command, "LibvirtSource", lambda _uri: found)
         monkeypatch.setattr(command, "open_seam", lambda *_, **__: found)
-    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: found.topology)
+    monkeypatch.setattr(parts, "topology_reader", lambda _conf: lambda: found.topology)
     return found
 
 

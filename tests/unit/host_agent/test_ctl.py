@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import heal, shared_parts
+from host_agent import heal
 from host_agent.cmd import ctl
+from host_agent.control import parts
 from placement_traits.topology import HostTopology
 from tests.support.hosts import four_nodes
 
@@ -17,7 +18,7 @@ from tests.support.hosts import four_nodes
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A configuration file of a host with the lab's topology."""
-    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: four_nodes)
+    monkeypatch.setattr(parts, "topology_reader", lambda _conf: four_nodes)
     file = tmp_path / "agent.conf"
     file.write_text("[host]\nname = h1\n")
     return f"--config-file={file}"
@@ -86,4 +87,4 @@ def test_what_needs_no_host_starts_without_what_looks_at_one(
     loaded = set(said.splitlines()[-1].split())
     assert "oslo_config.cfg" in loaded
     heavy = {"keystoneauth1", "libvirt", "numpy", "requests", "ssl", "xml.etree.ElementTree"}
-    assert not loaded & (heavy | {"host_agent.assembly", "host_agent.shared_parts"})
+    assert not loaded & (heavy | {"host_agent.control.assembly", "host_agent.control.parts"})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf import agent as agent_conf
+from host_agent.control.agent import Round
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
-from host_agent.loop import Round
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.traffic import Traffic

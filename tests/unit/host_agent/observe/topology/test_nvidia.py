@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent.conf import agent as agent_conf
+from host_agent.control.parts import topology_reader
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.nvidia import (
     normal_address,
@@ -17,7 +18,6 @@ from host_agent.observe.topology.nvidia import (
     read_nvml,
     with_links,
 )
-from host_agent.shared_parts import topology_reader
 from placement_traits import presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink

@@ -14,7 +14,7 @@ applies the result. So a refiner never sees its own output, and what it does not
 undone.
 
 Controllers stay pure: a refiner is the thin part around one that holds its state, its sensors and its clock readings. A
-refiner that wants to know what was done implements :class:`host_agent.loop.Listener`, too.
+refiner that wants to know what was done implements :class:`host_agent.control.agent.Listener`, too.
 """
 
 import logging

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts that the agent and the commands of ``numa-host-agent-ctl`` share: topology, sensors and journal of this host.
 
-They are apart from :mod:`host_agent.assembly` because that loads everything: on a busy host a command would take long
+They are apart from :mod:`host_agent.control.assembly` because that loads everything: on a busy host a command would take long
 to start.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from host_agent.conf import agent as agent_conf
-from host_agent.journal import FileJournal
+from host_agent.control.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
@@ -66,7 +66,7 @@ def build_observer(
 
 
 def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
-    """Return the journal with its configured sizes; see :class:`host_agent.journal.FileJournal`."""
+    """Return the journal with its configured sizes; see :class:`host_agent.control.journal.FileJournal`."""
     return FileJournal(
         agent_conf.paths(conf).journal,
         max_bytes=conf.agent.journal_mb << 20,

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.apply.executor import Executor, ignore_places
-from host_agent.bandwidth_qos import BandwidthQos
-from host_agent.bandwidth_qos import Host as QosHost
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.escalation import Escalation, bus, nova
-from host_agent.journal import Journal, PrintedJournal
-from host_agent.loop import Agent, Listener
+from host_agent.control.agent import Agent, Listener
+from host_agent.control.balancing_parts import build_steering
+from host_agent.control.escalation import Escalation, bus, nova
+from host_agent.control.heartbeat import SignOfLife
+from host_agent.control.journal import Journal, PrintedJournal
+from host_agent.control.parts import build_observer, open_journal
+from host_agent.control.pipeline import Refiner, Refiners
+from host_agent.control.slo import BandwidthQos
+from host_agent.control.slo import Host as QosHost
+from host_agent.control.slo_store import QosStore
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged, open_seam
 from host_agent.machine.privileged.partitions import foreign_groups, tree
@@ -27,8 +31,6 @@ from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeeds
 from host_agent.observe.latency.sources import SloSources
 from host_agent.observe.snapshot import Observer
-from host_agent.qos_store import QosStore
-from host_agent.refining import Refiner, Refiners
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import (
     Publisher,
@@ -39,8 +41,6 @@ from host_agent.report.publisher import (
     publish_settings,
 )
 from host_agent.report.rehome import Settled
-from host_agent.shared_parts import build_observer, open_journal
-from host_agent.steering_parts import build_steering
 from host_agent.util.background import Errands
 from placement_traits.topology import HostTopology
 

@@ -10,15 +10,16 @@ from emulation.counters import partitions_in_force
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL
 from emulation.kernel.threads import ThreadTable
-from host_agent import assembly, shared_parts
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing, bwap, mapping
 from host_agent.conf.mapping import Limits
+from host_agent.control import assembly
+from host_agent.control import parts as shared_parts
+from host_agent.control.balancing_parts import build_steering, choices
 from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
-from host_agent.steering_parts import build_steering, choices
 from placement_traits.errors import InvalidValueError
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes

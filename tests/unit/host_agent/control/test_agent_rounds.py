@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from host_agent import state
 from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
-from host_agent.journal import Entry, Result
-from host_agent.loop import Agent, Round
+from host_agent.control import home_nodes_store
+from host_agent.control.agent import Agent, Round
+from host_agent.control.journal import Entry, Result
 from host_agent.machine.privileged.api import ReadOnly
 from host_agent.model.process import PartitionReport
 from host_agent.model.workload import Activity
@@ -247,14 +247,14 @@ def test_a_full_state_folder_does_not_stop_control(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(state, "save", full)
+        broken.setattr(home_nodes_store, "save", full)
         server = bench.host.boot(be(), {3: 64})
         for _round in range(3):
             bench.round()
         assert bench.host.vcpu_cpus(server) == ["6"]
     assert dict(_values(bench.metrics))["numa_ext_unwritten", ("state",)] == 3
     bench.round()
-    assert state.load(bench.folder / "state.json") == {server.uuid: (3,)}
+    assert home_nodes_store.load(bench.folder / "state.json") == {server.uuid: (3,)}
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
@@ -550,7 +550,7 @@ def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:
     bench.round()
     assert [entry.server for entry in bench.told("gone")] == [server.uuid]
     assert bench.host.wishes == ()
-    assert state.load(bench.folder / "state.json") == {}
+    assert home_nodes_store.load(bench.folder / "state.json") == {}
 
 
 def test_partitions_are_asked_for_only_when_something_changed(bench: Bench) -> None:

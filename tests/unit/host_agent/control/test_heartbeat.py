@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.actuators.sign_of_life import SignOfLife
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
-from host_agent.loop import Agent, Listener
+from host_agent.control.agent import Agent, Listener
+from host_agent.control.heartbeat import SignOfLife
+from host_agent.control.pipeline import Refiners
 from host_agent.machine.privileged import dead_man_switch
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
-from host_agent.refining import Refiners
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
 from tests.support.servers import BE_SPECS, Server

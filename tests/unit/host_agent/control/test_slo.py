@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from host_agent.apply.executor import Executor
-from host_agent.bandwidth_qos import BandwidthQos, Host
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.slo import SloSettings
+from host_agent.control.agent import Agent
+from host_agent.control.journal import Entry
+from host_agent.control.pipeline import Refiners
+from host_agent.control.slo import BandwidthQos, Host
+from host_agent.control.slo_store import PAUSED, QosStore, load, of_server
 from host_agent.decide.slo.shapes import Phase, Wanted
-from host_agent.journal import Entry
-from host_agent.loop import Agent
 from host_agent.model.counters import Counters
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
@@ -31,8 +33,6 @@ from host_agent.observe.latency.ports import DEVICE, SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeeds, PrometheusSettings
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.snapshot import Observer
-from host_agent.qos_store import PAUSED, QosStore, load, of_server
-from host_agent.refining import Refiners
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from host_agent import assembly, shared_parts
-from host_agent.bandwidth_qos import BandwidthQos
 from host_agent.conf import agent as agent_conf
+from host_agent.control import assembly
+from host_agent.control import parts as shared_parts
+from host_agent.control.slo import BandwidthQos
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
 from tests.support.fake_host import FakeHost

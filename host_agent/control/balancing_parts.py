@@ -8,6 +8,7 @@ from oslo_config import cfg
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
 from host_agent.conf.paths import HostPaths
+from host_agent.control.balancing import Choices, SteeringRefiner
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
@@ -23,7 +24,6 @@ from host_agent.observe.counters import (
     ToldOnce,
 )
 from host_agent.observe.foreign_balancers import Guard
-from host_agent.steering_refiner import Choices, SteeringRefiner
 
 
 def build_steering(

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from host_agent import state
 from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import Settings
+from host_agent.control import home_nodes_store
+from host_agent.control.pipeline import Refiners
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation, Outcome
 from host_agent.observe.snapshot import Observer
-from host_agent.refining import Refiners
 from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
 
@@ -104,7 +104,9 @@ class Agent:
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
-        self._homes: dict[str, tuple[int, ...]] = state.load(homes_file) if homes_file else {}
+        self._homes: dict[str, tuple[int, ...]] = (
+            home_nodes_store.load(homes_file) if homes_file else {}
+        )
         self._kept = self._homes
         self._keeper = Keeper("state", lost)
         self._libvirt_lost = False
@@ -179,7 +181,7 @@ class Agent:
         file = self._homes_file
         if file is None or homes == self._kept:
             return
-        if self._keeper.attempt(lambda: state.save(file, homes)):
+        if self._keeper.attempt(lambda: home_nodes_store.save(file, homes)):
             self._kept = homes
 
     def _observe(self, *, full: bool, relist: bool) -> Observation:

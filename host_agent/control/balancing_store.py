@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.control.home_nodes_store import write_json
 from host_agent.decide.balancing import State
 from host_agent.decide.cores import memory
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.shares import Memory
-from host_agent.state import write_json
 from placement_traits.errors import InvalidValueError
 
 LOG = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When nothing on this host keeps an objective: tell a higher layer which server should leave, and ask nova if allowed.
 
-The proposal is always in journal, log and metrics (:mod:`host_agent.bandwidth_qos`). Here it goes out: as notification
+The proposal is always in journal, log and metrics (:mod:`host_agent.control.slo`). Here it goes out: as notification
 ``numa_ext.slo.cannot_fix`` on the message bus (Watcher, Masakari or an operator's tools listen there). Where the
 operator has turned it on nova is asked for a live migration, but only of a server whose throttling was shown to help
 one that is violated beyond chance, which what Prometheus tells or IPC suggests never is; for the sake of one
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
+from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
-from host_agent.journal import Entry, Journal, Result
 from host_agent.util.background import Errands
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from host_agent import steering_state
+from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.slots import Layout
@@ -48,7 +48,7 @@ class Choices:
 
 
 class SteeringRefiner:
-    """A :class:`~host_agent.refining.Refiner`.
+    """A :class:`~host_agent.control.pipeline.Refiner`.
 
     :param counters: the sensors
     :param choices: of the operator
@@ -78,8 +78,8 @@ class SteeringRefiner:
         self._file = file
         self._keeper = Keeper("steering state", lost)
         self._clock = clock
-        self._state = steering_state.load(file) if file else balancing.State()
-        self._kept: dict[str, Any] = steering_state.to_plain(self._state)
+        self._state = balancing_store.load(file) if file else balancing.State()
+        self._kept: dict[str, Any] = balancing_store.to_plain(self._state)
         self._kept_s = clock()
         self._layout: Layout | None = None
         self._inputs: Inputs | None = None
@@ -91,7 +91,7 @@ class SteeringRefiner:
         self._turn_due_s = clock()
 
     def refine(self, decision: Decision, observation: Observation) -> Decision:
-        """See :class:`~host_agent.refining.Refiner`."""
+        """See :class:`~host_agent.control.pipeline.Refiner`."""
         self._coarse = decision
         self._inputs = Inputs(
             self._clock(),
@@ -103,7 +103,7 @@ class SteeringRefiner:
         return self._wanted
 
     def turn(self, now_s: float) -> bool:
-        """See :class:`~host_agent.refining.Refiner`."""
+        """See :class:`~host_agent.control.pipeline.Refiner`."""
         if self._inputs is None or now_s < self._turn_due_s:
             return False
         found = self._counters.read(self._inputs.observation, now_s).counters
@@ -116,7 +116,7 @@ class SteeringRefiner:
         return wanted != before or any(known.moving for known in self._state.memory.values())
 
     def pause_s(self, now_s: float) -> float:
-        """See :class:`~host_agent.refining.Refiner`."""
+        """See :class:`~host_agent.control.pipeline.Refiner`."""
         return max(0.0, self._turn_due_s - now_s)
 
     def samples(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
@@ -184,13 +184,13 @@ class SteeringRefiner:
         file = self._file
         if file is None:
             return
-        content = steering_state.to_plain(self._state)
+        content = balancing_store.to_plain(self._state)
         if content == self._kept:
             return
         news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
         if not news and now_s - self._kept_s < self._choices.keep_s:
             return
-        if self._keeper.attempt(lambda: steering_state.save(file, content)):
+        if self._keeper.attempt(lambda: balancing_store.save(file, content)):
             self._kept, self._kept_s = content, now_s
 
 

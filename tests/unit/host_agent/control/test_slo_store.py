@@ -5,8 +5,8 @@ import json
 import threading
 from pathlib import Path
 
+from host_agent.control.slo_store import Kept, QosStore, load
 from host_agent.decide.slo.shapes import Wanted
-from host_agent.qos_store import Kept, QosStore, load
 
 
 def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> None:

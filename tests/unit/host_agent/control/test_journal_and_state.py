@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from host_agent import state
-from host_agent.journal import Entry, FileJournal, PrintedJournal, Result, read
+from host_agent.control import home_nodes_store
+from host_agent.control.journal import Entry, FileJournal, PrintedJournal, Result, read
 from placement_traits.errors import CapabilityMissingError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -114,8 +114,8 @@ def test_the_dry_twin_prints(capsys: pytest.CaptureFixture[str]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None
 )
 def test_homes_are_read_back(tmp_path: Path, homes: dict[str, tuple[int, ...]]) -> None:
-    state.save(tmp_path / "state.json", homes)
-    assert state.load(tmp_path / "state.json") == homes
+    home_nodes_store.save(tmp_path / "state.json", homes)
+    assert home_nodes_store.load(tmp_path / "state.json") == homes
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_homes_are_read_back(tmp_path: Path, homes: dict[str, tuple[int, ...]]) 
 )
 def test_a_broken_state_file_is_an_empty_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    assert state.load(tmp_path / "state.json") == {}
+    assert home_nodes_store.load(tmp_path / "state.json") == {}

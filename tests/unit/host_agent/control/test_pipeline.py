@@ -12,11 +12,11 @@ import pytest
 
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
-from host_agent.loop import Agent, Round
+from host_agent.control.agent import Agent, Round
+from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
-from host_agent.refining import Refiners
 from host_agent.report.metrics import Metrics
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import four_nodes
@@ -223,7 +223,7 @@ def test_a_refiner_that_fails_leaves_the_coarse_decision_and_the_others_alone(
     assert failures(bench) == {"broken": 3}
     assert len(caplog.records) == 1, "one line per state change"
     broken.error, sound.error = None, RuntimeError("its turn")
-    with caplog.at_level(logging.INFO, logger="host_agent.refining"):
+    with caplog.at_level(logging.INFO, logger="host_agent.control.pipeline"):
         bench.agent.round(full=True, relist=True)
     assert bench.level() == 1
     assert [r.getMessage() for r in caplog.records][1:] == [

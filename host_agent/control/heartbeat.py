@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from host_agent.loop import Round
+from host_agent.control.agent import Round
 from host_agent.machine.privileged.api import Privileged
 from placement_traits.errors import NumaExtError
 
@@ -22,7 +22,7 @@ _EVERY: Final = 0.1  # of the switch's patience: signs in between are not passed
 
 
 class SignOfLife:
-    """A :class:`~host_agent.loop.Listener`.
+    """A :class:`~host_agent.control.agent.Listener`.
 
     :param privileged: the seam
     :param after_s: seconds without a sign after which throttles are taken off

@@ -27,6 +27,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from host_agent.conf.slo import SloSettings
+from host_agent.control.agent import Round
+from host_agent.control.journal import Entry, Journal, Result
+from host_agent.control.slo_store import PAUSED, Kept, QosStore
 from host_agent.decide.slo import balm, shapes
 from host_agent.decide.slo.shapes import (
     BudgetExhausted,
@@ -40,8 +43,6 @@ from host_agent.decide.slo.shapes import (
 from host_agent.decide.slo.unwatched import unwatched
 from host_agent.decide.slo.view import Lc, View, levels, look, observe, of_groups, refined
 from host_agent.decide.slo.violation import Colour, colour_of
-from host_agent.journal import Entry, Journal, Result
-from host_agent.loop import Round
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
@@ -49,7 +50,6 @@ from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sources import GUESS, SloSources
 from host_agent.observe.latency.window import LatencyReading
-from host_agent.qos_store import PAUSED, Kept, QosStore
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
@@ -103,7 +103,7 @@ class _Heard:
 
 
 class BandwidthQos:
-    """A :class:`~host_agent.refining.Refiner` and :class:`~host_agent.loop.Listener` with a thread of its own.
+    """A :class:`~host_agent.control.pipeline.Refiner` and :class:`~host_agent.control.agent.Listener` with a thread of its own.
 
     :param settings: the operator's choices
     :param sources: latencies
