@@ -139,7 +139,7 @@ def _status(conf: "Conf", options: argparse.Namespace) -> int:
 
 
 def _explain(conf: "Conf", options: argparse.Namespace) -> int:
-    from host_agent.console.story import explain, told
+    from host_agent.console.explanation import explain, told
 
     story = explain(conf, options.server)
     if not story["decision"] and not story["actions"] and not story["now"]:
@@ -193,7 +193,7 @@ def _release(conf: "Conf", options: argparse.Namespace) -> int:
 
 
 def _heal(conf: "Conf", options: argparse.Namespace) -> int:
-    from host_agent.heal import heal
+    from host_agent.console.heal import heal
 
     rows = heal(conf, dry_run=options.dry_run)
     _show(options, rows)
@@ -232,7 +232,7 @@ def _device_spec(conf: "Conf", options: argparse.Namespace) -> int:
 
 
 def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
-    from host_agent import calibration_run
+    from host_agent.console import calibrate as calibration_run
     from host_agent.observe.calibration.timing import TimingSettings
 
     rows = calibration_run.run(
@@ -247,7 +247,7 @@ def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
 
 
 def _doctor(conf: "Conf", options: argparse.Namespace) -> int:
-    from host_agent import doctor
+    from host_agent.console import doctor
     from placement_traits.findings import Level
 
     findings = doctor.check(conf)

@@ -13,11 +13,11 @@ from support.allocations import L3_PART, SPECS, running, server_on
 from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
-from host_agent import heal as heal_module
 from host_agent.conf import agent as agent_conf
+from host_agent.console import heal as heal_module
+from host_agent.console.heal import heal_claims
 from host_agent.control import home_nodes_store, journal
 from host_agent.decide.amounts.claims import claims, floating_claims
-from host_agent.heal import heal_claims
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse

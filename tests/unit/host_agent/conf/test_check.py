@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import doctor
 from host_agent.cmd import agent, ctl
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import check
+from host_agent.console import doctor
 from placement_traits.findings import Level
 
 BOTH = pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
-from host_agent import calibration_run
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
+from host_agent.console import calibrate as calibration_run
 from host_agent.decide.pages.weights import Bandwidth
 from host_agent.observe.calibration import file as calibration_file
 from host_agent.observe.calibration.file import CalibrationFile

@@ -10,7 +10,7 @@ import pytest
 
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
-from host_agent.console.story import told
+from host_agent.console.explanation import told
 from host_agent.control import parts
 from host_agent.control.journal import Entry, FileJournal, Result
 from host_agent.control.slo_store import PAUSED, Kept, QosStore, load, of_server

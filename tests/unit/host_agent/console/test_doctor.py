@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent import doctor
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
+from host_agent.console import doctor
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
 from placement_traits.findings import Finding, Level
