@@ -73,7 +73,7 @@ bench: venv  ## run all benchmarks
 clean:  ## end everything the lab started and remove all it made
 	$(LAB) clean
 	find . -name .git -prune -o -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf doc/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf doc/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info emulation/*.egg-info emulation/build
 
 distclean: clean  ## the same, and drop the download and build cache
 	$(LAB) clean --cache

@@ -133,7 +133,7 @@ class SteeringRefiner:
         for domain, by_class in state.mapper.benefit.items():
             for kind, value in by_class.items():
                 yield "numa_ext_mapping_benefit", (domain, kind), value
-        worse = mapping.deviations(state.mapper, self._choices.steering.mapper)
+        worse = mapping.deviations(state.mapper, self._choices.balancing.mapper)
         for uuid, value in sorted(worse.items()):
             yield "numa_ext_server_deviation", (uuid, titles.get(uuid, "")), value
         for uuid, known in sorted(state.memory.items()):
@@ -145,14 +145,14 @@ class SteeringRefiner:
         if layout is None or layout.topology != inputs.observation.topology:
             layout = Layout(inputs.observation.topology, self._choices.use_siblings)
             self._layout = layout
-        settings = self._choices.steering
+        settings = self._choices.balancing
         wanted, self._state = balancing.refine(self._coarse, inputs, self._state, settings, layout)
         self._keep(inputs.now_s)
         return wanted
 
     def _pause_s(self) -> float:
         """A search that gets counters wants them at its own rate."""
-        search = self._choices.steering.search
+        search = self._choices.balancing.search
         searching = any(
             known.searching
             and known.search is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts that the agent and the commands of ``numa-host-agent-ctl`` share: topology, sensors and journal of this host.
 
-They are apart from :mod:`host_agent.control.assembly` because that loads everything: on a busy host a command would take long
-to start.
+They are apart from :mod:`host_agent.control.assembly` because that loads everything: on a busy host a command would
+take long to start.
 """
 
 from collections.abc import Callable

@@ -103,7 +103,7 @@ class _Heard:
 
 
 class BandwidthQos:
-    """A :class:`~host_agent.control.pipeline.Refiner` and :class:`~host_agent.control.agent.Listener` with a thread of its own.
+    """A :class:`~.pipeline.Refiner` and :class:`~.agent.Listener` with a thread of its own.
 
     :param settings: the operator's choices
     :param sources: latencies

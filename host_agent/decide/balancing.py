@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the simple placement rule to the full one: cores by the mapping, memory by BWAP. Pure.
 
-``refine`` takes the decision of :mod:`host_agent.decide.cores.home_nodes`, which is safe and coarse (home nodes, threads
-float on their CPUs), and replaces what the run-time controllers know better, for *floating managed* servers only:
+``refine`` takes the decision of :mod:`host_agent.decide.cores.home_nodes`, which is safe and coarse (home nodes,
+threads float on their CPUs), and replaces what the run-time controllers know better, for *floating managed* servers
+only:
 
 * each vCPU gets a core of its own from :mod:`host_agent.decide.cores.mapping`; a server that finds no room there (an
   overcommitted host) keeps the coarse placement, and the reason says so;

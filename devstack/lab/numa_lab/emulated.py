@@ -64,7 +64,7 @@ _SILENCE_S = 90.0
 # The last try is with one thread for all CPUs: slower, but without the race that panics kernels.
 _BOOT_TRIES = ("multi", "multi", "multi", "single")
 
-_OUR_PACKAGES = ("placement_traits", "nova_numa_ext", "host_agent")
+_OUR_PACKAGES = ("placement_traits", "nova_numa_ext", "host_agent", "emulation")
 _SETUP_FAILED = "numa-lab: set-up failed"  # guest/init
 
 _preparing = threading.Lock()

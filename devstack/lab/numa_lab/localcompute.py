@@ -21,7 +21,7 @@ from .terminal import Progress
 
 NAME = "local"
 _CGROUPS = Path("/sys/fs/cgroup")
-_AGENT_CODE = ("placement_traits", "nova_numa_ext", "host_agent")
+_AGENT_CODE = ("placement_traits", "nova_numa_ext", "host_agent", "emulation")
 _SYSTEM_FOLDERS = {
     "etc/libvirt": "/etc/libvirt",
     "state/libvirt/lib": "/var/lib/libvirt",

@@ -60,6 +60,7 @@ def fingerprint(settings: Settings) -> str:
         settings.checkout / "requirements.txt",
         settings.checkout / "setup.cfg",
         settings.checkout / "pyproject.toml",
+        settings.checkout / "emulation/pyproject.toml",
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -67,7 +68,14 @@ def fingerprint(settings: Settings) -> str:
 
 def _contents(settings: Settings) -> list[str]:
     requirements = f"{settings.source}/requirements.txt"
-    return ["--requirement", requirements, "--editable", f"{settings.checkout}[{EXTRAS}]"]
+    checkout = ("--editable", f"{settings.checkout}[{EXTRAS}]")
+    return [
+        "--requirement",
+        requirements,
+        *checkout,
+        "--editable",
+        f"{settings.checkout}/emulation",
+    ]
 
 
 def _known_versions(settings: Settings) -> list[str]:

@@ -117,8 +117,8 @@ def floating_claims(
     """Return the claims of running servers that nova has not bound to cells, of flavors that ask for something of ours.
 
     Any L3 domain of the server's home nodes will do, or of its CPUs while it has no home: the agent moves the claim to
-    where the server runs (:mod:`host_agent.report.rehome`). It is the one for which servers have declared least bandwidth, a
-    domain of its own for each group. Left out are servers with more groups than domains.
+    where the server runs (:mod:`host_agent.report.rehome`). It is the one for which servers have declared least
+    bandwidth, a domain of its own for each group. Left out are servers with more groups than domains.
 
     :param homes: home nodes by server
     :param bound: claims of the other servers

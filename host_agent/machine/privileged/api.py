@@ -30,7 +30,7 @@ NEEDED: Final = (CAP_DAC_OVERRIDE, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON)
 
 
 class Privileged(Protocol):
-    """What the agent may ask of the privileged side; see :class:`host_agent.machine.privileged.operations.HostOperations`."""
+    """What the agent may ask of the privileged side; see :class:`~.operations.HostOperations`."""
 
     def process(self, uuid: str) -> Process:
         """Process and threads of a domain."""

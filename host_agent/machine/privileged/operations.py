@@ -152,7 +152,7 @@ class HostOperations:
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
-        """Make the RDT groups what the wishes ask for; see :func:`host_agent.machine.privileged.partitions.partition`."""
+        """Make the RDT groups what the wishes ask for; see :func:`.partitions.partition`."""
         return partitions.partition(
             self._paths, wishes, shrink_root, shared_ways_min, write, known=self._pid_files
         )

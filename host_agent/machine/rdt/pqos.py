@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second backend: the same few file operations, carried out by Intel's libpqos.
 
-For sites whose rules say that only libpqos writes RDT. It implements :class:`~host_agent.machine.rdt.files.ResctrlFiles`, so
-that everything above it is the same code: reading is reading the tree, making and removing control groups, masks,
-bandwidth and threads go through the library.
+For sites whose rules say that only libpqos writes RDT. It implements
+:class:`~host_agent.machine.rdt.files.ResctrlFiles`, so that everything above it is the same code: reading is reading
+the tree, making and removing control groups, masks, bandwidth and threads go through the library.
 
 What libpqos (4.5, interface "OS") does decides the rest:
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latency of latency-critical servers as they report it: streams of bytes in, readings out.
 
-One :class:`SloFeed` per server joins the line protocol (:mod:`~host_agent.observe.latency.protocol`) to the sliding window
-(:mod:`~host_agent.observe.latency.window`). Whoever owns the sockets calls :meth:`SloFeeds.received`; the controller is
-given :meth:`SloFeeds.read` at every poll. A server that says nothing has an unknown latency, never a good one.
+One :class:`SloFeed` per server joins the line protocol (:mod:`~host_agent.observe.latency.protocol`) to the sliding
+window (:mod:`~host_agent.observe.latency.window`). Whoever owns the sockets calls :meth:`SloFeeds.received`; the
+controller is given :meth:`SloFeeds.read` at every poll. A server that says nothing has an unknown latency, never a
+good one.
 """
 
 import math

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record what discovery reads, so that a test or a bug report can play any machine.
 
-``python -m host_agent.observe.topology.capture > machine.json`` on the machine; :func:`restore` lays the files out again. The
-form is one JSON object: a folder is an object, a file is its text, a symbolic link is a list with its target.
+``python -m host_agent.observe.topology.capture > machine.json`` on the machine; :func:`restore` lays the files out
+again. The form is one JSON object: a folder is an object, a file is its text, a symbolic link is a list with its
+target.
 """
 
 import json

@@ -71,7 +71,7 @@ def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
 
 def test_the_unit_and_the_commands_read_the_same_file() -> None:
     """Else ctl reads other state than the running agent writes."""
-    unit = Path(__file__).parents[3] / "etc/systemd/numa-host-agent.service"
+    unit = Path(__file__).parents[4] / "etc/systemd/numa-host-agent.service"
     assert f"--config-file {agent_conf.CONFIG_FILE}\n" in unit.read_text()
 
 

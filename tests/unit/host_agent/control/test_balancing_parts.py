@@ -34,9 +34,9 @@ def load(folder: Path, text: str = "") -> agent_conf.Conf:
 
 def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:
     found = choices(load(tmp_path))
-    assert found.steering.mapper == mapping.Settings()
-    assert found.steering.search == bwap.Settings()
-    assert found.steering.map_cores
+    assert found.balancing.mapper == mapping.Settings()
+    assert found.balancing.search == bwap.Settings()
+    assert found.balancing.map_cores
     assert balancing.counters(load(tmp_path).counters) == balancing.CounterSettings()
 
 
@@ -61,11 +61,11 @@ model_programs = big-1:sc,big-2:oc
 """
     conf = load(tmp_path, text)
     found = choices(conf)
-    assert (found.steering.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
-    assert found.steering.mapper.metric is mapping.Metric.MPI
-    assert found.steering.mapper.threshold == 0.2
-    assert found.steering.mapper.limits == Limits(1, 10, 7)
-    search = found.steering.search
+    assert (found.balancing.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
+    assert found.balancing.mapper.metric is mapping.Metric.MPI
+    assert found.balancing.mapper.threshold == 0.2
+    assert found.balancing.mapper.limits == Limits(1, 10, 7)
+    search = found.balancing.search
     assert (search.samples, search.step, search.stuck_s) == (9, 0.05, 300.0)
     programs = balancing.counters(conf.counters).model_programs
     assert programs == {"big-1": "sc", "big-2": "oc"}
