@@ -194,7 +194,7 @@ def _huge_pages(paths: HostPaths) -> Iterator[Finding]:
 
 
 def _nova_conf(conf: agent_conf.Conf) -> Iterator[Finding]:
-    from nova_numa_ext.cli import nova_conf
+    from placement_traits import nova_conf
 
     files = [file for file in map(Path, conf.host.nova_conf) if file.exists()]
     if not files:

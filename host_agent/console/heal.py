@@ -33,7 +33,7 @@ from host_agent.report.publisher import make_allocations
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
-    from host_agent.decide.amounts.allocations import Allocations
+    from host_agent.report.allocations import Allocations
 
 Row = dict[str, Any]
 

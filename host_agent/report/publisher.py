@@ -39,7 +39,7 @@ from placement_traits.topology import HostTopology
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
 
 if TYPE_CHECKING:
-    from host_agent.decide.amounts.allocations import Allocations
+    from host_agent.report.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -430,7 +430,7 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     :param root: name of nova's root provider
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    from host_agent.decide.amounts.allocations import Allocations
+    from host_agent.report.allocations import Allocations
     from host_agent.report.nova_api import NovaApi
     from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 

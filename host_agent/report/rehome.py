@@ -29,7 +29,7 @@ from host_agent.decide.amounts.claims import (
 )
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
-    from host_agent.decide.amounts.allocations import Allocations
+    from host_agent.report.allocations import Allocations
 
 LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nova_numa_ext.cli import nova_conf
-from placement_traits import names
+from placement_traits import names, nova_conf
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict

@@ -5,10 +5,10 @@ from keystoneauth1.adapter import Adapter
 from nova import context as nova_context
 from nova.scheduler.client import report
 
-from host_agent.decide.amounts.allocations import Allocations
 from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
+from host_agent.report.allocations import Allocations
 from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter

@@ -12,11 +12,11 @@ from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
 from host_agent.control.agent import Round
-from host_agent.decide.amounts.allocations import Allocations
 from host_agent.decide.amounts.claims import NotTouchableError, claims
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.workload import Activity, parse
+from host_agent.report.allocations import Allocations
 from host_agent.report.nova_api import NovaApi
 from host_agent.report.publisher import movable
 from host_agent.report.rehome import Rehomer, Settled

@@ -7,10 +7,10 @@ from support.allocations import Lines
 from support.hosts import four_nodes
 from support.servers import Server
 
-from host_agent.decide.amounts.allocations import Allocations
 from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
+from host_agent.report.allocations import Allocations
 from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from tests.functional.scheduler.conftest import LC
