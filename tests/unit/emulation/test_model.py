@@ -2,7 +2,7 @@
 """The contention model: shown to agree with what the sources print, then with common sense."""
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +135,31 @@ def test_noise_comes_only_from_the_source_that_is_passed_in() -> None:
     assert noisy[0] == noisy[1]
     assert noisy[0]["g"].ipc != exact["g"].ipc
     assert noisy[0]["g"].progress == exact["g"].progress
+
+
+def test_what_changes_on_a_host_changes_its_signals_and_what_changes_back_brings_them_back() -> (
+    None
+):
+    """A state that was measured before is not solved again, which must never show."""
+    pages = {0: 0.5, 1: 0.5}
+    first = Guest("be", WORKLOADS["mg"], DUAL.cpus_of_node(0)[:4], pages)
+    l3 = DUAL.l3_domains[0].id
+    changed = [
+        replace(first, cpus=DUAL.cpus_of_node(1)[:4]),
+        replace(first, workload=WORKLOADS["bs"]),
+        replace(first, demand=0.5),
+        replace(first, ways={l3: 1}),
+        replace(first, mba={l3: 10}),
+    ]
+    model = HostModel(DUAL, frozen())
+    before = model.measure([first])
+    for guest in changed:
+        seen = model.measure([guest])
+        assert seen != before
+        assert seen == HostModel(DUAL, frozen()).measure([guest])
+        assert model.measure([first]) == before
+    pages.update({0: 0.9, 1: 0.1})  # in place
+    assert model.measure([first]) != before
 
 
 def test_draws_cover_every_part_of_each_range_once() -> None:
