@@ -28,6 +28,7 @@ from host_agent.model.assignment import (
     difference,
 )
 from host_agent.model.process import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
@@ -432,7 +433,9 @@ def gpu_reasons(wanted: Assignment, guest: Guest) -> tuple[Reason, ...]:
     """Say where the PCI devices of a server are, against its own nodes."""
     homes = ",".join(map(str, wanted.nodes))
     return tuple(
-        Reason("gpu", f"{address} on node {'unknown' if node is None else node}", f"node {homes}")
+        Reason(
+            Term.GPU, f"{address} on node {'unknown' if node is None else node}", f"node {homes}"
+        )
         for address, node in guest.gpus.items()
     )
 

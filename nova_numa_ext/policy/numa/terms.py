@@ -5,6 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from placement_traits import reason as reasons
 from placement_traits.reason import Reason
 
 
@@ -82,12 +83,6 @@ SENTENCES: Final = MappingProxyType(
 )
 
 
-_BY_NAME: Final = {term.value: template for term, template in SENTENCES.items()}
-
-
 def sentence(reason: Reason) -> str:
     """Return what a reason of refusal means, for people; terms without a sentence show their figures."""
-    template = _BY_NAME.get(reason.term)
-    if template is None:
-        return str(reason)
-    return template.format(value=reason.value, against=reason.against)
+    return reasons.sentence(reason, SENTENCES)
