@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of everything a decision of the agent looks at, each with the sentence that explains it to people."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -15,7 +16,7 @@ class Term(StrEnum):
     GPU = "gpu"
 
 
-SENTENCES: Final = MappingProxyType(
+SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Term.GPU: "its GPU {value}; its home is {against}",
     }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of everything a placement decision looks at, each with the sentence that explains it to people."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -55,7 +56,7 @@ class Term(StrEnum):
     FRAGMENTATION = "fragmentation"
 
 
-SENTENCES: Final = MappingProxyType(
+SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Term.FLAVOR: "{value}",
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
