@@ -18,7 +18,7 @@ from pathlib import Path
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.control import assembly
-from host_agent.control.agent import Agent, Round
+from host_agent.control.agent import Agent
 from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.operations import HostOperations
@@ -31,6 +31,7 @@ from host_agent.model.process import (
     RamRange,
     Target,
 )
+from host_agent.model.round import Round
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200

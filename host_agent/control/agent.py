@@ -6,8 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +17,8 @@ from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource
-from host_agent.model.assignment import Decision, Observation, Outcome
+from host_agent.model.assignment import Decision, Observation
+from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
 from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
@@ -26,37 +26,10 @@ from placement_traits.errors import ServiceUnavailableError
 LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One turn of the loop.
-
-    :param observation: what was seen
-    :param decision: what should be
-    :param outcomes: what was done, by server
-    :param seconds: time taken
-    :param paused: an operator has paused the agent: nothing was decided or done
-    :param listed: the servers are those that libvirt runs; False: those known before it was lost
-    """
-
-    observation: Observation
-    decision: Decision = field(default_factory=Decision)
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    seconds: float = 0.0
-    paused: bool = False
-    listed: bool = True
-
-    @property
-    def unfinished(self) -> bool:
-        """Pages are left to be moved."""
-        return any(
-            outcome.remaining_kb and not outcome.problems for outcome in self.outcomes.values()
-        )
-
-
 class Listener(Protocol):
-    """Somebody who wants to know each round: metrics, Placement."""
+    """What is called after each round: metrics, Placement."""
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note; must neither block nor raise."""
 
 
@@ -70,7 +43,7 @@ class Agent:
     :param homes_file: state file; None keeps nothing (dry run)
     :param paused_mark: the agent is paused while this file exists
     :param refiners: run-time controllers, in order
-    :param listeners: told about each round
+    :param listeners: called after each round
     :param on_failure: called for each round that failed as a whole
     :param lost: told "state" for each state file that could not be written
     :param write: false: not even the agent's own threads are moved
@@ -124,7 +97,7 @@ class Agent:
         self._coarse = None
         observation = self._observe(full=full, relist=relist)
         if self._paused_mark.exists():
-            return self._tell(Round(observation, seconds=self._clock() - started, paused=True))
+            return self._notify(Round(observation, seconds=self._clock() - started, paused=True))
         coarse = self._decide(observation)
         self._refiners.new_round()
         done = self._apply(coarse, observation, started)
@@ -162,7 +135,7 @@ class Agent:
         outcomes = self._executor.apply(decision, observation, self._slice_s())
         self._touched = frozenset(uuid for uuid, done in outcomes.items() if done.touched)
         seconds = self._clock() - started
-        return self._tell(
+        return self._notify(
             Round(observation, decision, outcomes, seconds, listed=not self._libvirt_lost)
         )
 
@@ -172,9 +145,9 @@ class Agent:
         polled = self._refiners.pause_s(self._clock()) < memory.slice_s
         return min(memory.slice_s, memory.polled_slice_s) if polled else memory.slice_s
 
-    def _tell(self, done: Round) -> Round:
+    def _notify(self, done: Round) -> Round:
         for listener in self._listeners:
-            listener.heard(done)
+            listener.on_round(done)
         return done
 
     def _keep(self, homes: dict[str, tuple[int, ...]]) -> None:

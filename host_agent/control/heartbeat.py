@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from host_agent.control.agent import Round
 from host_agent.machine.privileged.api import Privileged
+from host_agent.model.round import Round
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class SignOfLife:
         self._failing = False
         self._problem = ""
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note of a whole round."""
         self._failing = False
         self._give()

@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from host_agent.conf.slo import SloSettings
-from host_agent.control.agent import Round
 from host_agent.control.journal import Entry, Journal, Result
 from host_agent.control.slo_store import PAUSED, Kept, QosStore
 from host_agent.decide.slo import balm, shapes
@@ -45,6 +44,7 @@ from host_agent.decide.slo.view import Lc, View, levels, look, observe, of_group
 from host_agent.decide.slo.violation import Colour, colour_of
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.ports import SloPorts
@@ -219,7 +219,7 @@ class BandwidthQos:
     def _told_executor(self) -> dict[str, tuple[tuple[int, int], ...]]:
         return {level.group: level.mba_percent for level in of_groups(self._refined, self._places)}
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note of a round."""
         self._heard_pause = done.paused
         self._save()

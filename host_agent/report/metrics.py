@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.control.agent import Round
 from host_agent.control.journal import Result
 from host_agent.model.assignment import Guest
+from host_agent.model.round import Round
 
 _SERVER: Final = ("server", "name")
 
@@ -201,7 +201,7 @@ class Metrics:
         with self._lock:
             self._refiner_failures[name] += 1
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note of a round."""
         with self._lock:
             self._rounds["done"] += 1

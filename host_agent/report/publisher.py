@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
-from host_agent.control.agent import Round
 from host_agent.control.journal import Journal
 from host_agent.decide.amounts.claims import Claim, Part, claims
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Guest
+from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report.metrics import Metrics
@@ -247,7 +247,7 @@ class Publisher:
         self._stopped = False
         self._problems: tuple[str, ...] = ()
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note of a round; without present knowledge of who runs where no allocation is moved."""
         if done.paused:
             with self._changed:

@@ -14,12 +14,13 @@ from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
-from host_agent.control.agent import Agent, Round
+from host_agent.control.agent import Agent
 from host_agent.control.balancing import Choices, SteeringRefiner
 from host_agent.control.journal import Entry
 from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Guest
 from host_agent.model.counters import Settings as SteeringSettings
+from host_agent.model.round import Round
 from host_agent.observe.counters import CounterSource
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
@@ -120,7 +121,7 @@ class Steered:
         """Take a line of the journal."""
         self.journal.append(entry)
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         """Take note of a round."""
         self.rounds.append(done)
 

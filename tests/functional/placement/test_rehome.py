@@ -11,10 +11,10 @@ from support.faults import answer
 from support.hosts import four_nodes
 from support.servers import BE_SPECS, Server
 
-from host_agent.control.agent import Round
 from host_agent.decide.amounts.claims import NotTouchableError, claims
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
+from host_agent.model.round import Round
 from host_agent.model.workload import Activity, parse
 from host_agent.report.allocations import Allocations
 from host_agent.report.nova_api import NovaApi

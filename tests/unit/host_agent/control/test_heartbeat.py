@@ -55,7 +55,7 @@ class Failing:
 
     broken: bool = True
 
-    def heard(self, _done: object) -> None:
+    def on_round(self, _done: object) -> None:
         if self.broken:
             raise RuntimeError("no round ends")
 

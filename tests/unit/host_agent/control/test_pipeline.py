@@ -12,10 +12,11 @@ import pytest
 
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
-from host_agent.control.agent import Agent, Round
+from host_agent.control.agent import Agent
 from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
+from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from tests.support.fake_host import FakeHost
@@ -116,7 +117,7 @@ class Bench:
     def write(self, _entry: object) -> None:
         """The journal is not looked at here."""
 
-    def heard(self, done: Round) -> None:
+    def on_round(self, done: Round) -> None:
         self.rounds.append(done)
 
     def run(self) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf import agent as agent_conf
-from host_agent.control.agent import Round
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
+from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
@@ -190,7 +190,7 @@ def test_what_was_missed_is_caught_up_in_one_pass() -> None:
     publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, metrics)
     thread = publisher.start()
     for cpu in (0, 2, 4):
-        publisher.heard(turn((Server("be", BE_SPECS), cpu)))
+        publisher.on_round(turn((Server("be", BE_SPECS), cpu)))
     last = wanted(turn((Server("be", BE_SPECS), 4)), SETTINGS, 0)
     placement.wait_for_writes(1)
     publisher.stop()
@@ -203,10 +203,10 @@ def test_an_unchanged_tree_is_not_written_again() -> None:
     placement = Placement(failures=0)
     publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
     thread = publisher.start()
-    publisher.heard(turn())
+    publisher.on_round(turn())
     placement.wait_for_writes(1)
-    publisher.heard(turn())
-    publisher.heard(turn((Server("be", BE_SPECS), 2)))
+    publisher.on_round(turn())
+    publisher.on_round(turn((Server("be", BE_SPECS), 2)))
     placement.wait_for_writes(2)
     publisher.stop()
     thread.join(10)
@@ -223,11 +223,11 @@ def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
     def slow(tree: ProviderTree) -> _Report:
         report = sync(tree)
         if len(placement.written) == 1:
-            publisher.heard(newest)
+            publisher.on_round(newest)
         return report
 
     placement.sync = slow  # type: ignore[method-assign]
-    publisher.heard(turn())
+    publisher.on_round(turn())
     thread = publisher.start()
     placement.wait_for_writes(2)
     publisher.stop()
@@ -248,7 +248,7 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
 
     publisher = Publisher(lambda: SETTINGS, make, lambda: 0, Metrics())
     thread = publisher.start()
-    publisher.heard(turn())
+    publisher.on_round(turn())
     placement.wait_for_writes(1)
     publisher.stop()
     thread.join(10)
@@ -279,7 +279,7 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
         make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
     )
     lc = Server("lc", LC_SPECS, cpus=(5,), node=2)
-    publisher.heard(turn((lc, 5)))
+    publisher.on_round(turn((lc, 5)))
     assert publisher.publish_once()
     (claims,) = rehomer.asked
     assert claims == (Claim(lc.uuid, "lc", (Part(2, 4, 0),), clos=1),)
@@ -300,8 +300,8 @@ def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_li
         make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
     )
     round_ = turn((Server("lc", LC_SPECS, cpus=(5,), node=2), 5))
-    publisher.heard(round_)
-    publisher.heard(dataclasses.replace(round_, **blind))
+    publisher.on_round(round_)
+    publisher.on_round(dataclasses.replace(round_, **blind))
     publisher.publish_once()
     assert rehomer.asked == [()]
 
@@ -313,7 +313,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
     publisher = Publisher(
         lambda: SETTINGS, lambda: placement, lambda: 0, Metrics(), pressure=pressure
     )
-    publisher.heard(turn())
+    publisher.on_round(turn())
     assert publisher.publish_once()
     assert placement.written == [wanted(turn(), SETTINGS, 0, {0: 0, 1: 0, 2: 3_000, 3: 0})]
 
@@ -321,7 +321,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
 def test_a_paused_round_says_nothing_new() -> None:
     placement = Placement(failures=0)
     publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
-    publisher.heard(dataclasses.replace(turn(), paused=True))
+    publisher.on_round(dataclasses.replace(turn(), paused=True))
     assert not publisher.publish_once()
 
 
