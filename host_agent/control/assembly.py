@@ -65,11 +65,11 @@ def build_publisher(
     source: DomainSource,
     metrics: Metrics,
     journal: Journal,
-    hopeless: Callable[[], frozenset[str]] = frozenset,
+    unsatisfiable: Callable[[], frozenset[str]] = frozenset,
 ) -> Publisher:
     """Return what tells Placement, not yet started.
 
-    :param hopeless: says which servers' objectives cannot be kept here
+    :param unsatisfiable: says which servers' objectives cannot be kept here
     """
     paths = agent_conf.paths(conf)
 
@@ -79,7 +79,7 @@ def build_publisher(
         lambda: foreign_groups(paths),
         metrics,
         pressure=make_pressure(conf, tree(paths)),
-        hopeless=hopeless,
+        unsatisfiable=unsatisfiable,
         settled=Settled(conf.placement.rehome_after_s),
         make_rehomer=(lambda root: make_rehomer(conf, root, journal))
         if conf.placement.rehome
@@ -181,8 +181,8 @@ def build(
         migrating=source.migrating,
         moved=observer.forget_memory,
         placed=qos.placed if qos else ignore_places,
-        overtaken=qos.overtaken if qos else frozenset,
-        doubted=qos.doubted if qos else bool,
+        overtaken=qos.superseded if qos else frozenset,
+        doubted=qos.suspect if qos else bool,
         count=metrics.count,
         progress=progress,
         dry_run=dry_run,
@@ -199,8 +199,8 @@ def build(
     if guarded:
         listeners.append(sign)
     if conf.placement.enabled and not dry_run:
-        hopeless = qos.hopeless if qos else frozenset
-        publisher = build_publisher(conf, source, metrics, journal, hopeless)
+        unsatisfiable = qos.unsatisfiable if qos else frozenset
+        publisher = build_publisher(conf, source, metrics, journal, unsatisfiable)
         listeners.append(publisher)
     else:
         publisher = None

@@ -152,12 +152,12 @@ class BandwidthQos:
         self._traffic: Mapping[str, Traffic] = {}
         self._heard = _Heard({}, {}, {})
         self._red: dict[str, float] = {}
-        self._hopeless: frozenset[str] = frozenset()
+        self._unsatisfiable: frozenset[str] = frozenset()
         self._refined: Mapping[str, Mapping[int, int]] = {}
         self._refined_s = -math.inf
         self._refined_shares: Mapping[str, shapes.Shares] = {}
         self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
-        self._problem, self._retry_s, self._doubts = "", 0.0, False
+        self._problem, self._retry_s, self._suspect = "", 0.0, False
         self._decided_s = self._traffic_s = self._heard_s = -math.inf
         self._writing = threading.Lock()
         self._paused = self._heard_pause = False
@@ -199,11 +199,11 @@ class BandwidthQos:
             self._in_force = self._told_executor()
         self._enforce(self._view)
 
-    def hopeless(self) -> frozenset[str]:
+    def unsatisfiable(self) -> frozenset[str]:
         """Tell the servers whose objective was found impossible to keep here and has been violated since."""
-        return self._hopeless
+        return self._unsatisfiable
 
-    def overtaken(self) -> frozenset[str]:
+    def superseded(self) -> frozenset[str]:
         """Tell the groups whose levels in force are not those that the executor was told."""
         with self._writing:
             told = self._told_executor()
@@ -211,10 +211,10 @@ class BandwidthQos:
                 group for group, level in self._in_force.items() if told.get(group) != level
             )
 
-    def doubted(self) -> bool:
+    def suspect(self) -> bool:
         """Tell, once, that a level could not be written: its group may have to be made anew."""
-        doubts, self._doubts = self._doubts, False
-        return doubts
+        suspect, self._suspect = self._suspect, False
+        return suspect
 
     def _told_executor(self) -> dict[str, tuple[tuple[int, int], ...]]:
         return {level.group: level.mba_percent for level in of_groups(self._refined, self._places)}
@@ -378,7 +378,7 @@ class BandwidthQos:
             self._host.wake()
         self._count("throttle", Result.FAILED if problem else Result.DONE)
         if problem:
-            self._problem, self._doubts = problem, True
+            self._problem, self._suspect = problem, True
         elif self._problem:
             self._well("bandwidth levels are written again")
 
@@ -436,7 +436,7 @@ class BandwidthQos:
                 seconds = round(self._clock() - self._red.pop(uuid), 3)
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
         self._red = {uuid: since for uuid, since in self._red.items() if uuid in colours}
-        self._hopeless = self._hopeless.intersection(self._red)
+        self._unsatisfiable = self._unsatisfiable.intersection(self._red)
 
     def _tell(
         self,
@@ -475,7 +475,7 @@ class BandwidthQos:
                         reasons=tuple(map(str, event.reasons)),
                         problem=problem,
                     )
-                self._hopeless = self._hopeless.union(self._red.keys() & set(event.lcs))
+                self._unsatisfiable = self._unsatisfiable.union(self._red.keys() & set(event.lcs))
                 self._escalate(event, self._titles())
             case ShouldLeave():
                 what = {"in_favour_of": list(event.lcs)}

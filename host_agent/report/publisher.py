@@ -84,14 +84,14 @@ class PublishSettings:
 
 
 def neighbours(
-    done: Round, *, pinned: bool = True, hopeless: Container[str] = ()
+    done: Round, *, pinned: bool = True, unsatisfiable: Container[str] = ()
 ) -> dict[int, frozenset[NeighbourTrait]]:
     """Return who lives in each L3 domain: a server lives in all domains that its vCPUs may run in.
 
     Paused servers count: they come back.
 
     :param pinned: vCPUs are where they were decided to be; else they are where they are
-    :param hopeless: servers whose objective cannot be kept here
+    :param unsatisfiable: servers whose objective cannot be kept here
     """
     topology = done.observation.topology
     found: dict[int, set[NeighbourTrait]] = {domain.id: set() for domain in topology.l3_domains}
@@ -104,7 +104,7 @@ def neighbours(
             for trait in (
                 _TIER_TRAITS.get(request.tier) if request.tier else None,
                 _CLASS_TRAITS.get(request.interference_class),
-                NeighbourTrait.UNMET_SLO if guest.uuid in hopeless else None,
+                NeighbourTrait.UNMET_SLO if guest.uuid in unsatisfiable else None,
             )
             if trait
         }
@@ -181,14 +181,14 @@ def wanted(
     settings: PublishSettings,
     foreign_groups: int,
     reserved_mbps: Mapping[int, int] | None = None,
-    hopeless: Container[str] = (),
+    unsatisfiable: Container[str] = (),
 ) -> ProviderTree:
     """Return the tree that Placement should hold after a round.
 
     :param foreign_groups: resctrl control groups of other software
     :param reserved_mbps: bandwidth that is not for sale now, by L3 domain; one that is missing keeps what Placement
         has, None: nothing is held back
-    :param hopeless: servers whose objective cannot be kept here
+    :param unsatisfiable: servers whose objective cannot be kept here
     """
     tree_settings = TreeSettings(
         packing=settings.packing,
@@ -198,7 +198,9 @@ def wanted(
     )
     states = {
         l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3))
-        for l3, traits in neighbours(done, pinned=settings.pinned, hopeless=hopeless).items()
+        for l3, traits in neighbours(
+            done, pinned=settings.pinned, unsatisfiable=unsatisfiable
+        ).items()
     }
     return wanted_tree(settings.root, done.observation.topology, tree_settings, states)
 
@@ -212,7 +214,7 @@ class Publisher:
     :param foreign_groups: counts resctrl groups of other software
     :param metrics: told whether Placement is up to date
     :param pressure: says how much bandwidth is held back; None holds nothing back
-    :param hopeless: says which servers' objectives cannot be kept here
+    :param unsatisfiable: says which servers' objectives cannot be kept here
     :param settled: says which servers have been where they are for some time
     :param make_rehomer: makes what moves their allocations there, for a root's name, called like ``make_writer``; None
         moves nothing
@@ -226,7 +228,7 @@ class Publisher:
         metrics: Metrics,
         *,
         pressure: Pressure | None = None,
-        hopeless: Callable[[], Container[str]] = frozenset,
+        unsatisfiable: Callable[[], Container[str]] = frozenset,
         settled: Settled | None = None,
         make_rehomer: Callable[[str], Rehomer] | None = None,
     ) -> None:
@@ -235,7 +237,7 @@ class Publisher:
         self._foreign_groups = foreign_groups
         self._metrics = metrics
         self._pressure = pressure
-        self._hopeless = hopeless
+        self._unsatisfiable = unsatisfiable
         self._settled = settled
         self._rehomer = functools.cache(make_rehomer) if make_rehomer else None
         self._claims: tuple[Claim, ...] = ()
@@ -259,7 +261,7 @@ class Publisher:
         if self._pressure is not None:
             declared = declarations(done, placed, pinned=settings.pinned)
             reserved = self._pressure.reserved_mbps(done.observation.topology, declared)
-        tree = wanted(done, settings, self._foreign_groups(), reserved, self._hopeless())
+        tree = wanted(done, settings, self._foreign_groups(), reserved, self._unsatisfiable())
         with self._changed:
             present = movable(done, placed) if done.listed else ()
             self._claims = self._settled.of(present) if self._settled else ()

@@ -37,7 +37,7 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     )
     monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: host.topology)
     monkeypatch.setattr(assembly, "make_reporter", lambda _conf: writer)
-    monkeypatch.setattr(BandwidthQos, "hopeless", lambda _self: frozenset({lc.uuid}))
+    monkeypatch.setattr(BandwidthQos, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
     conf = agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
     parts = assembly.build(conf, out=print, source=host, privileged=host)

@@ -135,8 +135,8 @@ class Bench:
             migrating=self.host.migrating,
             moved=observer.forget_memory,
             placed=self.qos.placed,
-            overtaken=self.qos.overtaken,
-            doubted=self.qos.doubted,
+            overtaken=self.qos.superseded,
+            doubted=self.qos.suspect,
         )
         self.agent = Agent(
             self.host,
@@ -429,11 +429,11 @@ def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench
 def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
     """Not only when it is time to: the round that the failure wakes is to make the group anew."""
     bench.watch()
-    assert not bench.qos.doubted()
+    assert not bench.qos.suspect()
     bench.refused = "resctrl: the group is gone"
     bench.report(1500, 0.6)
-    assert bench.qos.doubted()
-    assert not bench.qos.doubted(), "once is enough"
+    assert bench.qos.suspect()
+    assert not bench.qos.suspect(), "once is enough"
 
 
 def test_a_level_that_could_not_be_written_is_forgotten_with_its_group(bench: Bench) -> None:
@@ -473,11 +473,11 @@ def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) 
 
 def test_the_levels_that_the_short_way_has_written_are_known_as_ours(bench: Bench) -> None:
     bench.watch()
-    assert bench.qos.overtaken() == frozenset()
+    assert bench.qos.superseded() == frozenset()
     bench.report(1500, 0.6)
-    assert bench.qos.overtaken() == {"numa_ext-BE"}
+    assert bench.qos.superseded() == {"numa_ext-BE"}
     bench.round()
-    assert bench.qos.overtaken() == frozenset()
+    assert bench.qos.superseded() == frozenset()
 
 
 def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
@@ -498,15 +498,15 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
         if bench.proposals and bench.qos._state.phase is Phase.WATCH:
             break
     assert bench.proposals[0][0] == be.uuid
-    assert bench.qos.hopeless() == {lc.uuid}, "the publisher would tell nobody"
+    assert bench.qos.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
     (entry,) = {e.server: e for e in bench.told("cannot_fix")}.values()
     assert entry.server == lc.uuid
     assert be.uuid in entry.problem
     assert bench.told("release"), "what had no effect stays in force"
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)
-    assert bench.qos.hopeless() == frozenset()
-    assert isinstance(bench.qos.hopeless(), frozenset), "another thread reads it"
+    assert bench.qos.unsatisfiable() == frozenset()
+    assert isinstance(bench.qos.unsatisfiable(), frozenset), "another thread reads it"
 
 
 def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:

@@ -61,7 +61,7 @@ def test_neighbours_are_told_per_l3_domain() -> None:
 def test_where_an_objective_cannot_be_kept_is_told() -> None:
     lc = Server("lc", LC_SPECS, cpus=(1,))
     round_ = turn((lc, 1), (Server("be", BE_SPECS), 4))
-    tree = wanted(round_, SETTINGS, 0, hopeless={lc.uuid})
+    tree = wanted(round_, SETTINGS, 0, unsatisfiable={lc.uuid})
     told = [
         l3
         for l3 in range(4)
