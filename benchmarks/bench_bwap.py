@@ -23,7 +23,6 @@ from emulation.physics import parameters, published
 from emulation.physics.time_model import transfer_time
 from host_agent.conf import bwap as bwap_settings
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.moves import Run, plan_moves, share_error
 from host_agent.decide.pages.weights import (
     Bandwidth,
     Shares,
@@ -32,6 +31,7 @@ from host_agent.decide.pages.weights import (
     dwp_weights,
     uniform,
 )
+from host_agent.model.pages import Run, plan_moves, share_error
 
 POLICIES = ("first_touch", "uniform_workers", "uniform_all", "bwap_uniform", "bwap")
 

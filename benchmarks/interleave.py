@@ -3,7 +3,7 @@
 
 ``mbind`` knows only uniform interleaving. Over ranges with shrinking node sets it gives any weights: each range is one
 layer of the staircase of weights. Resident pages on an allowed node do not move, which is why the agent moves pages of
-running guests by :mod:`host_agent.decide.pages.moves` instead.
+running guests by :mod:`host_agent.model.pages` instead.
 
 Source: Gureya 2021, algorithm 3 (L1197-1223).
 """

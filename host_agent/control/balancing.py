@@ -19,9 +19,10 @@ from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.slots import Layout
+from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
-from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.counters import Counters
 from host_agent.observe.counters import CounterSource
 from host_agent.util.best_effort import Keeper, ignore_loss
 from placement_traits.topology import HostTopology

@@ -25,11 +25,12 @@ from host_agent.conf import mapping as mapping_settings
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.home_nodes import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.slots import Layout, Server, Slot
-from host_agent.decide.pages.moves import apportion
+from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.model.assignment import Assignment, Decision, Guest
-from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.counters import Counters
+from host_agent.model.pages import apportion
 from host_agent.model.process import PartitionWish
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason

@@ -8,8 +8,8 @@ to do, and nothing when the two agree.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from host_agent.decide.pages.moves import huge_page_share
 from host_agent.model import cpus
+from host_agent.model.pages import Shares, huge_page_share
 from host_agent.model.process import (
     PartitionPlace,
     PartitionWish,
@@ -23,8 +23,6 @@ from host_agent.model.workload import Activity, Workload
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
-
-Shares = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)

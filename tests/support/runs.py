@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable
 
-from host_agent.decide.pages.moves import Run, resident_bytes
+from host_agent.model.pages import Run, resident_bytes
 
 
 def resident_shares(runs: Iterable[Run]) -> dict[int, float]:

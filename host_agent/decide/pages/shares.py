@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.moves import huge_page_share, share_error
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
 from host_agent.decide.pages.weights import Shares, uniform
 from host_agent.model.assignment import Guest
-from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.counters import Counters
+from host_agent.model.pages import huge_page_share, share_error
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier
 from placement_traits.reason import Reason

@@ -21,7 +21,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, Protocol
 
-from host_agent.decide.pages.moves import (
+from host_agent.machine.privileged.syscalls import PAGE
+from host_agent.model.pages import (
     HUGE_UNIT_BYTES,
     Move,
     Run,
@@ -29,7 +30,6 @@ from host_agent.decide.pages.moves import (
     plan_moves,
     resident_bytes,
 )
-from host_agent.machine.privileged.syscalls import PAGE
 from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
 
 UNIT: Final = HUGE_UNIT_BYTES

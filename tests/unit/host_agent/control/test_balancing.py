@@ -14,10 +14,11 @@ import pytest
 
 from host_agent.conf import bwap as bwap_settings
 from host_agent.conf import mapping
+from host_agent.decide.inputs import Settings
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters, Settings
+from host_agent.model.counters import Counters
 from host_agent.observe.counters import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS

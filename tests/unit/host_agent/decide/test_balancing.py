@@ -9,8 +9,9 @@ from emulation.physics.machines import grid
 from host_agent.conf import bwap, mapping
 from host_agent.decide.balancing import State, refine
 from host_agent.decide.cores.slots import Layout
+from host_agent.decide.inputs import Inputs, Settings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
-from host_agent.model.counters import Counters, Inputs, Settings
+from host_agent.model.counters import Counters
 from host_agent.model.process import PartitionWish, Process, RamRange, Role, Thread
 from host_agent.model.workload import Activity, Domain, Workload
 from placement_traits import request

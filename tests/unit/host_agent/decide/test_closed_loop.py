@@ -12,8 +12,8 @@ from emulation.physics.parameters import frozen
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS
 from host_agent.conf import bwap as bwap_settings
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.moves import Run, plan_moves, share_error
 from host_agent.decide.pages.weights import canonical_weights, dwp_weights, uniform
+from host_agent.model.pages import Run, plan_moves, share_error
 from placement_traits.presets import load
 from tests.support.runs import resident_shares
 

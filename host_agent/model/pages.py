@@ -19,8 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.decide.pages.weights import Shares
 from placement_traits.errors import InvalidValueError
+
+Shares = Mapping[int, float]
+"""NUMA node -> share of the memory, 0.0 to 1.0."""
 
 HUGE_UNIT_BYTES: Final = 2 * 1024 * 1024
 

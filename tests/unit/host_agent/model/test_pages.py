@@ -9,7 +9,8 @@ from benchmarks.interleave import fault_in, interleave_layers, rebind
 from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import CANONICAL_B as B_WEIGHTS
 from emulation.physics.published import shares
-from host_agent.decide.pages.moves import (
+from host_agent.decide.pages.weights import dwp_step, dwp_weights
+from host_agent.model.pages import (
     MovePlan,
     Run,
     apportion,
@@ -17,7 +18,6 @@ from host_agent.decide.pages.moves import (
     resident_bytes,
     share_error,
 )
-from host_agent.decide.pages.weights import dwp_step, dwp_weights
 from tests.support.runs import resident_shares
 
 KB4, MB2 = 4096, 2 * 1024 * 1024
