@@ -23,10 +23,10 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph
 from nova_numa_ext.policy.gpu.placement import EXACT_LIMIT, assignments, choose, nearest
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene, UtilityOptions
-from nova_numa_ext.simulator.event_loop import Run, Simulation
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.cluster import Cluster, Topo
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
+from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
 from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 from nova_numa_ext.simulator.plots import growth as draw_growth

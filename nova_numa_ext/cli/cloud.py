@@ -10,10 +10,11 @@ from uuid import UUID
 
 from openstack.exceptions import ForbiddenException
 
-from nova_numa_ext.cli.clients import COMPUTE_VERSION, one_reading, what_if
 from nova_numa_ext.cli.doctor import Doctor
+from nova_numa_ext.cli.fleet import one_reading, what_if
 from nova_numa_ext.conf import defaults
 from nova_numa_ext.policy.numa.whatif import Answer
+from nova_numa_ext.scheduler.endpoints import COMPUTE_VERSION
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import FleetSnapshot

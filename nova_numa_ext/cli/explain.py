@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from nova_numa_ext.policy.numa.score import Score
-from nova_numa_ext.policy.numa.terms import sentence
 from nova_numa_ext.policy.numa.whatif import Answer
+from nova_numa_ext.policy.terms import sentence
 
 _MOST_CANDIDATES: Final = 3  # of one host, those that are alike counted once
 

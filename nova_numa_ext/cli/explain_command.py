@@ -12,8 +12,9 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
-from nova_numa_ext.cli import clients, explain
+from nova_numa_ext.cli import explain, fleet
 from nova_numa_ext.conf import GROUP, register_opts
+from nova_numa_ext.scheduler import endpoints
 from placement_traits import journal
 from placement_traits.errors import (
     CapabilityMissingError,
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     register_opts(conf)
-    clients.register_opts(conf)
+    endpoints.register_opts(conf)
     conf([], project="nova", default_config_files=files)
     return conf
 
@@ -147,8 +148,8 @@ class _Explainer:
                 else "REFUSED  " + "\nREFUSED  ".join(error.problems)
             )
         name = flavor.get("name") or flavor.get("original_name", "")
-        answers = clients.what_if(
-            clients.placement(self._conf),
+        answers = fleet.what_if(
+            endpoints.placement(self._conf),
             request,
             name,
             conf=self._conf,
@@ -160,7 +161,7 @@ class _Explainer:
 
     def _aggregates(self) -> dict[str, dict[str, str]]:
         """Metadata of nova's host aggregates by uuid; none where nova does not show them, which is said."""
-        response = clients.compute(self._conf).get("/os-aggregates", raise_exc=False)
+        response = endpoints.compute(self._conf).get("/os-aggregates", raise_exc=False)
         if response.status_code == 403:
             print(_NO_AGGREGATES, file=sys.stderr)
             return {}
@@ -171,7 +172,7 @@ class _Explainer:
         """Traits that the server's image requires; none without an image (it boots from a volume, or it is deleted)."""
         if not server.get("image"):
             return frozenset()
-        glance = clients.image(self._conf)
+        glance = endpoints.image(self._conf)
         body = _body(glance.get(f"/v2/images/{server['image']['id']}", raise_exc=False), "Glance")
         return frozenset(
             name.removeprefix("trait:")
@@ -180,7 +181,7 @@ class _Explainer:
         )
 
     def _server(self, key: str) -> dict[str, Any]:
-        compute = clients.compute(self._conf)
+        compute = endpoints.compute(self._conf)
         if _UUID.match(key):
             body = _body(compute.get(f"/servers/{key}", raise_exc=False))
             servers = [body["server"]] if body else []
@@ -196,7 +197,7 @@ class _Explainer:
         return server
 
     def _flavor(self, name: str) -> dict[str, Any]:
-        compute = clients.compute(self._conf)
+        compute = endpoints.compute(self._conf)
         body = _body(compute.get("/flavors/detail", params={"is_public": "None"}, raise_exc=False))
         for flavor in body["flavors"] if body else []:
             if name in (flavor["name"], flavor["id"]):

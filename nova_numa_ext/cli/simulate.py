@@ -10,7 +10,7 @@ from osc_lib.command import command
 from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
-from nova_numa_ext.policy.numa.terms import sentence
+from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
 from placement_traits.request import parse
 

@@ -18,9 +18,9 @@ from nova_numa_ext.policy.numa import batch, batch_score, score
 from nova_numa_ext.policy.numa.arrays import Floats, HostArrays, Integers
 from nova_numa_ext.policy.numa.batch import Batch, Offered, Question
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.picks import Pick, each_part
 from nova_numa_ext.policy.numa.score import SCORED, Offer, Scores
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.picks import Pick, each_part
+from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import host_table, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from oslo_config import cfg
 
-from nova_numa_ext.cli import clients
 from nova_numa_ext.conf import GROUP
+from nova_numa_ext.scheduler import endpoints
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.view import FleetView, ViewSettings
 
@@ -30,4 +30,4 @@ def settings(conf: cfg.ConfigOpts) -> ViewSettings:
 
 def from_nova(conf: cfg.ConfigOpts) -> FleetView:
     """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
-    return FleetView(clients.placement(conf), settings(conf))
+    return FleetView(endpoints.placement(conf), settings(conf))

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP
+from nova_numa_ext.gpu_files import read_distances, read_profiles
 from nova_numa_ext.policy.gpu.candidate_sets import GpuRules
 from nova_numa_ext.policy.gpu.distances import Measured
-from nova_numa_ext.policy.gpu.files import read_distances, read_profiles
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, ProfileStore
 from nova_numa_ext.policy.gpu.utility import UtilityOptions
 from placement_traits.errors import InvalidValueError

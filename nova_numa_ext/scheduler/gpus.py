@@ -26,7 +26,7 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
 )
 from nova_numa_ext.policy.numa.batch_devices import NO_SET, Devices, JudgedSets
 from nova_numa_ext.policy.numa.candidates import Candidate
-from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import nova_objects
 from nova_numa_ext.scheduler.gpu_options import rules
 from placement_traits import names

@@ -11,9 +11,9 @@ from nova_numa_ext.policy.numa.batch import Question, decidable
 from nova_numa_ext.policy.numa.batch_devices import Devices
 from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.numa.score import Offer
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import PackingTrait

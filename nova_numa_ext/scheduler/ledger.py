@@ -4,7 +4,7 @@
 import threading
 from collections import OrderedDict
 
-from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.picks import Pick
 
 
 class Ledger:

@@ -15,9 +15,9 @@ import numpy as np
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet
 from nova_numa_ext.policy.numa.arrays import Floats
-from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.policy.numa.score import Score, Scores
-from nova_numa_ext.policy.numa.terms import sentence
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.scheduler.decision import Judged
 from nova_numa_ext.scheduler.judge import Surroundings, Verdict
 from placement_traits.fleet import L3View

@@ -27,8 +27,8 @@ from oslo_context import context as oslo_context
 from nova_numa_ext.conf import GROUP, register_opts
 from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
-from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
 from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
 from nova_numa_ext.scheduler.host_table import HostTable

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from nova_numa_ext.policy.gpu.files import read_profiles
+from nova_numa_ext.gpu_files import read_profiles
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator import metrics
-from nova_numa_ext.simulator.event_loop import Run, Simulation
 from nova_numa_ext.simulator.gpu.cluster import strategy_class
 from nova_numa_ext.simulator.gpu.machines import fleet
+from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
 from nova_numa_ext.simulator.gpu.workload import (
     Model,
     Submission,

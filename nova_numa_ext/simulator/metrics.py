@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
-from nova_numa_ext.simulator.event_loop import Record, Run
+from nova_numa_ext.simulator.gpu.simulation import Record, Run
 
 JOB_COLUMNS: Final = (
     "strategy",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nova_numa_ext.simulator.event_loop import Run
+from nova_numa_ext.simulator.gpu.simulation import Run
 
 STYLES: Final = ("-", "--", "-.", ":")
 

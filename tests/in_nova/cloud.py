@@ -16,8 +16,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from support.hosts import four_nodes
 
-from nova_numa_ext.cli import clients, explain_command
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.cli import explain_command
+from nova_numa_ext.scheduler import endpoints, session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -165,9 +165,9 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
         """What ``numa-ext-explain`` prints about a server, with nova's API as it is."""
         said = io.StringIO()
         with (
-            mock.patch.object(clients, "placement", lambda _conf: self.client._adapter),
-            mock.patch.object(clients, "compute", lambda _conf: self),
-            mock.patch.object(clients, "image", lambda _conf: self),
+            mock.patch.object(endpoints, "placement", lambda _conf: self.client._adapter),
+            mock.patch.object(endpoints, "compute", lambda _conf: self),
+            mock.patch.object(endpoints, "image", lambda _conf: self),
             redirect_stdout(said),
         ):
             explain_command.main([server["id"], "--journal", str(session.engine()._journal._path)])

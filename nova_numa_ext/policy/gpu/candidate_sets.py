@@ -19,8 +19,8 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members, shared
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, GpuJob, ProfileStore, comm_profile, wish
 from nova_numa_ext.policy.gpu.placement import NEVER_ENOUGH, choose, preference, rank
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
-from nova_numa_ext.policy.numa.picks import Pick
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
 from placement_traits.reason import Reason

@@ -37,7 +37,7 @@ from nova_numa_ext.policy.numa.cells import (
     GuestCell,
     ThreadPolicy,
 )
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView
 from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTrait, RemoteMemory
 from placement_traits.reason import Reason

@@ -21,7 +21,7 @@ from nova_numa_ext.policy.numa.arrays import (
 from nova_numa_ext.policy.numa.batch import Batch, Offered, Question, other_tier, penalties
 from nova_numa_ext.policy.numa.candidates import OTHER_TIER
 from nova_numa_ext.policy.numa.score import WORST_PENALTY, Spare
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.request import WorkloadRequest
 
 

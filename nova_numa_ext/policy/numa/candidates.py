@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
 from nova_numa_ext.policy.numa.requirements import ANIMALS, conflict, holds
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier

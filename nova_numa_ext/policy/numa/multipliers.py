@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 
 
 def aggregate_key(name: str) -> str:

@@ -19,7 +19,7 @@ import functools
 from collections.abc import Sequence
 
 from nova_numa_ext.policy.numa.cells import HostCell
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.interference import may_share
 from placement_traits.names import (

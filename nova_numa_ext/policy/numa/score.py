@@ -33,7 +33,7 @@ import numpy as np
 from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.candidates import Candidate, class_penalty, shared_tiers
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.request import WorkloadRequest
 

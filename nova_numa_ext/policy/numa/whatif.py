@@ -36,7 +36,7 @@ from nova_numa_ext.policy.numa.score import (
     spare,
     terms,
 )
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import FleetSnapshot, HostView, L3View
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest

@@ -14,8 +14,8 @@ from typing import Final
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator.event_loop import Run, Simulation
 from nova_numa_ext.simulator.gpu.machines import graph
+from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
 from nova_numa_ext.simulator.gpu.workload import Submission
 
 # Makespans that the source reports, seconds.

@@ -14,9 +14,9 @@ from nova.scheduler import host_manager
 
 from nova_numa_ext.policy.numa import score
 from nova_numa_ext.policy.numa.arrays import MOST_BITS
-from nova_numa_ext.policy.numa.picks import Pick
 from nova_numa_ext.policy.numa.score import SCORED, Offer
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import decision, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Judge, Surroundings

@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.pci.stats import PciDeviceStats
 from nova.scheduler import host_manager
 
-from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings

@@ -9,8 +9,8 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 
-from nova_numa_ext.cli import clients, explain, explain_command
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.cli import explain, explain_command
+from nova_numa_ext.scheduler import endpoints, session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
@@ -330,8 +330,8 @@ def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(
     assert cloud.entries("filter") == []
     server = cloud.last_servers[0]
     flavor = {"vcpus": 1, "ram": 512, "extra_specs": everything}
-    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
-    monkeypatch.setattr(clients, "compute", lambda _conf: Nova(server, flavor))
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(endpoints, "compute", lambda _conf: Nova(server, flavor))
     assert explain_command.main([server, "--journal", str(cloud.journal_path)]) == 0
     text = capsys.readouterr().out
     assert "There is no decision" in text
@@ -348,9 +348,9 @@ def test_explain_knows_the_tier_that_an_image_asks_for(cloud, capsys, monkeypatc
         status_code=200 if url == "/v2/images/tiered" else 404,
         json=lambda: {"id": "tiered", "trait:CUSTOM_NUMA_EXT_TIER_LC": "required"},
     )
-    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
-    monkeypatch.setattr(clients, "compute", lambda _conf: nova)
-    monkeypatch.setattr(clients, "image", lambda _conf: found)
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(endpoints, "compute", lambda _conf: nova)
+    monkeypatch.setattr(endpoints, "image", lambda _conf: found)
     explain_command.main([nova.server["id"], "--journal", str(cloud.journal_path)])
     assert "REFUSED  numa_ext:tier=LC needs hw:cpu_policy=dedicated" in capsys.readouterr().out
 
@@ -367,8 +367,8 @@ def test_a_what_if_on_a_controller_weights_terms_as_the_scheduler_does(
     cloud.aggregate(calm, hosts[0])
     flavor = {"id": "f", "name": "lc", "vcpus": 1, "ram": 512, "extra_specs": LC}
     nova = Nova("", flavor, {calm: {"numa_ext_neighbours_multiplier": "0"}}, status)
-    monkeypatch.setattr(clients, "placement", lambda _conf: cloud.adapter)
-    monkeypatch.setattr(clients, "compute", lambda _conf: nova)
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(endpoints, "compute", lambda _conf: nova)
     path = cloud.journal_path.with_name("nova.conf")
     path.write_text("[numa_ext]\nways_multiplier = 3\nbandwidth_multiplier = 0\n")
     arguments = ["--flavor", "lc", "--config-file", str(path), "-f", "json"]

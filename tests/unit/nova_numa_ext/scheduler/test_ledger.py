@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recent picks are few, and forgotten in time."""
 
-from nova_numa_ext.policy.numa.picks import Pick
+from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler.ledger import Ledger
 from placement_traits.names import InterferenceClass, Tier
 

@@ -4,8 +4,8 @@
 import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator.event_loop import Simulation
 from nova_numa_ext.simulator.gpu.machines import graph
+from nova_numa_ext.simulator.gpu.simulation import Simulation
 from nova_numa_ext.simulator.gpu.workload import Submission
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 

@@ -21,8 +21,8 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
 )
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, Profile, ProfileStore
 from nova_numa_ext.policy.gpu.utility import Neighbour
-from nova_numa_ext.policy.numa.picks import Pick
-from nova_numa_ext.policy.numa.terms import Term, sentence
+from nova_numa_ext.policy.picks import Pick
+from nova_numa_ext.policy.terms import Term, sentence
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, GpuPolicy, InterferenceClass
 from placement_traits.reason import Reason

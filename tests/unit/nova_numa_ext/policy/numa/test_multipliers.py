@@ -8,7 +8,7 @@ from nova.scheduler import utils
 
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from nova_numa_ext.policy.numa import whatif
 from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.policy.numa.terms import SENTENCES, Term, sentence
+from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse

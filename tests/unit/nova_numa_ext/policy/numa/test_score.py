@@ -10,7 +10,7 @@ from support.fleet import amount, be, domain, host, hosts, lc
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, HostCell
 from nova_numa_ext.policy.numa.score import SCORED, Offer, Score, combine, most_spare, spare, terms
-from nova_numa_ext.policy.numa.terms import Term
+from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
 
 EQUAL = dict.fromkeys(SCORED, 1.0)

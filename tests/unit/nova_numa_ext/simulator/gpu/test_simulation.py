@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
-from nova_numa_ext.simulator.event_loop import NeverPlacedError, Record, Run, Simulation
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
+from nova_numa_ext.simulator.gpu.simulation import NeverPlacedError, Record, Run, Simulation
 from nova_numa_ext.simulator.gpu.workload import Submission, load_model, poisson
 from nova_numa_ext.simulator.metrics import summary
 

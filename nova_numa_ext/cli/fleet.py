@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement and Nova for commands: sessions from nova's own ``[placement]`` section, and what is read through them."""
+"""What commands read from Placement: the fleet, free amounts, and what hosts lack for a flavor."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from keystoneauth1 import adapter
-from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP
@@ -13,41 +10,12 @@ from nova_numa_ext.policy.numa import whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import gpu_options
-from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter, PlacementClient
+from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.request import WorkloadRequest
 from placement_traits.view import FleetView
 
-SECTION = "placement"
-COMPUTE_VERSION = "2.96"
-
 _ASKED_FOR_OWN_RESOURCES = 50  # two requests each
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register what keystoneauth reads in ``[placement]``; harmless where nova has registered it already."""
-    for options in (
-        keystone.get_session_conf_options(),
-        keystone.get_auth_common_conf_options(),
-        keystone.get_adapter_conf_options(include_deprecated=False),
-    ):
-        for option in options:
-            try:
-                conf.register_opt(option, group=SECTION)
-            except cfg.DuplicateOptError:
-                continue  # nova's own, with its own default
-
-
-def placement(conf: cfg.ConfigOpts) -> adapter.Adapter:
-    """Return the Placement endpoint that ``[placement]`` names."""
-    auth, session = _session(conf)
-    return keystone.load_adapter_from_conf_options(
-        conf,
-        SECTION,
-        session=session,
-        auth=auth,
-        service_type=conf[SECTION].service_type or "placement",
-    )
 
 
 def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
@@ -107,33 +75,3 @@ def _metadata_of_hosts(
             for member in members:
                 found.setdefault(member["uuid"], []).append(metadata)
     return found
-
-
-def compute(conf: cfg.ConfigOpts) -> adapter.Adapter:
-    """Return the compute endpoint of the catalog, with the credentials of ``[placement]``."""
-    return _catalogued(conf, "compute", COMPUTE_VERSION)
-
-
-def image(conf: cfg.ConfigOpts) -> adapter.Adapter:
-    """Return the image endpoint of the catalog, with the credentials of ``[placement]``."""
-    return _catalogued(conf, "image", None)
-
-
-def _catalogued(conf: cfg.ConfigOpts, service: str, version: str | None) -> adapter.Adapter:
-    auth, session = _session(conf)
-    return adapter.Adapter(
-        session,
-        auth=auth,
-        service_type=service,
-        interface=conf[SECTION].valid_interfaces,
-        region_name=conf[SECTION].region_name,
-        default_microversion=version,
-    )
-
-
-def _session(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
-    register_opts(conf)
-    auth = keystone.load_auth_from_conf_options(conf, SECTION)
-    session = keystone.load_session_from_conf_options(conf, SECTION, auth=auth)
-    session.timeout = session.timeout or REQUEST_TIMEOUT_S
-    return auth, session

@@ -3,7 +3,7 @@
 
 from support.fleet import amount, domain, host
 
-from nova_numa_ext.policy.numa.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
 
 TWO = host(domain(0), domain(1))
