@@ -31,13 +31,13 @@ from emulation.kernel.profiles import LINUX_6_12
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.model import cpus
 from host_agent.observe.calibration import file
 from host_agent.observe.topology.capture import restore
 from placement_traits import presets
 from placement_traits.topology import Core, HostTopology
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 # Of its own: mounts, so that nothing is left behind; processes, so that the resctrl model looks through few of them.
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")

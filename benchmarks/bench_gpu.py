@@ -9,7 +9,6 @@ table 7 with perturbed run times; (3) 100 jobs on 5 machines, many seeds, drawn 
 
 import copy
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from scipy.stats import qmc
 
 from benchmarks import report
+from emulation.gpu_machines import random_scene
 from nova_numa_ext.policy.gpu.bipartition import bipartition, drb, mean_distance, refine
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph
@@ -31,9 +31,6 @@ from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 from nova_numa_ext.simulator.plots import growth as draw_growth
 from nova_numa_ext.simulator.plots import sorted_slowdowns
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from support.gpu_worlds import random_scene
 
 # CPU time: a decision does no I/O, and other work on the machine should not count.
 clock = time.process_time

@@ -8,7 +8,6 @@ moved per byte needed, the shares that are reached, calls, and pages that were l
 
 import json
 import os
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,17 +16,14 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.guest_memory import KINDS
+from devstack.lab.numa_lab import packages
+from devstack.lab.numa_lab.emulated import EmulatedHost
+from devstack.lab.numa_lab.emulated_machine import Shape
+from devstack.lab.numa_lab.lab import Lab
+from devstack.lab.numa_lab.settings import Settings
+from devstack.lab.numa_lab.terminal import Progress
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
-
-from numa_lab import packages  # noqa: E402
-from numa_lab.emulated import EmulatedHost  # noqa: E402
-from numa_lab.emulated_machine import Shape  # noqa: E402
-from numa_lab.lab import Lab  # noqa: E402
-from numa_lab.settings import Settings  # noqa: E402
-from numa_lab.terminal import Progress  # noqa: E402
-
 GOALS = {"bytes_over_minimum": 1.02, "weighted_error_pp": 1.0, "failed_pages": 0}
 
 _OWN_INDEX = 7  # h8: far from the lab's own

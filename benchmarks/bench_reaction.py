@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import report
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.control import assembly
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 NAMESPACES: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 SLO_US: Final = 1000

@@ -9,15 +9,11 @@ import sys
 import uuid
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from support.hosts import four_nodes
-
+from emulation.hosts import four_nodes
 from placement_traits import names
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import child_uuid
@@ -158,7 +154,7 @@ def serve(hosts: int) -> Iterator[str]:
     """Fill and serve; yields the line for the parent, then serves until standard input ends."""
     import threading
 
-    from support.placement import PlacementInProcess
+    from emulation.placement_service import PlacementInProcess
 
     with PlacementInProcess() as placement:
         providers = fill(placement.adapter, hosts)

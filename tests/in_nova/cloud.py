@@ -14,8 +14,8 @@ import fixtures
 from nova import context, objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
-from support.hosts import four_nodes
 
+from emulation.hosts import four_nodes
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.scheduler import endpoints, session
 from placement_traits import journal

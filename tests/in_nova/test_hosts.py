@@ -2,9 +2,9 @@
 """What nova-compute does to the providers of a host must leave ours right: ``h1`` as :class:`NovaCloud` draws it."""
 
 from nova import context, objects
-from support.cloud import Cloud
 
 from tests.in_nova.cloud import LC, NovaCloud
+from tests.support.cloud import Cloud
 
 
 class Providers(NovaCloud):

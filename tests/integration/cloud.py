@@ -19,19 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from numa_lab.cloud_api import CloudApi
+from numa_lab.emulated import EmulatedHost
+from numa_lab.emulated_machine import Shape
+from numa_lab.inside.catalog import connect
+from numa_lab.lab import Lab
+from numa_lab.settings import Settings
+from numa_lab.show import cpu_set, run_on
+from numa_lab.terminal import Progress
 from openstack.connection import Connection
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
-
-from numa_lab.cloud_api import CloudApi  # noqa: E402
-from numa_lab.emulated import EmulatedHost  # noqa: E402
-from numa_lab.emulated_machine import Shape  # noqa: E402
-from numa_lab.inside.catalog import connect  # noqa: E402
-from numa_lab.lab import Lab  # noqa: E402
-from numa_lab.settings import Settings  # noqa: E402
-from numa_lab.show import cpu_set, run_on  # noqa: E402
-from numa_lab.terminal import Progress  # noqa: E402
 
 __all__ = [
     "Cloud",

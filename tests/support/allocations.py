@@ -5,6 +5,8 @@ from keystoneauth1.adapter import Adapter
 from nova import context as nova_context
 from nova.scheduler.client import report
 
+from emulation.hosts import four_nodes
+from emulation.servers import LC_SPECS, Server
 from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
@@ -15,8 +17,7 @@ from placement_traits.reporter import Reporter
 from placement_traits.tree import wanted_tree
 from tests.support.cloud import Cloud
 from tests.support.faults import FaultyAdapter
-from tests.support.hosts import SETTINGS, four_nodes
-from tests.support.servers import LC_SPECS, Server
+from tests.support.hosts import SETTINGS
 
 SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 L3_PART = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}

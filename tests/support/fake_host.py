@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from emulation.servers import Server
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model import cpus
@@ -28,7 +29,6 @@ from host_agent.model.process import (
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.topology import HostTopology
-from tests.support.servers import Server
 
 _START = 0x7F0000000000
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts for tests: one that is easy to calculate with, and hypothesis strategies for all the others."""
+"""Hypothesis strategies for hosts of every shape; :mod:`emulation.hosts` has the one to calculate with."""
 
 from hypothesis import strategies as st
 
@@ -22,30 +22,6 @@ from placement_traits.topology import (
 from placement_traits.tree import L3State, TreeSettings
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
-
-
-def four_nodes(**changes: object) -> HostTopology:
-    """The lab's host: 2 sockets, 4 nodes of 2 CPUs and 2 GB, an L3 of 16 ways each, 2 GPUs.
-
-    Distances are 10/16/22/160, bandwidth is 10 GB/s per node; ways 14 and 15 are shareable.
-    """
-    l3_ids = (0, 1, 2, 3)
-    values = {
-        "sockets": (Socket(0), Socket(1)),
-        "nodes": tuple(NumaNode(n, n // 2, 2048, (), 10_000) for n in range(4)),
-        "l3_domains": tuple(L3Domain(n, n // 2, (n,), 16_384) for n in range(4)),
-        "cores": tuple(Core(c, c // 2, c // 4, c // 2, (c,)) for c in range(8)),
-        "distances": ((10, 16, 22, 160), (16, 10, 160, 22), (22, 160, 10, 16), (160, 22, 16, 10)),
-        "gpus": (Gpu("0000:05:00.0", 0), Gpu("0000:85:00.0", 2)),
-        "gpu_links": (GpuEdge("0000:05:00.0", "0000:85:00.0", GpuLink.NV2),),
-        "rdt": RdtCapability(
-            L3Cat(8, 16, 0xC000),
-            Mba(8, 10, 10),
-            RdtMonitoring(32, ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")),
-            l3_ids=l3_ids,
-        ),
-    }
-    return HostTopology(**(values | changes))  # type: ignore[arg-type]
 
 
 _small = st.integers(0, 40)

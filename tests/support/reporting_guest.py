@@ -7,17 +7,13 @@ the reporter imports. Nothing in the guest knows of the host, and it needs no di
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+from numa_lab import kernel as lab_kernel
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
-
-from numa_lab import kernel as lab_kernel  # noqa: E402
-
 LATENCY_US: Final = 800
 COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet"
 _CACHE = Path.home() / ".cache/nova-numa-ext/kernel"

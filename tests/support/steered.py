@@ -12,6 +12,7 @@ from emulation.physics.model import HostModel, Signals
 from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
+from emulation.servers import Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.control.agent import Agent
@@ -26,7 +27,6 @@ from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from placement_traits.topology import HostTopology
 from tests.support.fake_host import FakeHost
-from tests.support.servers import Server
 
 Weights = Mapping[frozenset[int], Mapping[int, float]]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import agent, ctl
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 _HOLD = """
 import os, subprocess, sys, time

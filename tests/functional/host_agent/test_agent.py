@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 pytestmark = pytest.mark.root
 

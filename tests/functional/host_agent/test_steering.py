@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from emulation.servers import BE_SPECS, Server
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
 from tests.functional.host_agent.test_agent import journal, vcpu_cpus
-from tests.support.servers import BE_SPECS, Server
 
 pytestmark = pytest.mark.root
 

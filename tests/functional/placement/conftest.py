@@ -2,13 +2,14 @@
 """Named states of a real Placement; each docstring draws the providers."""
 
 import pytest
-from support.allocations import Host
-from support.cloud import Cloud
-from support.hosts import SETTINGS, four_nodes
-from support.placement import PlacementInProcess
 
+from emulation.hosts import four_nodes
+from emulation.placement_service import PlacementInProcess
 from placement_traits.reporter import Reporter
 from placement_traits.tree import wanted_tree
+from tests.support.allocations import Host
+from tests.support.cloud import Cloud
+from tests.support.hosts import SETTINGS
 
 
 @pytest.fixture
@@ -68,6 +69,6 @@ def shared_compute(reported_compute):
 
 @pytest.fixture
 def host():
-    """Two compute nodes with our agents, and nova; drawn in :class:`support.allocations.Host`."""
+    """Two compute nodes with our agents, and nova; drawn in :class:`tests.support.allocations.Host`."""
     with PlacementInProcess() as placement:
         yield Host(placement.adapter)

@@ -17,13 +17,14 @@ from nova import objects
 from nova.compute import pci_placement_translator as translator
 from nova.pci import devspec, whitelist
 from nova.scheduler.client import report
-from support.hosts import SETTINGS, four_nodes
 
+from emulation.hosts import four_nodes
 from placement_traits import names, presets
 from placement_traits.device_spec import device_spec_lines
 from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter
 from placement_traits.tree import from_tree, gpu_edges, gpu_place, publish, publishable, wanted_tree
+from tests.support.hosts import SETTINGS
 
 VENDOR, PRODUCT = "10de", "20b0"
 PRESETS = {name: presets.load(name).topology for name in presets.available()}

@@ -9,10 +9,9 @@ from lxml import etree
 from nova import objects
 from nova.scheduler import utils
 from nova.virt.libvirt import config as libvirt_config
-from support.allocations import L3_PART, SPECS, running, server_on
-from support.hosts import four_nodes
-from support.servers import BE_SPECS, Server
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.console import heal as heal_module
 from host_agent.console.heal import heal_claims
@@ -24,6 +23,7 @@ from host_agent.model.workload import Activity, parse
 from host_agent.report.nova_resources import nova_part
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
+from tests.support.allocations import L3_PART, SPECS, running, server_on
 
 objects.register_all()
 # What a flavor asks of Placement; nova 33 has it under another name.

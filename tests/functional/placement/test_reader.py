@@ -2,13 +2,14 @@
 """Topology -> Placement -> topology, for every machine that we ship."""
 
 import pytest
-from support.hosts import SETTINGS, four_nodes
 
+from emulation.hosts import four_nodes
 from placement_traits import presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree
 from placement_traits.reporter import Reporter
 from placement_traits.tree import from_tree, publishable, wanted_tree
+from tests.support.hosts import SETTINGS
 
 
 @pytest.mark.parametrize("name", presets.available())

@@ -6,11 +6,9 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
-from support.allocations import L3_PART, SPECS, running, server_on
-from support.faults import answer
-from support.hosts import four_nodes
-from support.servers import BE_SPECS, Server
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.decide.amounts.claims import NotTouchableError, claims
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
@@ -21,6 +19,8 @@ from host_agent.report.nova_api import NovaApi
 from host_agent.report.publisher import movable
 from host_agent.report.rehome import Rehomer, Settled
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from tests.support.allocations import L3_PART, SPECS, running, server_on
+from tests.support.faults import answer
 
 
 def test_only_the_l3_part_moves(host):

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from keystoneauth1 import adapter, session, token_endpoint
-from support.cloud import Cloud, as_literal
-from support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
-from support.hosts import SETTINGS, four_nodes, hosts
-from support.placement import PlacementInProcess
 
+from emulation.hosts import four_nodes
+from emulation.placement_service import PlacementInProcess
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError, RetrySettings
 from placement_traits.errors import ServiceUnavailableError
@@ -28,6 +26,9 @@ from placement_traits.tree import (
     TreeSettings,
     wanted_tree,
 )
+from tests.support.cloud import Cloud, as_literal
+from tests.support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
+from tests.support.hosts import SETTINGS, hosts
 
 TREE = wanted_tree("h1", four_nodes(), SETTINGS)
 

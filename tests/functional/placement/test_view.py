@@ -7,9 +7,8 @@ import threading
 import uuid
 
 import pytest
-from support.faults import FaultyAdapter, lose_request
-from support.hosts import SETTINGS, four_nodes
 
+from emulation.hosts import four_nodes
 from placement_traits import names
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.fleet import Amount, ViewState
@@ -18,6 +17,8 @@ from placement_traits.reporter import Reporter
 from placement_traits.topology import Gpu
 from placement_traits.tree import L3State, wanted_tree
 from placement_traits.view import FleetView, ViewSettings
+from tests.support.faults import FaultyAdapter, lose_request
+from tests.support.hosts import SETTINGS
 
 
 def two_nodes(**changes):

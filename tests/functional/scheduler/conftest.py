@@ -19,9 +19,9 @@ from nova.scheduler.client import report
 from nova.virt import hardware
 from oslo_context import context as oslo_context
 from oslo_messaging import ExpectedException
-from support.hosts import four_nodes
-from support.placement import PlacementInProcess
 
+from emulation.hosts import four_nodes
+from emulation.placement_service import PlacementInProcess
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.scheduler import session
 from placement_traits import journal

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 from openstack.exceptions import ForbiddenException
 from openstackclient import shell
-from support.commands import Compute, as_table, flavor, run, running_server
 
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.doctor_command import Doctor
@@ -22,6 +21,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
+from tests.support.commands import Compute, as_table, flavor, run, running_server
 
 CALM = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 

@@ -4,8 +4,8 @@
 import pytest
 from nova import exception, objects
 from nova.conf import CONF
-from support.commands import Compute, flavor, run, running_server
 
+from emulation.hosts import four_nodes
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
@@ -16,7 +16,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
 from placement_traits.topology import Gpu, GpuEdge
 from placement_traits.tree import L3State
-from tests.support.hosts import four_nodes
+from tests.support.commands import Compute, flavor, run, running_server
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
 MINSKY = four_nodes(

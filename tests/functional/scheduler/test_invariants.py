@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nova.conf import CONF
 from nova.scheduler import host_manager
-from support.fleet import domain, hosts
 
 from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.scheduler import session
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from tests.functional.scheduler.conftest import BE, LC, compute_node, request_spec
+from tests.support.fleet import domain, hosts
 
 FLAVORS = (
     LC,

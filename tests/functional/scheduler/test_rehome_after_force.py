@@ -3,10 +3,8 @@
 
 import dataclasses
 
-from support.allocations import Lines
-from support.hosts import four_nodes
-from support.servers import Server
-
+from emulation.hosts import four_nodes
+from emulation.servers import Server
 from host_agent.decide.amounts.claims import claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
@@ -14,6 +12,7 @@ from host_agent.report.allocations import Allocations
 from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from tests.functional.scheduler.conftest import LC
+from tests.support.allocations import Lines
 
 
 def test_a_server_forced_to_a_host_is_re_homed_to_the_cell_it_got(cloud):

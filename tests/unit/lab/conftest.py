@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab is a program beside the packages: its modules are found from the checkout."""
+"""A lab in a folder of its own, for the tests of its parts."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from numa_lab.settings import Settings
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(CHECKOUT / "devstack" / "lab"))
-
-from numa_lab.settings import Settings  # noqa: E402
 
 
 @pytest.fixture

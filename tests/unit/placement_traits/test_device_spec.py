@@ -3,8 +3,7 @@
 
 import json
 
-from support.hosts import four_nodes
-
+from emulation.hosts import four_nodes
 from placement_traits.device_spec import device_spec_lines
 
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
-from support.hosts import SETTINGS, four_nodes, topologies
 
+from emulation.hosts import four_nodes
 from placement_traits import presets
 from placement_traits.draw import draw_text
 from placement_traits.draw_svg import draw_svg
@@ -14,6 +14,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, HostTopology
 from placement_traits.tree import from_tree, publishable, wanted_tree
+from tests.support.hosts import SETTINGS, topologies
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,11 +5,12 @@ import dataclasses
 
 import pytest
 from hypothesis import given
-from support.hosts import four_nodes, topologies
 
+from emulation.hosts import four_nodes
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Core, Gpu, GpuEdge, HostTopology, L3Domain, NumaNode, Socket
+from tests.support.hosts import topologies
 
 
 @given(topologies())

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 from hypothesis import given
-from support.hosts import four_nodes, hosts, topologies
 
+from emulation.hosts import four_nodes
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier
@@ -23,6 +23,7 @@ from placement_traits.tree import (
     to_tree,
     wanted_tree,
 )
+from tests.support.hosts import hosts, topologies
 
 SETTINGS = TreeSettings(PackingTrait.SPREAD)
 

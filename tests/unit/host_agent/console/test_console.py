@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
 from host_agent.console.explanation import told
@@ -17,8 +19,6 @@ from host_agent.control.slo_store import PAUSED, Kept, QosStore, load, of_server
 from host_agent.model.rdt import Actual, GroupState
 from host_agent.util.single_instance import only_one
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
 
 Run = Callable[..., tuple[int, str]]
 

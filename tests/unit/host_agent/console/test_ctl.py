@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
 from host_agent.cmd import ctl
 from host_agent.console import heal
 from host_agent.control import parts
 from placement_traits.topology import HostTopology
-from tests.support.hosts import four_nodes
 
 
 @pytest.fixture

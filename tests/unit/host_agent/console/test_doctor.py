@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
 from placement_traits.findings import Finding, Level
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
 
 
 class Host:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
@@ -28,8 +30,6 @@ from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 SHARED = "0,2,4,6"
 

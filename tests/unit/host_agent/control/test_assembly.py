@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.control import assembly
 from host_agent.control import parts as shared_parts
@@ -13,8 +15,6 @@ from host_agent.control.slo import BandwidthQos
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import LC_SPECS, Server
 
 CONF = """
 [agent]

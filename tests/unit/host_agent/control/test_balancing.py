@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import bwap as bwap_settings
 from host_agent.conf import mapping
 from host_agent.decide.inputs import Settings
@@ -23,8 +25,6 @@ from host_agent.observe.counters import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS
 from placement_traits.topology import L3Domain
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 from tests.support.steered import Steered
 
 ALL = "0-7"

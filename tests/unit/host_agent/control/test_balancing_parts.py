@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from emulation.counters import partitions_in_force
+from emulation.hosts import four_nodes
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL
 from emulation.kernel.threads import ThreadTable
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing, bwap, mapping
 from host_agent.conf.mapping import Limits
@@ -22,8 +24,6 @@ from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 from tests.support.steered import Steered
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.control.agent import Agent, Listener
@@ -21,8 +23,6 @@ from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
 
 SERVERS = 30
 AFTER_S = 60.0

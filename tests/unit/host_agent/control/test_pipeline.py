@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.control.agent import Agent
@@ -20,8 +22,6 @@ from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
 
 
 class Clock:

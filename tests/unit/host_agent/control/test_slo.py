@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
@@ -37,8 +39,6 @@ from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
 UNIFORM = {**BE_SPECS, "numa_ext:memory_policy": "uniform_all"}

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation, check, difference
 from host_agent.model.process import Pin, Process, RamRange, Role, Target, Thread
@@ -14,8 +16,6 @@ from host_agent.model.workload import Activity, parse
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 TOPOLOGY = four_nodes()
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import MemoryPolicy, Tier
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 
 def read(server: Server, **options: bool) -> Workload:

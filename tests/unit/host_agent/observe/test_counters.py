@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from emulation.counters import ModelledCounters
+from emulation.hosts import four_nodes
 from emulation.physics.sensor import ModelSensor
+from emulation.servers import BE_SPECS, Server
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.process import ThreadCount
@@ -25,8 +27,6 @@ from host_agent.observe.counters import (
 )
 from host_agent.observe.snapshot import Observer
 from tests.support.fake_host import FakeHost
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, Server
 
 SECOND = 1_000_000_000
 

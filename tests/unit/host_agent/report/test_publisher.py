@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
@@ -32,8 +34,6 @@ from placement_traits.errors import CapabilityMissingError, ServiceUnavailableEr
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.reserved_bandwidth import PressureSettings
 from placement_traits.tree import ProviderTree
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 SETTINGS = PublishSettings("compute1", PackingTrait.PACK, frozenset(Tier), 1, 60.0, 0.01)
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's own picks stand in for what no agent has reported yet."""
 
-from support.fleet import amount, domain, host
-
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from tests.support.fleet import amount, domain, host
 
 TWO = host(domain(0), domain(1))
 

@@ -4,12 +4,12 @@
 from dataclasses import replace
 from typing import Any
 
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Cell, parse
 from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 
 def host(cores: list[tuple[int, int, tuple[int, ...]]]) -> HostTopology:

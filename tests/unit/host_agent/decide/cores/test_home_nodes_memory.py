@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.decide.cores.home_nodes import PlacementSettings, decide
 from host_agent.decide.pages.policy import Room
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Workload, parse
 from placement_traits.names import MemoryPolicy
-from tests.support.hosts import four_nodes
-from tests.support.servers import BE_SPECS, LC_SPECS, Server
 
 TOPOLOGY = four_nodes()
 NODES = TOPOLOGY.node_ids

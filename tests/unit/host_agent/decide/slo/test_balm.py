@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo.shapes import (
@@ -20,6 +19,7 @@ from host_agent.decide.slo.shapes import (
     ShouldLeave,
     Wanted,
 )
+from tests.support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
 LITERAL = Settings(throttle_while_moving=False, foresee=False)
 """The source leaves the violating level in force while pages move."""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from emulation.hosts import four_nodes
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
@@ -25,7 +26,6 @@ from host_agent.observe.topology.sysfs import read_topology
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.presets import load
 from placement_traits.topology import HostTopology
-from tests.support.hosts import four_nodes
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 OPTERON = load("opteron-6272-8-nodes").topology

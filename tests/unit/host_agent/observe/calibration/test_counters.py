@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from emulation.hosts import four_nodes
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
@@ -26,7 +27,6 @@ from host_agent.observe.calibration.counters import (
 from host_agent.observe.calibration.plan import calibrate
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings, Watch
 from placement_traits.topology import HostTopology
-from tests.support.hosts import four_nodes
 
 MEGA = 1_000_000
 READERS = {0: 100, 1: 101, 2: 102, 3: 103}

@@ -6,8 +6,8 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gpu_worlds import random_graph, random_scene
 
+from emulation.gpu_machines import random_graph, random_scene
 from nova_numa_ext.policy.gpu.bipartition import bipartition, drb, mean_distance, refine
 from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph, comm_profile

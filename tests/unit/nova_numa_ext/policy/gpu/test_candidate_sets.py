@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleet import be, domain, host
 
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
@@ -26,6 +25,7 @@ from nova_numa_ext.policy.terms import Term, sentence
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, GpuPolicy, InterferenceClass
 from placement_traits.reason import Reason
+from tests.support.fleet import be, domain, host
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
 NODES = (0, 0, 2, 2)

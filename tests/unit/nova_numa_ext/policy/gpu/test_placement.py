@@ -7,8 +7,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gpu_worlds import random_scene
 
+from emulation.gpu_machines import random_scene
 from nova_numa_ext.policy.gpu import placement as gpu_placement
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, members
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore, wish

@@ -6,8 +6,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gpu_worlds import random_scene
 
+from emulation.gpu_machines import random_scene
 from nova_numa_ext.policy.gpu.job import JobGraph, Profile, ProfileStore
 from nova_numa_ext.policy.gpu.utility import (
     THIRDS,

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleet import amount, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy.numa.candidates import Candidate, order
 from nova_numa_ext.policy.numa.requirements import conflict
 from placement_traits.names import NeighbourTrait
+from tests.support.fleet import amount, be, domain, host, hosts, lc
 
 RABBIT = {"numa_ext:interference_class": "rabbit"}
 DEVIL = {"numa_ext:interference_class": "devil"}

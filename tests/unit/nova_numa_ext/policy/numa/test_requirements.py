@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy.numa import requirements as admission
 from nova_numa_ext.policy.numa import whatif
@@ -17,6 +16,7 @@ from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse
+from tests.support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
 EQUAL = Multipliers(dict.fromkeys(SCORED, 1.0))
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fleet import amount, be, domain, host, hosts, lc
 
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, HostCell
 from nova_numa_ext.policy.numa.score import SCORED, Offer, Score, combine, most_spare, spare, terms
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
+from tests.support.fleet import amount, be, domain, host, hosts, lc
 
 EQUAL = dict.fromkeys(SCORED, 1.0)
 

@@ -7,7 +7,8 @@ in memory is one connection), so writers in threads interleave between requests,
 
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import fixtures
@@ -19,16 +20,18 @@ from requests.adapters import BaseAdapter
 
 URL = "http://placement.test"
 
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-class WsgiTransport(BaseAdapter):
+
+class WsgiTransport(BaseAdapter):  # type: ignore[misc]
     """Answers HTTP requests by calling a WSGI application in the same thread."""
 
-    def __init__(self, application: Callable) -> None:
+    def __init__(self, application: Application) -> None:
         super().__init__()
         self._application = application
         self._one_at_a_time = threading.Lock()
 
-    def send(self, request, **_kwargs):
+    def send(self, request: requests.PreparedRequest, **_kwargs: object) -> requests.Response:
         """Call the application and wrap its answer as requests would have read it from a socket."""
         parts = urlsplit(request.url)
         body = request.body or b""
@@ -58,7 +61,9 @@ class WsgiTransport(BaseAdapter):
         }
         answer = requests.Response()
 
-        def start_response(status, headers, exc_info=None):
+        def start_response(
+            status: str, headers: Sequence[tuple[str, str]], _error: object = None
+        ) -> None:
             answer.status_code = int(status.split(" ", 1)[0])
             answer.headers.update(headers)
 
@@ -72,7 +77,7 @@ class WsgiTransport(BaseAdapter):
         """Nothing to close."""
 
 
-class PlacementInProcess(fixtures.Fixture):
+class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
     """A fresh Placement, :attr:`application`, with an empty database; :attr:`adapter` talks to it as its admin."""
 
     def setUp(self) -> None:

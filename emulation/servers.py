@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers as nova defines them in libvirt, for tests."""
+"""Servers as nova defines them in libvirt: the XML of a domain with nova's metadata."""
 
 import uuid as uuids
 from dataclasses import dataclass, field

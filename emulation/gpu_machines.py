@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random GPU hosts and jobs for the GPU tests; equal seeds give equal worlds."""
+"""Random GPU hosts and jobs for tests and benchmarks of GPU placement; equal seeds give equal scenes."""
 
 import random
+from collections.abc import Hashable
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, mask_of
 from nova_numa_ext.policy.gpu.job import COMM_PROFILES, JobGraph, comm_profile
@@ -13,7 +14,9 @@ def random_graph(draw: random.Random) -> GpuGraph:
     gpus = [f"g{number}" for number in range(draw.randint(2, 8))]
     count = draw.choice([1, 2, 2, 4])
     sockets = [draw.randrange(count) for _ in gpus]
-    edges = [("machine", ("socket", socket), 20.0) for socket in set(sockets)]
+    edges: list[tuple[Hashable, Hashable, float]] = [
+        ("machine", ("socket", socket), 20.0) for socket in set(sockets)
+    ]
     edges += [(gpu, ("socket", socket), 1.0) for gpu, socket in zip(gpus, sockets, strict=True)]
     density = draw.random()
     edges += [
