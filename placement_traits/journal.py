@@ -1,82 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's decision journal: one JSON object per line, oldest first, rotated by size.
+"""A journal: one JSON object a line, only appended to, rotated by size (``NAME``, ``NAME.1`` … the oldest is highest).
 
-Several processes may append to one file: a line is one ``write`` to a file opened for appending, and the rotation
-happens under a lock, by whoever finds the file too large.
+Any number of threads and processes may append to one file. A line is one ``write`` to a file opened for appending, so a
+process that is killed leaves whole lines; where the disk was full in the middle of one, the next line closes it. Before
+each line the writer looks whether another process has rotated the file. Two that find it too large at the same time
+agree by a lock (flock(2)) on the file itself.
+
+For readers a line ends at a newline byte and nowhere else: what Unicode calls a line separator may stand in an entry,
+and bytes that are no JSON cost their own line only.
 """
 
+import errno
 import fcntl
 import json
-import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-LOG = logging.getLogger(__name__)
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 
 
 class Journal:
-    """Writer of a journal.
+    """Writer of a journal; a journal that cannot be written never disturbs the caller.
 
     :param path: the file; its folder is made when it is missing
-    :param max_bytes: size at which the file becomes ``.1``
-    :param backups: how many old files are kept
+    :param max_bytes: size at which a new file is begun
+    :param backups: old files that are kept
+    :param name: what it is called in the log
+    :param lost: called with ``name`` for each entry that could not be written, with "rotated " before it for each new
+        file that could not be begun; entries then go to the old one
     """
 
-    def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        backups: int,
+        *,
+        name: str = "journal",
+        lost: Callable[[str], None] = ignore_loss,
+    ) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._backups = backups
-        self._complained = False
+        self._entries = BestEffortWriter(name, lost)
+        self._rotation = BestEffortWriter(f"rotated {name}", lost)
+        self._file = -1
         self._lock = threading.Lock()
 
+    def open(self) -> None:
+        """Open the file now, for a caller who wants to know.
+
+        :raises OSError: it cannot be written
+        """
+        with self._lock:
+            self._follow()
+
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one entry; a journal that cannot be written is logged once and never disturbs the caller."""
-        line = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-        try:
-            with self._lock:
-                self._write(line)
-        except OSError as error:
-            if not self._complained:
-                LOG.warning("The decision journal %s cannot be written: %s", self._path, error)
-            self._complained = True
-        else:
-            self._complained = False
+        """Write one entry, where the disk lets us; any thread may."""
+        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=str)
+        # A lone surrogate (a file name that is no UTF-8) becomes its JSON escape.
+        line = text.encode(errors="backslashreplace") + b"\n"
+        with self._lock:
+            self._entries.attempt(lambda: self._write(line))
+
+    def close(self) -> None:
+        """Close the file; another entry opens it again."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
 
     def _write(self, line: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if self._path.exists() and self._path.stat().st_size >= self._max_bytes:
-                self._rotate()
-            with self._path.open("ab", buffering=0) as file:
-                file.write(line)
+        if self._file < 0:
+            self._follow()
+        else:
+            self._rotation.attempt(self._follow)
+        size = os.fstat(self._file).st_size
+        if size and size + len(line) > self._max_bytes:
+            self._rotation.attempt(self._rotate)
+            size = os.fstat(self._file).st_size
+        torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        data = b"\n" + line if torn else line
+        if os.write(self._file, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _follow(self) -> None:
+        """Open the file that has the name now; others may have rotated what we have open."""
+        if self._file >= 0 and self._is_current():
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        new = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = new
+
+    def _is_current(self) -> bool:
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._file))
 
     def _rotate(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            if self._is_current():  # otherwise another process was faster
+                self._shift()
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._follow()
+
+    def _shift(self) -> None:
         if not self._backups:
-            self._path.unlink()
+            os.ftruncate(self._file, 0)
             return
-        for number in range(self._backups - 1, 0, -1):
-            with suppress(FileNotFoundError):
-                os.replace(backup(self._path, number), backup(self._path, number + 1))
-        os.replace(self._path, backup(self._path, 1))
+        for number in range(self._backups, 0, -1):
+            newer = backup(self._path, number - 1)
+            if newer.exists():
+                newer.replace(backup(self._path, number))
 
 
 def backup(path: Path, number: int) -> Path:
-    """Name of the ``number``-th old journal."""
-    return path.with_name(f"{path.name}.{number}")
+    """Return the name of the ``number``-th old file; number 0 is the journal itself."""
+    return path.with_name(f"{path.name}.{number}") if number else path
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield all entries, oldest first, old files included; a line that is no JSON (a torn write) is passed over."""
-    numbers: list[int] = []
-    while backup(path, len(numbers) + 1).exists():
-        numbers.append(len(numbers) + 1)
-    for file in (*(backup(path, number) for number in reversed(numbers)), path):
-        with suppress(FileNotFoundError), file.open(encoding="utf-8") as lines:
-            for line in lines:
-                with suppress(json.JSONDecodeError):
-                    yield json.loads(line)
+    """Yield the entries of a journal and its old files, oldest first; a line that holds no entry is passed over.
+
+    All files are opened before the first entry is read, newest first: what is rotated meanwhile is neither missed nor
+    read twice.
+
+    :raises OSError: a file is there and cannot be read
+    """
+    with ExitStack() as opened:
+        files: dict[tuple[int, int], BinaryIO] = {}
+        for number in _newest_first(path):
+            try:
+                file = opened.enter_context(backup(path, number).open("rb"))
+            except FileNotFoundError:
+                continue
+            status = os.fstat(file.fileno())
+            files.setdefault((status.st_dev, status.st_ino), file)
+        for oldest in reversed(files.values()):
+            yield from _entries(oldest)
+
+
+def _newest_first(path: Path) -> Iterator[int]:
+    yield 0
+    suffixes = (file.name.rpartition(".")[2] for file in path.parent.glob(f"{path.name}.*"))
+    numbers = sorted({int(suffix) for suffix in suffixes if suffix.isdecimal()})
+    yield from numbers
+    yield (numbers[-1] if numbers else 0) + 1  # where a rotation puts the oldest meanwhile
+
+
+def _entries(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    for line in file:
+        try:
+            entry = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            yield entry

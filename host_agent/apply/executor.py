@@ -14,7 +14,6 @@ from typing import Any
 
 from host_agent.apply.partition_events import Classes, beyond_levels, class_changes, shared_classes
 from host_agent.conf.agent import Settings
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model import cpus
 from host_agent.model.assignment import (
@@ -27,6 +26,7 @@ from host_agent.model.assignment import (
     check,
     difference,
 )
+from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.process import MoveLimits, MoveReport, PartitionPlace, PartitionWish
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
@@ -77,7 +77,7 @@ class Executor:
     def __init__(
         self,
         privileged: Privileged,
-        journal: Journal,
+        journal: ActionJournal,
         settings: Settings,
         *,
         migrating: Callable[[str], bool],

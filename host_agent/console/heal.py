@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from host_agent.conf import agent as agent_conf
 from host_agent.control import home_nodes_store
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.control.parts import open_journal, topology_reader
 from host_agent.decide.amounts.claims import (
     Claim,
@@ -27,6 +26,7 @@ from host_agent.decide.amounts.claims import (
 )
 from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
+from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.workload import parse
 from host_agent.report.nova_resources import nova_part
 from host_agent.report.publisher import make_allocations
@@ -76,7 +76,7 @@ def heal_claims(
     root: str,
     wanted: Iterable[Claim],
     xml: Mapping[str, str],
-    journal: Journal | None,
+    journal: ActionJournal | None,
 ) -> list[Row]:
     """Make good what each claim lacks.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from host_agent.conf import agent as agent_conf
 from host_agent.console.text import cell
-from host_agent.control.journal import read
+from placement_traits.journal import read
 
 
 def entries(conf: agent_conf.Conf, server: str | None = None) -> list[dict[str, Any]]:

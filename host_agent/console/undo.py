@@ -10,12 +10,12 @@ from typing import Any, Final
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.control import slo_store
-from host_agent.control.journal import Entry, Result
 from host_agent.control.parts import build_observer, open_journal
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.api import open_seam
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
+from host_agent.model.journal import Entry, Result
 from host_agent.model.process import Pin, Role
 from host_agent.util.single_instance import only_one
 from placement_traits.errors import ConflictError, NumaExtError

@@ -20,7 +20,7 @@ from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
-from host_agent.util.best_effort import Keeper, ignore_loss
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Agent:
             home_nodes_store.load(homes_file) if homes_file else {}
         )
         self._kept = self._homes
-        self._keeper = Keeper("state", lost)
+        self._writer = BestEffortWriter("state", lost)
         self._libvirt_lost = False
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
@@ -154,7 +154,7 @@ class Agent:
         file = self._homes_file
         if file is None or homes == self._kept:
             return
-        if self._keeper.attempt(lambda: home_nodes_store.save(file, homes)):
+        if self._writer.attempt(lambda: home_nodes_store.save(file, homes)):
             self._kept = homes
 
     def _observe(self, *, full: bool, relist: bool) -> Observation:

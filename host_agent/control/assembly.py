@@ -14,7 +14,7 @@ from host_agent.control.agent import Agent, Listener
 from host_agent.control.balancing_parts import build_steering
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.heartbeat import SignOfLife
-from host_agent.control.journal import Journal, PrintedJournal
+from host_agent.control.journal import PrintedJournal
 from host_agent.control.parts import build_observer, open_journal
 from host_agent.control.pipeline import Refiner, Refiners
 from host_agent.control.slo import BandwidthQos
@@ -23,6 +23,7 @@ from host_agent.control.slo_store import QosStore
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged, open_seam
 from host_agent.machine.privileged.partitions import foreign_groups, tree
+from host_agent.model.journal import ActionJournal
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency.channels import SloChannels
@@ -53,7 +54,7 @@ class Parts:
     source: DomainSource
     privileged: Privileged
     observer: Observer
-    journal: Journal
+    journal: ActionJournal
     metrics: Metrics
     publisher: Publisher | None
     qos: BandwidthQos | None
@@ -64,7 +65,7 @@ def build_publisher(
     conf: cfg.ConfigOpts,
     source: DomainSource,
     metrics: Metrics,
-    journal: Journal,
+    journal: ActionJournal,
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
 ) -> Publisher:
     """Return what tells Placement, not yet started.
@@ -91,7 +92,7 @@ def build_qos(
     conf: cfg.ConfigOpts,
     source: DomainSource,
     privileged: Privileged,
-    journal: Journal,
+    journal: ActionJournal,
     metrics: Metrics,
     *,
     proxy: IpcProxy | None = None,
@@ -169,7 +170,7 @@ def build(
     guarded = settings.rdt.enabled and not dry_run
     progress = sign.progress if guarded else lambda: None
     observer = build_observer(conf, source, privileged, progress=progress)
-    journal: Journal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
+    journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     acts = settings.slo.enabled and guarded
     tolerance = settings.slo.ipc_tolerance
     proxy = IpcProxy(tolerance) if acts and tolerance else None

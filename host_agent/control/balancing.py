@@ -24,7 +24,7 @@ from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.counters import Counters
 from host_agent.observe.counters import CounterSource
-from host_agent.util.best_effort import Keeper, ignore_loss
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.topology import HostTopology
 
 _LEARNT: Final = "mapping"
@@ -77,7 +77,7 @@ class SteeringRefiner:
         self._canonical = canonical
         self._refused = refused
         self._file = file
-        self._keeper = Keeper("steering state", lost)
+        self._writer = BestEffortWriter("steering state", lost)
         self._clock = clock
         self._state = balancing_store.load(file) if file else balancing.State()
         self._kept: dict[str, Any] = balancing_store.to_plain(self._state)
@@ -191,7 +191,7 @@ class SteeringRefiner:
         news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
         if not news and now_s - self._kept_s < self._choices.keep_s:
             return
-        if self._keeper.attempt(lambda: balancing_store.save(file, content)):
+        if self._writer.attempt(lambda: balancing_store.save(file, content)):
             self._kept, self._kept_s = content, now_s
 
 

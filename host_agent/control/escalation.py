@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
+from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.util.background import Errands
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError
@@ -47,7 +47,7 @@ class Escalation:
     def __init__(
         self,
         errands: Errands,
-        journal: Journal,
+        journal: ActionJournal,
         host: str,
         *,
         notify: Notify | None = None,

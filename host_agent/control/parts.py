@@ -19,7 +19,7 @@ from host_agent.observe.calibration.file import CalibrationFile
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given
-from host_agent.util.best_effort import ignore_loss
+from placement_traits.best_effort import ignore_loss
 from placement_traits.topology import HostTopology
 
 

@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from host_agent.conf.slo import SloSettings
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.control.slo_store import PAUSED, Kept, QosStore
 from host_agent.decide.slo import balm, shapes
 from host_agent.decide.slo.shapes import (
@@ -43,6 +42,7 @@ from host_agent.decide.slo.unwatched import unwatched
 from host_agent.decide.slo.view import Lc, View, levels, look, observe, of_groups, refined
 from host_agent.decide.slo.violation import Colour, colour_of
 from host_agent.model.assignment import Decision, Observation
+from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
@@ -125,7 +125,7 @@ class BandwidthQos:
         sources: SloSources,
         host: Host,
         store: QosStore,
-        journal: Journal,
+        journal: ActionJournal,
         *,
         ports: SloPorts | None = None,
         count: Callable[[str, Result], None] = lambda _action, _result: None,

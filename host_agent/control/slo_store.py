@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.decide.slo.shapes import Wanted
-from host_agent.util.best_effort import Keeper, ignore_loss
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 
 _VERSION: Final = 1
 PAUSED: Final = "paused"
@@ -82,7 +82,7 @@ class QosStore:
 
     def __init__(self, path: Path | None, lost: Callable[[str], None] = ignore_loss) -> None:
         self._path = path
-        self._keeper = Keeper("state", lost)
+        self._writer = BestEffortWriter("state", lost)
         self._lock = threading.Lock()
         self._known = ""
 
@@ -103,7 +103,7 @@ class QosStore:
             told = {key: value for key, value in content["told"].items() if key != "time"}
             known = json.dumps({**content, "told": told}, default=str)
             text = json.dumps(content, default=str)
-            if known != self._known and self._keeper.attempt(lambda: _replace(path, text)):
+            if known != self._known and self._writer.attempt(lambda: _replace(path, text)):
                 self._known = known
 
 

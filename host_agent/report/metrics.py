@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.control.journal import Result
 from host_agent.model.assignment import Guest
+from host_agent.model.journal import Result
 from host_agent.model.round import Round
 
 _SERVER: Final = ("server", "name")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oslo_config import cfg
 
-from host_agent.control.journal import Journal
 from host_agent.decide.amounts.claims import Claim, Part, claims
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Guest
+from host_agent.model.journal import ActionJournal
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from host_agent.observe.bandwidth import BandwidthReader
@@ -443,7 +443,7 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     return Allocations(PlacementClient(placement), once, root, nova.why_busy)
 
 
-def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: Journal) -> Rehomer:
+def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: ActionJournal) -> Rehomer:
     """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
     return Rehomer(make_allocations(conf, root), root, journal)
 

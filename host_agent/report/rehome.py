@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.amounts.claims import (
     L3_CLASSES,
     Claim,
@@ -27,6 +26,7 @@ from host_agent.decide.amounts.claims import (
     split,
     totals,
 )
+from host_agent.model.journal import ActionJournal, Entry, Result
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
     from host_agent.report.allocations import Allocations
@@ -68,7 +68,7 @@ class Rehomer:
         self,
         allocations: "Allocations",
         root: str,
-        journal: Journal,
+        journal: ActionJournal,
         *,
         recheck_s: float = RECHECK_S,
         clock: Callable[[], float] = time.monotonic,

@@ -331,6 +331,7 @@ def engine() -> Engine:
                     Path(options.journal_path),
                     options.journal_max_mb * 1024 * 1024,
                     options.journal_backups,
+                    name=f"decision journal {options.journal_path}",
                 )
                 if options.journal_path
                 else None

@@ -17,10 +17,10 @@ from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.control.agent import Agent
 from host_agent.control.balancing import Choices, SteeringRefiner
-from host_agent.control.journal import Entry
 from host_agent.control.pipeline import Refiners
 from host_agent.decide.inputs import Settings as SteeringSettings
 from host_agent.model.assignment import Guest
+from host_agent.model.journal import Entry
 from host_agent.model.round import Round
 from host_agent.observe.counters import CounterSource
 from host_agent.observe.snapshot import Observer

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from host_agent.control.journal import Entry, Journal, Result
 from host_agent.decide.slo.view import PORT, Lc
+from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.util.background import Errands
 from placement_traits.errors import NumaExtError
 
@@ -40,7 +40,7 @@ class SloPorts:
     def __init__(
         self,
         attach: Callable[[str, str], None],
-        journal: Journal,
+        journal: ActionJournal,
         errands: Errands,
         plugged: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,

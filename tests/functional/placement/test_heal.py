@@ -15,12 +15,13 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.console import heal as heal_module
 from host_agent.console.heal import heal_claims
-from host_agent.control import home_nodes_store, journal
+from host_agent.control import home_nodes_store
 from host_agent.decide.amounts.claims import claims, floating_claims
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
 from host_agent.report.nova_resources import nova_part
+from placement_traits import journal
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
 from tests.support.allocations import L3_PART, SPECS, running, server_on

@@ -14,8 +14,9 @@ from host_agent.cmd import ctl
 from host_agent.console import status, undo
 from host_agent.console.explanation import told
 from host_agent.control import parts
-from host_agent.control.journal import Entry, FileJournal, Result
+from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, QosStore, load, of_server
+from host_agent.model.journal import Entry, Result
 from host_agent.model.rdt import Actual, GroupState
 from host_agent.util.single_instance import only_one
 from tests.support.fake_host import FakeHost

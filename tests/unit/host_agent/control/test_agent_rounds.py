@@ -21,8 +21,8 @@ from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.control import home_nodes_store
 from host_agent.control.agent import Agent
-from host_agent.control.journal import Entry, Result
 from host_agent.machine.privileged.api import ReadOnly
+from host_agent.model.journal import Entry, Result
 from host_agent.model.process import PartitionReport
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity

@@ -11,8 +11,8 @@ import pytest
 from oslo_config import cfg
 
 from host_agent.control.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
-from host_agent.control.journal import Entry
 from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
+from host_agent.model.journal import Entry
 from host_agent.util.background import Errands
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.reason import Reason

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What survives a restart: the journal and the small state file."""
 
-import errno
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_agent.control import home_nodes_store
-from host_agent.control.journal import Entry, FileJournal, PrintedJournal, Result, read
+from host_agent.control.journal import FileJournal, PrintedJournal
+from host_agent.model.journal import Entry, Result
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.journal import read
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -49,59 +49,10 @@ def test_old_files_are_rotated_away_and_order_is_kept(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 60))
 
 
-def test_a_full_disk_loses_lines_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The second line is torn by the end of the disk, the third does not fit at all."""
-    lost: list[str] = []
-    journal = FileJournal(tmp_path / "journal.jsonl", lost=lost.append)
-    room = [1000, 20, 0, 1000, 1000]
-    write = os.write
-
-    def full(descriptor: int, data: bytes) -> int:
-        left = room.pop(0)
-        if not left:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(descriptor, data[:left])
-
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "write", full)
-        for number in range(5):
-            journal.write(Entry("pin", Result.DONE, str(number)))
-    journal.close()
-    assert [entry["server"] for entry in read(tmp_path / "journal.jsonl")] == ["0", "3", "4"]
-    assert lost == ["journal", "journal"]
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "told once"
-
-
-def test_a_folder_that_refuses_rotation_keeps_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "journal.jsonl"
-    journal = FileJournal(path, max_bytes=200, keep=2)
-
-    def refuse(_self: Path, _target: Path) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    journal.write(Entry("pin", Result.DONE, "0" * 150))
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "replace", refuse)
-        journal.write(Entry("pin", Result.DONE, "lost?" * 10))
-    journal.write(Entry("pin", Result.DONE, "after"))
-    journal.close()
-    assert [entry["server"][:5] for entry in read(path)] == ["00000", "lost?", "after"]
-
-
 def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CapabilityMissingError, match=r"\[agent\]state_dir"):
         FileJournal(tmp_path / "file" / "journal.jsonl")
-
-
-def test_half_a_line_of_a_killed_agent_is_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_text('{"action": "pin"}\n["not", "an entry"]\n{"action": "mo')
-    assert [entry["action"] for entry in read(path)] == ["pin"]
 
 
 def test_the_dry_twin_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,12 +20,12 @@ from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.slo import SloSettings
 from host_agent.control.agent import Agent
-from host_agent.control.journal import Entry
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import BandwidthQos, Host
 from host_agent.control.slo_store import PAUSED, QosStore, load, of_server
 from host_agent.decide.slo.shapes import Phase, Wanted
 from host_agent.model.counters import Counters
+from host_agent.model.journal import Entry
 from host_agent.model.process import GroupLevel, PartitionPlace
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
