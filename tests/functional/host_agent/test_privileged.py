@@ -165,8 +165,8 @@ _OVER_PRIVSEP = """
 import json, sys
 from oslo_privsep import priv_context
 from host_agent import conf as agent_conf
-from host_agent.privileged import separated
-from host_agent.privileged.shapes import *
+from host_agent.machine.privileged import separated
+from host_agent.model.process import *
 uuid = sys.argv[1]
 conf = agent_conf.load(sys.argv[2:])
 seam = separated.Separated(conf)

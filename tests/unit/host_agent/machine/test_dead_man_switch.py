@@ -81,9 +81,9 @@ def test_each_silence_counts_once() -> None:
 _AGENT = """
 import sys, time
 from pathlib import Path
-from host_agent.only_one import only_one
-from host_agent.paths import HostPaths
-from host_agent.privileged.guard import Guard
+from host_agent.util.single_instance import only_one
+from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged.dead_man_switch import Guard
 root = Path(sys.argv[1])
 paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
 with only_one(paths.lock, ""):
