@@ -164,7 +164,7 @@ def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
 _OVER_PRIVSEP = """
 import json, sys
 from oslo_privsep import priv_context
-from host_agent import conf as agent_conf
+from host_agent.conf import agent as agent_conf
 from host_agent.machine.privileged import separated
 from host_agent.model.process import *
 uuid = sys.argv[1]
