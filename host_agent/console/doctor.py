@@ -8,8 +8,8 @@ from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged import api
 from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
@@ -76,7 +76,7 @@ def _libvirt(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
 
 
 def _rights() -> Iterator[Finding]:
-    if api.has_rights(Path("/proc/self/status").read_text()):
+    if has_rights(Path("/proc/self/status").read_text()):
         yield Finding("rights", Level.GOOD, "all needed capabilities are here, no helper is needed")
     else:
         text = "not all capabilities are here: the agent starts a helper through [numa_ext_privileged]helper_command"

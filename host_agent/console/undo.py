@@ -12,7 +12,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.control import slo_store
 from host_agent.control.parts import build_observer, open_journal
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.api import open_seam
+from host_agent.machine.privileged.seam import open_seam
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry, Result

@@ -21,8 +21,9 @@ from host_agent.control.slo import BandwidthQos
 from host_agent.control.slo import Host as QosHost
 from host_agent.control.slo_store import QosStore
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
-from host_agent.machine.privileged.api import Privileged, open_seam
+from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import foreign_groups, tree
+from host_agent.machine.privileged.seam import open_seam
 from host_agent.model.journal import ActionJournal
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.observe.bandwidth import BandwidthReader

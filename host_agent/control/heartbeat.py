@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.machine.privileged.guard`.
+"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.machine.privileged.dead_man_switch`.
 
 Signs come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
 round may take longer than the switch's patience. A loop that hangs makes no progress and gives none. One whose rounds

@@ -19,9 +19,10 @@ from host_agent.machine.privileged import (
     processes,
     vcpu_quota,
 )
-from host_agent.machine.privileged.dead_man_switch import Guard
+from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.perf import Counters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
+from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_told
 from host_agent.model import cpus
 from host_agent.model.process import (
     CountReport,
@@ -59,8 +60,9 @@ class HostOperations:
         self._pid_files: dict[str, Path] = {}
         self._sweeps: dict[str, page_mover.Sweep] = {}
         self._counters = Counters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
-        self._guard: Guard | None = None
+        self._switch: DeadManSwitch | None = None
 
+    @reads
     def process(self, uuid: str) -> Process:
         """Return process and threads of a domain.
 
@@ -75,6 +77,7 @@ class HostOperations:
         except (FileNotFoundError, ProcessLookupError) as error:
             raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
 
+    @reads
     def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
         """Walk the page tables of a domain's guest memory: exact, and too slow for a fast loop.
 
@@ -89,6 +92,7 @@ class HostOperations:
         except (FileNotFoundError, ProcessLookupError) as error:
             raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
 
+    @reads
     def sample(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
     ) -> tuple[tuple[int, int], ...]:
@@ -104,6 +108,7 @@ class HostOperations:
                 found.update(self._kernel.locate(pid, wanted))
         return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
 
+    @writes(lambda _uuid, _pins: ())
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         """Set the affinity of threads of a domain; return those that could not be set.
 
@@ -117,6 +122,7 @@ class HostOperations:
             )
             return tuple(PinFailure(tid, problem) for tid, problem in problems if problem)
 
+    @writes(lambda _uuid, _targets, _limits: MoveReport(0, 0, 0, 0, 0.0, ""))
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
         """Bring guest memory nearer to its targets, within limits; the next call goes on where this one stopped.
 
@@ -135,6 +141,7 @@ class HostOperations:
             self._sweeps[uuid] = sweep
         return report
 
+    @reads
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
         """Read the hardware counters of vCPU threads; those that are not named any more are closed.
 
@@ -149,6 +156,7 @@ class HostOperations:
             return {}
         return {t.tid: t.name.endswith("/KVM") for t in found if t.role == Role.VCPU}
 
+    @writes_if_told
     def partition(
         self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
     ) -> PartitionReport:
@@ -157,14 +165,17 @@ class HostOperations:
             self._paths, wishes, shrink_root, shared_ways_min, write, known=self._pid_files
         )
 
+    @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Write bandwidth levels of RDT groups; see :func:`host_agent.machine.privileged.partitions.throttle`."""
         return partitions.throttle(self._paths, levels)
 
+    @writes_if_told
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""
         return vcpu_quota.throttle(self._paths, dict(levels), write)
 
+    @writes_if_told
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         """Give all our RDT groups all bandwidth, and servers that are throttled by CPU time all of theirs.
 
@@ -176,21 +187,28 @@ class HostOperations:
             LOG.warning("; ".join(f"server {uuid}: {problem}" for uuid, problem in quotas.problems))
         return (*quotas.writes, *partitions.release(self._paths, write))
 
+    @writes(lambda _after_s: None)
     def alive(self, after_s: float) -> None:
-        """Give a sign of life: throttles are released when none comes for so long; see :class:`Guard`."""
-        if self._guard is None:
-            self._guard = Guard(self._paths, after_s)
-        self._guard.alive()
+        """Give a sign of life: throttles are released when none comes for so long; see :class:`DeadManSwitch`."""
+        if self._switch is None:
+            self._switch = DeadManSwitch(self._paths, after_s)
+        self._switch.alive()
 
+    @writes(lambda: None)
     def leave(self) -> None:
         """Take leave: throttles stay as they are."""
-        if self._guard is not None:
-            self._guard.leave()
-            self._guard = None
+        if self._switch is not None:
+            self._switch.leave()
+            self._switch = None
 
+    @writes_if_told
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Remove all our RDT groups and give root its ways back; return the commands."""
         return partitions.reset(self._paths, write)
+
+
+OPERATIONS: Final = operations_of(HostOperations)
+"""The table: name -> operation."""
 
 
 @lru_cache(maxsize=_SERVERS_MAX)

@@ -169,7 +169,7 @@ from host_agent.machine.privileged import separated
 from host_agent.model.process import *
 uuid = sys.argv[1]
 conf = agent_conf.load(sys.argv[2:])
-seam = separated.Separated(conf)
+seam = separated.separated(conf)
 separated.context.start(method=priv_context.Method.FORK)
 found = seam.process(uuid)
 (ram,) = seam.guest_ram(uuid)

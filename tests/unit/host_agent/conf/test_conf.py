@@ -7,7 +7,7 @@ import pytest
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import api
+from host_agent.machine.privileged.rights import has_rights
 from placement_traits.errors import InvalidValueError
 
 
@@ -66,7 +66,7 @@ def test_every_option_is_offered_to_the_sample_configuration() -> None:
     [("000001ffffffffff", True), ("0000000000000000", False), ("0000000000880002", False)],
 )
 def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
-    assert api.has_rights(f"Name:\tpython\nUid:\t0\t0\t0\t0\nCapEff:\t{effective}\n") is enough
+    assert has_rights(f"Name:\tpython\nUid:\t0\t0\t0\t0\nCapEff:\t{effective}\n") is enough
 
 
 def test_the_unit_and_the_commands_read_the_same_file() -> None:

@@ -21,7 +21,7 @@ from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.control import home_nodes_store
 from host_agent.control.agent import Agent
-from host_agent.machine.privileged.api import ReadOnly
+from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.process import PartitionReport
 from host_agent.model.round import Round
@@ -63,7 +63,7 @@ class Bench:
 
     def restart(self) -> None:
         """A new agent process; host and files stay."""
-        seam = ReadOnly(self.host) if self.dry_run else self.host
+        seam = read_only(self.host) if self.dry_run else self.host
         observer = Observer(
             self.host, seam, lambda: self.host.topology, self.nodes, device_root=self.folder / "pci"
         )

@@ -18,7 +18,7 @@ from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.control.agent import Agent, Listener
 from host_agent.control.heartbeat import SignOfLife
 from host_agent.control.pipeline import Refiners
-from host_agent.machine.privileged import dead_man_switch
+from host_agent.machine.privileged import watchdog
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
@@ -177,7 +177,7 @@ def pipe() -> Iterator[Callable[[Callable[[], None]], int]]:
         reading, writing = os.pipe()
         ends.append(writing)
         arguments = (reading, 0.3, silent, lambda: None)
-        threading.Thread(target=dead_man_switch.watch, args=arguments, daemon=True).start()
+        threading.Thread(target=watchdog.watch, args=arguments, daemon=True).start()
         return writing
 
     yield start

@@ -15,7 +15,7 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, Shape
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import dead_man_switch
+from host_agent.machine.privileged import dead_man_switch, watchdog
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import DryRun, Executor
 from host_agent.util.single_instance import only_one
@@ -36,7 +36,7 @@ class Watched:
             lambda: self.did.append("silent"),
             lambda: self.did.append("ended"),
         )
-        self._thread = threading.Thread(target=dead_man_switch.watch, args=arguments, daemon=True)
+        self._thread = threading.Thread(target=watchdog.watch, args=arguments, daemon=True)
         self._thread.start()
 
     def join(self) -> list[str]:
@@ -83,11 +83,11 @@ import sys, time
 from pathlib import Path
 from host_agent.util.single_instance import only_one
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged.dead_man_switch import Guard
+from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 root = Path(sys.argv[1])
 paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
 with only_one(paths.lock, ""):
-    guard = Guard(paths, 0.5)
+    guard = DeadManSwitch(paths, 0.5)
     guard.alive()
     print(guard._process.pid, flush=True)
     time.sleep(600)
@@ -135,7 +135,7 @@ def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    own = dead_man_switch.Guard(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
+    own = dead_man_switch.DeadManSwitch(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
     own.alive()
     first = own._process
     assert first is not None

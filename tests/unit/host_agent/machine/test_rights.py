@@ -3,7 +3,7 @@
 
 import pytest
 
-from host_agent.machine.privileged.api import has_rights
+from host_agent.machine.privileged.rights import has_rights
 
 ALL, NONE = "000001ffffffffff", "0000000000000000"
 

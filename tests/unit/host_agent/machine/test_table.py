@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of privileged operations, what a dry run makes of it, and what travels to the helper and back."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import pytest
+
+from host_agent.machine.privileged import wire
+from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
+from host_agent.machine.privileged.seam import read_only
+from host_agent.machine.privileged.table import Way
+from host_agent.model.process import MoveLimits, Pin, PinFailure, Process, Role, Target, Thread
+from host_agent.model.rdt import BandwidthControl, BandwidthUnit, CacheControl, Capabilities
+from placement_traits.errors import InvalidValueError
+
+
+def test_the_table_and_what_the_agent_may_ask_are_the_same() -> None:
+    """mypy sees that each operation is there, this also that none is forgotten and that the helper's shapes agree."""
+    asked = {name for name in vars(Privileged) if not name.startswith("_")}
+    assert set(OPERATIONS) == asked
+    for name, operation in OPERATIONS.items():
+        hints = get_type_hints(getattr(Privileged, name))
+        assert operation.result == hints.pop("return"), name
+        assert operation.arguments == tuple(hints.values()), name
+        assert list(operation.shape.parameters) == list(hints), name
+
+
+class Recorder:
+    """Stands for the real operations; remembers what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.append((name, arguments))
+
+
+def test_a_dry_run_reads_and_foretells_but_never_writes() -> None:
+    real = Recorder()
+    way = read_only(real)  # type: ignore[arg-type]  # a stand-in
+    way.process("a")
+    way.limit_cpu_time(levels=[("a", 50)], write=True)
+    way.reset_partitions(True)
+
+    assert way.pin("a", [Pin(1, "0")]) == ()
+    assert way.move_memory("a", [], MoveLimits(1, 0, 1.0)).over
+    assert way.throttle([]) == ()
+    way.alive(1.0)
+    way.leave()
+
+    assert real.calls == [
+        ("process", ("a",)),
+        ("limit_cpu_time", ([("a", 50)], False)),
+        ("reset_partitions", (False,)),
+    ]
+
+
+def test_what_an_operation_is_told_last_is_whether_to_write_where_it_can_foretell() -> None:
+    """A dry run replaces the last argument, so it must be that one."""
+    for name, operation in OPERATIONS.items():
+        parameters = list(inspect.signature(getattr(HostOperations, name)).parameters)
+        assert ("write" in parameters) == (parameters[-1] == "write"), name
+        assert list(operation.shape.parameters) == parameters[1:], name
+
+
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_called() -> None:
+    way = Way(OPERATIONS, lambda operation, _arguments: pytest.fail(operation.name))
+    with pytest.raises(TypeError):
+        way.pin("a")  # type: ignore[attr-defined]  # made of the table
+
+
+CAPABILITIES = Capabilities(
+    (CacheControl("L3", 0xFFF, 1, 0xC00, 8, (0, 1), False),),
+    BandwidthControl(10, 100, 10, True, None, 8, BandwidthUnit.PERCENT, (0, 1)),
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "value"),
+    [
+        (Process, Process(7, 1, "0-1", (Thread(7, Role.EMULATOR, -1, "qemu", "0"),))),
+        (tuple[PinFailure, ...], (PinFailure(1, "no"),)),
+        (Target, Target(0, 4096, ((0, 0.25), (1, 0.75)))),
+        (Capabilities, CAPABILITIES),
+        (Mapping[str, Mapping[int, int]], {"L3": {0: 0xF, 1: 0xF0}}),
+        (Capabilities | None, None),
+        (frozenset[int], frozenset({1, 2})),
+        (MoveLimits, MoveLimits(1, 0, 60)),  # a whole number where seconds may be a fraction
+    ],
+)
+def test_what_travels_arrives_as_it_was(shape: Any, value: object) -> None:
+    plain = wire.encode(value)
+
+    def kinds(found: Any) -> set[type]:
+        inner = [kinds(each) for each in found] if isinstance(found, tuple) else []
+        return {type(found)}.union(*inner)
+
+    assert kinds(plain) <= {tuple, str, int, float, bool, type(None)}
+    assert wire.decode(shape, plain) == value
+
+
+@pytest.mark.parametrize(
+    ("shape", "value"),
+    [
+        (Pin, ("1", "0")),
+        (Pin, (1,)),
+        (Pin, (1, "0", "more")),
+        (Pin, "10"),
+        (int, True),
+        (tuple[tuple[int, int], ...], ((1, 2, 3),)),
+        (BandwidthUnit, "furlongs"),
+        (str | None, 3),
+    ],
+)
+def test_what_has_another_shape_is_refused(shape: Any, value: object) -> None:
+    with pytest.raises(InvalidValueError):
+        wire.decode(shape, value)
+
+
+def test_what_is_no_plain_value_does_not_travel() -> None:
+    with pytest.raises(InvalidValueError):
+        wire.encode(object())
