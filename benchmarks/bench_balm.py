@@ -28,8 +28,8 @@ from emulation.physics.parameters import Parameters
 from emulation.physics.slo_plant import Program, SloPlant, Traits
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo import balm
-from host_agent.decide.slo.shapes import BeServer, Observation, State
-from host_agent.decide.slo.violation import LcServer
+from host_agent.decide.slo.shapes import BalmState, BeServer, SloView
+from host_agent.model.latency import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyWindow
 from placement_traits.topology import HostTopology
@@ -232,7 +232,7 @@ class Bench:
         settings = Settings(throttle_while_moving=ours, foresee=ours)
         lcs = {n: p for n, p in self.scenario.programs.items() if p.curve is not None}
         windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
-        state, result = State(), Run()
+        state, result = BalmState(), Run()
         goals: dict[str, Mapping[int, float]] = {name: dict(start[name]) for name in start}
         while plant.now_s < QUIET_S + self.scenario.seconds - 1e-9:
             loads = self.scenario.loads(plant.now_s)
@@ -249,7 +249,7 @@ class Bench:
                 continue
             for name, requests in plant.requests(ratios, self.poll_s, loads).items():
                 windows[name].add(requests, now)
-            seen = Observation(
+            seen = SloView(
                 tuple(
                     LcServer(
                         name,
@@ -433,7 +433,7 @@ def cost(seed: int) -> dict[str, float]:
     spent: dict[bool, list[float]] = {True: [], False: []}
     decide = balm.decide
 
-    def timed(seen: Observation, state: State, settings: Settings, now_s: float) -> balm.Decision:
+    def timed(seen: SloView, state: BalmState, settings: Settings, now_s: float) -> balm.Decision:
         began = time.perf_counter()
         made = decide(seen, state, settings, now_s)
         spent[state.search is not None].append(time.perf_counter() - began)

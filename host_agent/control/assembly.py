@@ -17,8 +17,8 @@ from host_agent.control.heartbeat import SignOfLife
 from host_agent.control.journal import PrintedJournal
 from host_agent.control.parts import build_observer, open_journal
 from host_agent.control.pipeline import Refiner, Refiners
-from host_agent.control.slo import BandwidthQos
-from host_agent.control.slo import Host as QosHost
+from host_agent.control.slo import BandwidthQos, SloHost
+from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import QosStore
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
@@ -117,31 +117,33 @@ def build_qos(
     samples = slo.feed.least_samples
     prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
     host = conf.host.name or os.uname().nodename
+    ports = SloPorts(source.attach, journal, Errands("slo-ports"), source.wake)
     qos = BandwidthQos(
         slo,
         SloSources(slo.feed, SloChannels(), prometheus, proxy),
-        QosHost(
+        SloHost(
             privileged.throttle,
             limit,
             BandwidthReader(resctrl).servers,
             levels,
             source.wake,
+            plug=ports.serve if slo.channel else lambda _lcs: None,
+            paused=paths.paused.exists,
+            margin_mb=settings.memory.margin_mb,
         ),
         QosStore(paths.slo, metrics.lost),
-        journal,
-        ports=SloPorts(source.attach, journal, Errands("slo-ports"), source.wake)
-        if slo.channel
-        else None,
-        count=metrics.count,
-        escalate=Escalation(
-            Errands("slo-escalation"),
+        SloReport(
+            slo,
             journal,
-            host,
-            notify=bus(conf, slo.notify_url, host) if slo.notify_url else None,
-            migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
+            count=metrics.count,
+            escalate=Escalation(
+                Errands("slo-escalation"),
+                journal,
+                host,
+                notify=bus(conf, slo.notify_url, host) if slo.notify_url else None,
+                migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
+            ),
         ),
-        margin_mb=settings.memory.margin_mb,
-        paused=paths.paused.exists,
     )
     metrics.include(qos.samples)
     return qos

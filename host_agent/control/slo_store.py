@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.decide.slo.shapes import Wanted
+from host_agent.decide.slo.shapes import BeTarget
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 
 _VERSION: Final = 1
@@ -30,7 +30,7 @@ class Kept:
     :param told: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
     """
 
-    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    wanted: Mapping[str, BeTarget] = field(default_factory=dict)
     fed: frozenset[str] = frozenset()
     told: Mapping[str, Any] = field(default_factory=dict)
 
@@ -47,10 +47,10 @@ def load(path: Path) -> Kept:
         return Kept()
 
 
-def _wanted(entry: Any) -> Wanted:
+def _wanted(entry: Any) -> BeTarget:
     shares = entry["shares"]
     found = None if shares is None else {int(node): float(s) for node, s in shares.items()}
-    return Wanted(int(entry["level"]), found)
+    return BeTarget(int(entry["level"]), found)
 
 
 def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:

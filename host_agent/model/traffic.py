@@ -2,7 +2,7 @@
 """Who uses the memory of a NUMA node most: what bandwidth monitoring (MBM) tells about it.
 
 MBM knows two figures per server: traffic to the memory of its own nodes, and all of it. With two nodes the difference
-is the traffic to the other one; with more, remote traffic is dealt to the nodes by the pages there: an estimate.
+is the traffic to the other one; with more, remote traffic is distributed by the pages on each node: an estimate.
 
 Source: Gureya 2021, algorithm 4, line 6.
 """

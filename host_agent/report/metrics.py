@@ -142,7 +142,7 @@ METRICS: Final[dict[str, Metric]] = {
         Metric(
             "numa_ext_slo_feed",
             "gauge",
-            "What a guest has told through its port so far: lines, rubbish, implausible, dropped_bytes.",
+            "What came through the port of a guest so far: lines, malformed, implausible, dropped_bytes.",
             (*_SERVER, "kind"),
         ),
         Metric(

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo import balm
-from host_agent.decide.slo.shapes import BeServer, Decision, Event, Observation, State, Wanted
-from host_agent.decide.slo.violation import LcServer
+from host_agent.decide.slo.shapes import BalmDecision, BalmState, BeServer, BeTarget, Event, SloView
+from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.traffic import Traffic
-from host_agent.observe.latency.window import LatencyReading
 
 SLO_US = 1000.0
 OURS = Settings()
@@ -70,9 +69,9 @@ class Host:
         self.lcs, self.bes, self.plant, self.settings = dict(lcs), dict(bes), plant, settings
         self.levels, self.nodes = levels, nodes
         self.pages_per_s, self.poll_s = pages_per_s, poll_s
-        self.state, self.now = State(), 0.0
+        self.state, self.now = BalmState(), 0.0
         self.events: list[Event] = []
-        self.changes: list[tuple[str, Wanted]] = []
+        self.changes: list[tuple[str, BeTarget]] = []
         self.red_s = 0.0
 
     @property
@@ -95,7 +94,7 @@ class Host:
         """Latencies over objectives now."""
         return {lc: ratio for lc, ratio in self.plant(self.bes).items() if lc in self.lcs}
 
-    def observe(self) -> Observation:
+    def observe(self) -> SloView:
         """What the controller sees."""
         fresh = self.now > self.state.judge_from_s
         readings = {
@@ -107,7 +106,7 @@ class Host:
             )
             for lc, ratio in self.ratios().items()
         }
-        return Observation(
+        return SloView(
             tuple(
                 LcServer(lc, frozenset({node}), SLO_US, readings[lc])
                 for lc, node in self.lcs.items()
@@ -132,7 +131,7 @@ class Host:
             found.room,
         )
 
-    def poll(self) -> Decision:
+    def poll(self) -> BalmDecision:
         """One poll: pages move on, the controller decides, the actuators obey."""
         self.now = round(self.now + self.poll_s, 6)
         if any(ratio is not None and ratio > 1.0 for ratio in self.ratios().values()):

@@ -14,8 +14,8 @@ from typing import Final
 from emulation.slo_guests import REQUESTS, BeState, p99_us
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo import balm
-from host_agent.decide.slo.shapes import BeServer, Event, Observation, Phase, State, Wanted
-from host_agent.decide.slo.violation import LcServer
+from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeServer, BeTarget, Event, SloView
+from host_agent.model.latency import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyWindow
 
@@ -60,7 +60,7 @@ class Simulated:
         self._next_round_s = chance.uniform(0.0, self._round_s)
         self._windows = {lc: LatencyWindow(SLO_US) for lc in self.lcs}
         self.now_s = 0.0
-        self.state = State(wanted={be: Wanted(start) for be in self._homes})
+        self.state = BalmState(wanted={be: BeTarget(start) for be in self._homes})
         self.events: list[Event] = []
 
     def true_ratio(self, lc: str) -> float:
@@ -85,7 +85,7 @@ class Simulated:
     def rests(self) -> bool:
         """Nothing is searched and all objectives are met."""
         met = all(self.true_ratio(lc) <= 0.95 for lc in self.lcs)
-        return met and self.state.phase is Phase.WATCH
+        return met and self.state.phase is BalmPhase.WATCH
 
     def _poll(self) -> None:
         self.now_s += POLL_S
@@ -107,13 +107,13 @@ class Simulated:
                 told = [(p99 / 2, REQUESTS - slow), (p99, slow)]
                 self._windows[lc].add(told, self.now_s)
 
-    def _observe(self) -> Observation:
+    def _observe(self) -> SloView:
         since = self.state.judge_from_s
         lcs = (
             LcServer(lc, frozenset({node}), SLO_US, self._windows[lc].read(self.now_s, since))
             for lc, node in self.lcs.items()
         )
-        return Observation(tuple(lcs), tuple(map(self._seen, self._homes)), NODES, LEVELS)
+        return SloView(tuple(lcs), tuple(map(self._seen, self._homes)), NODES, LEVELS)
 
     def _seen(self, be: str) -> BeServer:
         home, shares, mbps = self._homes[be], self.seen_shares[be], self._mbps[be]

@@ -15,7 +15,7 @@ share of its pages on each node, which takes seconds and touches only what must 
 
 :func:`decide` is called at every poll (20 ms) and never waits: an action is judged by later calls, by requests
 received after it has settled; pages move in the background while objectives are watched on. An action in force is
-changed only by a later decision, so the caller applies :attr:`Decision.changes` and nothing else.
+changed only by a later decision, so the caller applies :attr:`BalmDecision.changes` and nothing else.
 
 *More than two sockets.* The source has two. Here a violation is located at *nodes*; a step takes pages from the
 violated nodes and deals them to all others in the proportion of the server's own weights (see
@@ -37,7 +37,7 @@ from typing import TypeVar
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo import budget, reclaim, release
 from host_agent.decide.slo import search as balm_search
-from host_agent.decide.slo.shapes import Decision, Observation, Phase, State, Wanted
+from host_agent.decide.slo.shapes import BalmDecision, BalmPhase, BalmState, BeTarget, SloView
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model import levels
@@ -45,29 +45,29 @@ from host_agent.model import levels
 _T = TypeVar("_T")
 
 
-def decide(observation: Observation, state: State, settings: Settings, now_s: float) -> Decision:
+def decide(view: SloView, state: BalmState, settings: Settings, now_s: float) -> BalmDecision:
     """Decide what is wanted of every best-effort server now.
 
-    :param observation: the host; readings leave out what was received before ``state.judge_from_s``
-    :param state: of the last decision, ``State()`` at the start
+    :param view: the host; readings leave out what was received before ``state.judge_from_s``
+    :param state: of the last decision, ``BalmState()`` at the start
     :param settings: the operator's choices
     :param now_s: host's monotonic clock, seconds
     """
-    turn = Turn(observation, state, settings, now_s)
+    turn = Turn(view, state, settings, now_s)
     _come_and_go(turn)
     turn.listen()
     budget.charge(turn)
     turn.listen()
-    heard = [lc.uuid for lc in observation.lcs if lc.uuid not in turn.state.ignored]
+    heard = [lc.uuid for lc in view.objectives if lc.uuid not in turn.state.ignored]
     if not heard:
         release.free(turn, turn.state.ignored)
         return turn.decision()
     {
-        Phase.WATCH: _watch,
-        Phase.HEAL: balm_search.heal,
-        Phase.CLIMB: balm_search.climb,
-        Phase.TRIAL: reclaim.trial,
-        Phase.RELEASE: release.release,
+        BalmPhase.WATCH: _watch,
+        BalmPhase.HEAL: balm_search.heal,
+        BalmPhase.CLIMB: balm_search.climb,
+        BalmPhase.TRIAL: reclaim.trial,
+        BalmPhase.RELEASE: release.release,
     }[turn.state.phase](turn)
     return turn.decision()
 
@@ -92,12 +92,12 @@ def _watch(turn: Turn) -> None:
 
 def _come_and_go(turn: Turn) -> None:
     """Take new servers in as they are, forget those that left, listen again to those whose time is over."""
-    state, observation = turn.state, turn.observation
+    state, view = turn.state, turn.view
     wanted = {
-        uuid: state.wanted.get(uuid) or Wanted(levels.legal(observation.levels, be.level))
+        uuid: state.wanted.get(uuid) or BeTarget(levels.legal(view.levels, be.level))
         for uuid, be in turn.bes.items()
     }
-    lcs = {lc.uuid for lc in observation.lcs}
+    lcs = {lc.uuid for lc in view.objectives}
     turn.keep(
         wanted=wanted,
         before=_of(state.before, wanted),

@@ -19,7 +19,7 @@ def charge(turn: Turn) -> None:
     unwell = turn.verdict.red | turn.verdict.unknown if throttled else frozenset()
     spent: dict[str, float] = {}
     ignored = dict(state.ignored)
-    for lc in turn.observation.lcs:
+    for lc in turn.view.objectives:
         used = state.spent_s.get(lc.uuid, 0.0) - passed * budget / 3600.0
         if lc.uuid in unwell:
             used += passed

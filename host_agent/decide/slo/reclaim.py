@@ -12,7 +12,7 @@ Source: Gureya 2021, section 5.3 ("re-configuring upon workload changes"; trigge
 from dataclasses import replace
 
 from host_agent.decide.pages.steps import towards
-from host_agent.decide.slo.shapes import Phase, Trial
+from host_agent.decide.slo.shapes import BalmPhase, GiveBack
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model.levels import FULL
@@ -58,13 +58,13 @@ def _hold_s(turn: Turn) -> float:
 def _begin(turn: Turn) -> None:
     throttled = [u for u, wish in sorted(turn.state.wanted.items()) if wish.level < FULL]
     displaced = [u for u, wish in sorted(turn.state.wanted.items()) if wish.shares is not None]
-    able = throttled if turn.observation.levels else []
+    able = throttled if turn.view.levels else []
     candidates = able or displaced
     if not candidates:
         return
     uuid = candidates[turn.state.attempts % len(candidates)]
     before, be = turn.wanted(uuid), turn.bes[uuid]
-    turn.keep(phase=Phase.TRIAL, trial=Trial(uuid, before), attempts=turn.state.attempts + 1)
+    turn.keep(phase=BalmPhase.TRIAL, trial=GiveBack(uuid, before), attempts=turn.state.attempts + 1)
     if able:
         turn.want(uuid, replace(before, level=turn.level_up(before.level)), "give_back")
         return

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from host_agent.decide.slo.shapes import (
+    BalmPhase,
+    BeTarget,
     CannotFixSloViolation,
-    Phase,
     Release,
     Released,
     Releasing,
     ShouldLeave,
-    Wanted,
 )
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
@@ -52,7 +52,7 @@ def give_up(turn: Turn) -> None:
         if wish.shares is not None:
             queue.append((uuid, Release.PAGES))
     turn.keep(
-        phase=Phase.RELEASE,
+        phase=BalmPhase.RELEASE,
         search=None,
         moving=None,
         releasing=Releasing(
@@ -95,8 +95,8 @@ def free(turn: Turn, ignored: Iterable[str]) -> None:
     """
     lcs = tuple(sorted(ignored))
     for uuid, wish in sorted(turn.state.wanted.items()):
-        if wish != Wanted():
-            turn.want(uuid, Wanted(), "free")
+        if wish != BeTarget():
+            turn.want(uuid, BeTarget(), "free")
             if lcs:
                 turn.events.append(Released(uuid, Release.ALL, lcs))
     turn.watch(moving=None, retries=0)
@@ -117,7 +117,7 @@ def _next(turn: Turn) -> None:
     if what is Release.THROTTLE:
         turn.want(uuid, replace(before, level=FULL), "try_without_throttle")
     else:
-        earlier = turn.state.before.get(uuid, Wanted()).shares
+        earlier = turn.state.before.get(uuid, BeTarget()).shares
         back = replace(before, shares=earlier)
         turn.move(uuid, back, before.level, "try_without_pages", careful=False)
 

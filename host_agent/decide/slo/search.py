@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from host_agent.decide.pages.steps import away
 from host_agent.decide.slo import release
-from host_agent.decide.slo.shapes import BeServer, Moving, Phase, Search, Wanted
+from host_agent.decide.slo.shapes import BalmPhase, BeServer, BeTarget, Moving, Search
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model.levels import FULL
@@ -38,9 +38,9 @@ def start(turn: Turn) -> None:
     if state.retries == 0:
         # A small user is not worth a throttle in the first pass; when that was not enough, everyone counts.
         order = turn.noticeable(order, location) or order
-    if state.phase is Phase.WATCH:
+    if state.phase is BalmPhase.WATCH:
         turn.keep(before=dict(state.wanted), retries=0)
-    turn.keep(phase=Phase.HEAL, search=Search(order, location), moving=None, trial=None)
+    turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
     turn.say("search", _nodes(location), turn.verdict.colour.name.lower())
     _throttle_next(turn)
 
@@ -54,7 +54,7 @@ def heal(turn: Turn) -> None:
         turn.keep(search=replace(search, location=search.location | turn.verdict.location))
         if _throttle_next(turn):
             return
-    turn.keep(phase=Phase.CLIMB)
+    turn.keep(phase=BalmPhase.CLIMB)
     climb(turn)
 
 
@@ -123,7 +123,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
 def _upwards(turn: Turn, be: BeServer) -> bool:
     """All is well: one level up; at the top, or at its limit, it is the next server's turn."""
     search, now = _search(turn), turn.wanted(be.uuid)
-    if now.level >= FULL or not turn.observation.levels or be.uuid in search.capped:
+    if now.level >= FULL or not turn.view.levels or be.uuid in search.capped:
         _next(turn)
         return False
     search = _with_rises(search, turn.verdict.ratios)
@@ -181,7 +181,11 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
         meanwhile = valid.level if valid is not None and known_good else now.level
         turn.keep(search=replace(search, undo=now, ratios=None))
         turn.move(
-            be.uuid, Wanted(now.level, shares), meanwhile, f"pages_{direction}", careful=known_good
+            be.uuid,
+            BeTarget(now.level, shares),
+            meanwhile,
+            f"pages_{direction}",
+            careful=known_good,
         )
         return True
     if valid is not None and valid.level < now.level:
@@ -227,7 +231,7 @@ def _end(turn: Turn) -> None:
             for uuid in search.order
             if uuid in turn.bes and turn.wanted(uuid).level < FULL and uuid not in search.capped
         )
-        if rest and turn.observation.levels:
+        if rest and turn.view.levels:
             turn.keep(
                 search=replace(search, order=rest, position=0, undo=None, ratios=None, rises={})
             )

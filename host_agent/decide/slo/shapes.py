@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the BALM controller sees, keeps, wants and tells."""
+"""What the BALM controller sees, keeps, wants and reports."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from host_agent.decide.slo.violation import LcServer
+from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import FULL
 from host_agent.model.traffic import Traffic, traffic_at
 from placement_traits.reason import Reason
 
 Shares = Mapping[int, float]
+Levels = Mapping[int, int]
+"""L3 domain -> memory bandwidth level, per cent."""
 
 # -- seen --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BeServer:
-    """One best-effort server.
+    """One best-effort server that runs.
 
     :param uuid: of the server
     :param nodes: NUMA nodes of its CPUs
@@ -28,6 +30,8 @@ class BeServer:
     :param traffic: its memory traffic in the near past; None when unknown
     :param movable: its pages may be moved (a floating guest without pinned pages)
     :param room: node -> largest share of its memory that the node can hold; nodes that are missing take all
+    :param title: its name
+    :param fixed: level by the simple rule in each L3 domain of its CPUs
     """
 
     uuid: str
@@ -38,6 +42,8 @@ class BeServer:
     traffic: Traffic | None = None
     movable: bool = True
     room: Shares = field(default_factory=dict)
+    title: str = ""
+    fixed: Levels = field(default_factory=dict)
 
     def traffic_at(self, nodes: frozenset[int]) -> float | None:
         """Return its traffic to some memory nodes, MB/s; None when unknown."""
@@ -47,27 +53,48 @@ class BeServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """The host at one poll.
+class SloView:
+    """The host as the controller sees it: made by a round, completed by each poll (:meth:`measured`).
 
-    :param lcs: latency-critical servers with an objective and some source of latency, whose readings leave out what was
-        received before :attr:`State.judge_from_s`
+    :param lcs: latency-critical servers, with an objective or without; their readings leave out what was received
+        before :attr:`BalmState.judge_from_s`
     :param bes: best-effort servers
     :param nodes: memory nodes of the host
     :param levels: legal throttle levels, per cent, ascending; empty when nothing can be throttled
     """
 
-    lcs: tuple[LcServer, ...]
-    bes: tuple[BeServer, ...]
-    nodes: tuple[int, ...]
-    levels: tuple[int, ...]
+    lcs: tuple[LcServer, ...] = ()
+    bes: tuple[BeServer, ...] = ()
+    nodes: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()
+
+    def measured(
+        self, readings: Mapping[str, LatencyReading], traffic: Mapping[str, Traffic]
+    ) -> "SloView":
+        """Return the view of this poll: readings of the servers that are listened to, traffic where known."""
+        return replace(
+            self,
+            lcs=tuple(replace(lc, reading=readings.get(lc.uuid)) for lc in self.lcs),
+            bes=tuple(replace(be, traffic=traffic.get(be.uuid)) for be in self.bes),
+        )
+
+    @property
+    def objectives(self) -> tuple[LcServer, ...]:
+        """Servers with an objective that are listened to."""
+        return tuple(lc for lc in self.lcs if lc.slo_p99_us is not None and lc.reading is not None)
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """UUID -> name of every server."""
+        lcs = {lc.uuid: lc.title for lc in self.lcs}
+        return lcs | {be.uuid: be.title for be in self.bes}
 
 
 # -- wanted ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BeTarget:
     """What BALM wants of one best-effort server.
 
     :param level: throttle level, per cent, for the L3 domains of its CPUs
@@ -78,7 +105,7 @@ class Wanted:
     shares: Shares | None = None
 
 
-# -- told --------------------------------------------------------------------------------------------------------------
+# -- reported ----------------------------------------------------------------------------------------------------------
 
 
 class Release(StrEnum):
@@ -148,7 +175,7 @@ Event = CannotFixSloViolation | ShouldLeave | Released | BudgetExhausted
 # -- kept --------------------------------------------------------------------------------------------------------------
 
 
-class Phase(StrEnum):
+class BalmPhase(StrEnum):
     """Where the controller stands; drawn in :mod:`~host_agent.decide.slo.balm`."""
 
     WATCH = "watch"
@@ -176,8 +203,8 @@ class Search:
     order: tuple[str, ...]
     location: frozenset[int]
     position: int = 0
-    valid: Mapping[str, Wanted] = field(default_factory=dict)
-    undo: Wanted | None = None
+    valid: Mapping[str, BeTarget] = field(default_factory=dict)
+    undo: BeTarget | None = None
     capped: frozenset[str] = frozenset()
     ratios: Mapping[str, float] | None = None
     rises: Mapping[str, float] = field(default_factory=dict)
@@ -202,11 +229,11 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class GiveBack:
     """Something given back, to be taken again if an objective suffers."""
 
     be: str
-    before: Wanted
+    before: BeTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +251,13 @@ class Releasing:
     queue: tuple[tuple[str, Release], ...]
     red: frozenset[str]
     baseline: float
-    trying: tuple[str, Release, Wanted] | None = None
+    trying: tuple[str, Release, BeTarget] | None = None
     helpful: frozenset[str] = frozenset()
     leave: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BalmState:
     """All the controller remembers.
 
     :param judge_from_s: requests received before say nothing about what is in force now
@@ -249,16 +276,16 @@ class State:
     :param seen_s: time of the last decision
     """
 
-    phase: Phase = Phase.WATCH
+    phase: BalmPhase = BalmPhase.WATCH
     judge_from_s: float = -math.inf
     healing_until_s: float = -math.inf
-    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    wanted: Mapping[str, BeTarget] = field(default_factory=dict)
     search: Search | None = None
     moving: Moving | None = None
-    trial: Trial | None = None
+    trial: GiveBack | None = None
     releasing: Releasing | None = None
     retries: int = 0
-    before: Mapping[str, Wanted] = field(default_factory=dict)
+    before: Mapping[str, BeTarget] = field(default_factory=dict)
     green_since_s: float | None = None
     green_hold_s: float | None = None
     attempts: int = 0
@@ -271,7 +298,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BalmDecision:
     """What one poll decided.
 
     :param state: to be given to the next one
@@ -280,7 +307,7 @@ class Decision:
     :param events: what an operator or a higher layer must know
     """
 
-    state: State
-    changes: Mapping[str, Wanted] = field(default_factory=dict)
+    state: BalmState
+    changes: Mapping[str, BeTarget] = field(default_factory=dict)
     reasons: tuple[Reason, ...] = ()
     events: tuple[Event, ...] = ()

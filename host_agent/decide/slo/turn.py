@@ -8,17 +8,17 @@ from typing import Any
 from host_agent.conf.balm import Settings
 from host_agent.decide.pages.steps import distance
 from host_agent.decide.slo.shapes import (
+    BalmDecision,
+    BalmPhase,
+    BalmState,
     BeServer,
-    Decision,
+    BeTarget,
     Event,
     Moving,
-    Observation,
-    Phase,
     Shares,
-    State,
-    Wanted,
+    SloView,
 )
-from host_agent.decide.slo.violation import Colour, Verdict, evaluate
+from host_agent.decide.slo.violation import Colour, SloVerdict, evaluate
 from host_agent.model import levels as throttle
 from placement_traits.reason import Reason
 
@@ -31,15 +31,13 @@ class Turn:
     :ivar verdict: the state of the objectives that are listened to
     """
 
-    def __init__(
-        self, observation: Observation, state: State, settings: Settings, now_s: float
-    ) -> None:
-        self.observation = observation
+    def __init__(self, view: SloView, state: BalmState, settings: Settings, now_s: float) -> None:
+        self.view = view
         self.settings = settings
         self.now_s = now_s
         self.state = state
-        self.bes = {be.uuid: be for be in observation.bes}
-        self.verdict = Verdict(evaluate((), settings.thresholds).colour)
+        self.bes = {be.uuid: be for be in view.bes}
+        self.verdict = SloVerdict(evaluate((), settings.thresholds).colour)
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.wanted
@@ -54,7 +52,7 @@ class Turn:
 
     def listen(self) -> None:
         """Evaluate all objectives but those of ignored servers."""
-        heard = [lc for lc in self.observation.lcs if lc.uuid not in self.state.ignored]
+        heard = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
         self.verdict = evaluate(heard, self.settings.thresholds)
         if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
@@ -76,14 +74,14 @@ class Turn:
     @property
     def lowest(self) -> int:
         """The strongest throttle."""
-        levels = self.observation.levels
+        levels = self.view.levels
         return levels[0] if levels else throttle.FULL
 
     def level_up(self, level: int) -> int:
         """Return the next level that is a step weaker."""
-        return throttle.step_up(self.observation.levels, level, self.settings.throttle_step)
+        return throttle.step_up(self.view.levels, level, self.settings.throttle_step)
 
-    def wanted(self, uuid: str) -> Wanted:
+    def wanted(self, uuid: str) -> BeTarget:
         """Return what is wanted of a server."""
         return self.state.wanted[uuid]
 
@@ -94,7 +92,7 @@ class Turn:
 
     def room(self, be: BeServer) -> dict[int, float]:
         """Return node -> largest share of the server's memory it can hold, for all nodes."""
-        return {node: be.room.get(node, 1.0) for node in self.observation.nodes}
+        return {node: be.room.get(node, 1.0) for node in self.view.nodes}
 
     def heaviest(self, location: frozenset[int]) -> tuple[str, ...]:
         """Return the best-effort servers, heaviest user of some nodes first.
@@ -122,7 +120,7 @@ class Turn:
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
-    def want(self, uuid: str, wish: Wanted, why: str) -> None:
+    def want(self, uuid: str, wish: BeTarget, why: str) -> None:
         """Change what is wanted of a server; its effect is judged anew."""
         old = self.wanted(uuid)
         if wish == old:
@@ -135,7 +133,7 @@ class Turn:
             self.keep(healing_until_s=self.now_s + self.settings.heal_s)
         self.say(f"{why}_{uuid}", _text(wish), _text(old))
 
-    def move(self, uuid: str, wish: Wanted, meanwhile: int, why: str, *, careful: bool) -> None:
+    def move(self, uuid: str, wish: BeTarget, meanwhile: int, why: str, *, careful: bool) -> None:
         """Move a server's pages and set its level in the end.
 
         :param wish: what is wanted in the end
@@ -145,7 +143,9 @@ class Turn:
         self.want(uuid, replace(wish, level=meanwhile), why)
         self.keep(moving=Moving(uuid, wish.level, careful, progress_s=self.now_s))
 
-    def put_back(self, uuid: str, wish: Wanted, why: str, *, meanwhile: int | None = None) -> None:
+    def put_back(
+        self, uuid: str, wish: BeTarget, why: str, *, meanwhile: int | None = None
+    ) -> None:
         """Want of a server what was wanted before; its pages, if they moved, travel back."""
         if _same_pages(self.wanted(uuid), wish):
             self.keep(moving=None)
@@ -183,7 +183,7 @@ class Turn:
     def watch(self, **changes: Any) -> None:
         """Go back to watching."""
         self.keep(
-            phase=Phase.WATCH,
+            phase=BalmPhase.WATCH,
             search=None,
             trial=None,
             releasing=None,
@@ -191,23 +191,23 @@ class Turn:
             **changes,
         )
 
-    def decision(self) -> Decision:
+    def decision(self) -> BalmDecision:
         """Return what was decided."""
         changes = {
             uuid: wish
             for uuid, wish in self.state.wanted.items()
-            if self._before.get(uuid, Wanted(self.bes[uuid].level)) != wish
+            if self._before.get(uuid, BeTarget(self.bes[uuid].level)) != wish
         }
-        return Decision(self.state, changes, tuple(self.reasons), tuple(self.events))
+        return BalmDecision(self.state, changes, tuple(self.reasons), tuple(self.events))
 
 
-def _same_pages(a: Wanted, b: Wanted) -> bool:
+def _same_pages(a: BeTarget, b: BeTarget) -> bool:
     if a.shares is None or b.shares is None:
         return a.shares is b.shares
     return distance(a.shares, b.shares) < 1e-9
 
 
-def _text(wish: Wanted) -> str:
+def _text(wish: BeTarget) -> str:
     if wish.shares is None:
         return f"{wish.level}%"
     return f"{wish.level}% " + " ".join(f"{n}:{s:.3g}" for n, s in sorted(wish.shares.items()))

@@ -9,16 +9,16 @@ found none yet, and where nothing helps, to those before it began.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from host_agent.decide.slo.shapes import Phase, State, Wanted
+from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget
 
 
-def unwatched(state: State, coarse: Mapping[str, int]) -> State:
+def unwatched(state: BalmState, coarse: Mapping[str, int]) -> BalmState:
     """Return the state to rest in, and to go on from later.
 
     :param state: of the last decision
     :param coarse: best-effort server -> level by the simple rule: for servers that came during the search
     """
-    return State(
+    return BalmState(
         wanted={**state.wanted, **_settled(state, coarse)},
         parked=state.parked,
         ignored=state.ignored,
@@ -26,10 +26,10 @@ def unwatched(state: State, coarse: Mapping[str, int]) -> State:
     )
 
 
-def _settled(state: State, coarse: Mapping[str, int]) -> dict[str, Wanted]:
+def _settled(state: BalmState, coarse: Mapping[str, int]) -> dict[str, BeTarget]:
     if state.search is not None and state.search.valid:
         return {uuid: wish for uuid, wish in state.search.valid.items() if uuid in state.wanted}
-    if state.search is not None or state.phase is Phase.RELEASE:
+    if state.search is not None or state.phase is BalmPhase.RELEASE:
         before = {uuid: wish.level for uuid, wish in state.before.items()}
         return {
             uuid: replace(wish, level=before.get(uuid, coarse.get(uuid, wish.level)))

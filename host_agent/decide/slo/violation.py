@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from host_agent.conf.balm import Thresholds
-from host_agent.observe.latency.window import LatencyReading
+from host_agent.model.latency import LcServer
 
 _ROUNDING = 1e-9
 
@@ -46,29 +46,7 @@ class Colour(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LcServer:
-    """One latency-critical server with an objective.
-
-    :param uuid: of the server
-    :param nodes: NUMA nodes its memory is on
-    :param slo_p99_us: objective, microseconds
-    :param reading: its latency, of requests received since the time the controller asked for
-    """
-
-    uuid: str
-    nodes: frozenset[int]
-    slo_p99_us: float
-    reading: LatencyReading
-
-    @property
-    def ratio(self) -> float | None:
-        """Latency over objective."""
-        p99 = self.reading.p99_us
-        return None if p99 is None else p99 / self.slo_p99_us
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class SloVerdict:
     """The state of all objectives together.
 
     :param colour: of the worst server
@@ -107,16 +85,21 @@ def colour_of(ratio: float | None, thresholds: Thresholds) -> Colour:
     return Colour.GREEN if ratio <= 1.0 - thresholds.green + _ROUNDING else Colour.GREY
 
 
-def evaluate(servers: Iterable[LcServer], thresholds: Thresholds) -> Verdict:
+def colours(servers: Iterable[LcServer], thresholds: Thresholds) -> dict[str, Colour]:
+    """Return UUID -> colour of each server."""
+    return {server.uuid: colour_of(server.ratio, thresholds) for server in servers}
+
+
+def evaluate(servers: Iterable[LcServer], thresholds: Thresholds) -> SloVerdict:
     """Return the state of all objectives; without servers it is green."""
-    colours = {server: colour_of(server.ratio, thresholds) for server in servers}
-    bad = [server for server, colour in colours.items() if colour.bad]
-    return Verdict(
-        colour=max(colours.values(), default=Colour.GREEN),
+    found = {server: colour_of(server.ratio, thresholds) for server in servers}
+    bad = [server for server, colour in found.items() if colour.bad]
+    return SloVerdict(
+        colour=max(found.values(), default=Colour.GREEN),
         location=frozenset().union(*(server.nodes for server in bad)),
         violated=frozenset(server.uuid for server in bad),
-        red=frozenset(server.uuid for server, colour in colours.items() if colour is Colour.RED),
-        unknown=frozenset(s.uuid for s, colour in colours.items() if colour is Colour.UNKNOWN),
-        ratios={server.uuid: ratio for server in colours if (ratio := server.ratio) is not None},
-        sure=any(server.reading.surely_violated for server in bad),
+        red=frozenset(server.uuid for server, colour in found.items() if colour is Colour.RED),
+        unknown=frozenset(s.uuid for s, colour in found.items() if colour is Colour.UNKNOWN),
+        ratios={server.uuid: ratio for server in found if (ratio := server.ratio) is not None},
+        sure=any(server.reading is not None and server.reading.surely_violated for server in bad),
     )

@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.observe.latency.protocol import Limits, Parser, Told
-from host_agent.observe.latency.window import LatencyReading, LatencyWindow
+from host_agent.model.latency import LatencyReading
+from host_agent.observe.latency.protocol import FeedCounts, Limits, Parser
+from host_agent.observe.latency.window import LatencyWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class SloFeed:
         )
 
     @property
-    def told(self) -> Told:
-        """Lines, rubbish and dropped bytes so far."""
-        return self._parser.told
+    def counts(self) -> FeedCounts:
+        """What came so far."""
+        return self._parser.counts
 
     def received(self, data: bytes, now_s: float) -> None:
         """Take bytes from the server's channel."""
@@ -91,6 +92,6 @@ class SloFeeds:
         """Return UUID -> latency of every server, also of those that say nothing."""
         return {uuid: feed.read(now_s, since_s) for uuid, feed in self._feeds.items()}
 
-    def told(self) -> dict[str, Told]:
-        """Return UUID -> what it has told, for journal and metrics."""
-        return {uuid: feed.told for uuid, feed in self._feeds.items()}
+    def counts(self) -> dict[str, FeedCounts]:
+        """Return UUID -> what came through its port."""
+        return {uuid: feed.counts for uuid, feed in self._feeds.items()}

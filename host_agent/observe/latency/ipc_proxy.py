@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Final
 
 from host_agent.model.counters import Counters
-from host_agent.observe.latency.window import LatencyReading
+from host_agent.model.latency import LatencyReading
 
 _HALF_LIFE_S: Final = 3600.0
 _LEAST: Final = 20

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from host_agent.decide.slo.view import PORT, Lc
 from host_agent.model.journal import ActionJournal, Entry, Result
+from host_agent.model.latency import PORT, LcServer
 from host_agent.util.background import Errands
 from placement_traits.errors import NumaExtError
+from placement_traits.names import SloSource
 
 LOG = logging.getLogger(__name__)
 
@@ -53,9 +54,9 @@ class SloPorts:
         self._tried: dict[str, float] = {}
         self._told: dict[str, str] = {}
 
-    def serve(self, lcs: Iterable[Lc]) -> None:
+    def serve(self, lcs: Iterable[LcServer]) -> None:
         """See to it that these servers have a port where they want one; does not wait."""
-        wanting = {lc.uuid: lc for lc in lcs if lc.wants_port}
+        wanting = {lc.uuid: lc for lc in lcs if lc.reads(SloSource.CHANNEL)}
         self._tried = {uuid: at for uuid, at in self._tried.items() if uuid in wanting}
         self._told = {uuid: said for uuid, said in self._told.items() if uuid in wanting}
         for uuid, lc in wanting.items():
@@ -67,7 +68,7 @@ class SloPorts:
                 self._tried[uuid] = self._clock() + _RETRY_S
                 self._errands.submit(self._plug, lc)
 
-    def _plug(self, lc: Lc) -> None:
+    def _plug(self, lc: LcServer) -> None:
         try:
             self._attach(lc.uuid, DEVICE)
         except NumaExtError as error:
@@ -77,7 +78,7 @@ class SloPorts:
         self._journal.write(Entry("plug", Result.DONE, lc.uuid, lc.title, what={"port": PORT}))
         self._plugged()
 
-    def _tell(self, lc: Lc, problem: str) -> None:
+    def _tell(self, lc: LcServer, problem: str) -> None:
         if self._told.get(lc.uuid) != problem:
             self._told[lc.uuid] = problem
             LOG.warning("server %s has no latency port: %s", lc.uuid, problem)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.observe.latency.window import HIGHEST_US, LatencyReading
+from host_agent.model.latency import LatencyReading
+from host_agent.observe.latency.window import HIGHEST_US
 
 LOG = logging.getLogger(__name__)
 

@@ -48,17 +48,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a guest has told so far, for journal and metrics.
+class FeedCounts:
+    """What came through a guest's port so far, for journal and metrics.
 
     :param lines: lines understood
-    :param rubbish: lines that were none, or too long
+    :param malformed: lines that were none, or too long
     :param implausible: lines with values that cannot be
     :param dropped_bytes: bytes beyond the limit, not looked at
     """
 
     lines: int = 0
-    rubbish: int = 0
+    malformed: int = 0
     implausible: int = 0
     dropped_bytes: int = 0
 
@@ -76,7 +76,7 @@ class Parser:
         self._allowance = limits.burst_bytes
         self._requests = limits.requests_per_s
         self._filled_s: float | None = None
-        self.told = Told()
+        self.counts = FeedCounts()
 
     def feed(self, data: bytes, now_s: float) -> Latencies:
         """Take bytes as they came and return the latencies of all complete, credible lines.
@@ -111,7 +111,7 @@ class Parser:
         for line in whole:
             if self._skipping or len(line) > MAX_LINE:
                 self._skipping = False
-                self._count(rubbish=1)
+                self._count(malformed=1)
             else:
                 yield line
         if len(rest) > MAX_LINE:
@@ -128,7 +128,7 @@ class Parser:
             return ()
         pairs = _samples(fields) if kind == "s" else _buckets(fields) if kind == "h" else None
         if pairs is None:
-            self._count(rubbish=1)
+            self._count(malformed=1)
             return ()
         requests = sum(count for _, count in pairs)
         sane = all(0.0 < latency <= HIGHEST_US and count <= MAX_COUNT for latency, count in pairs)
@@ -140,14 +140,14 @@ class Parser:
         return pairs
 
     def _count(
-        self, lines: int = 0, rubbish: int = 0, implausible: int = 0, dropped_bytes: int = 0
+        self, lines: int = 0, malformed: int = 0, implausible: int = 0, dropped_bytes: int = 0
     ) -> None:
-        self.told = replace(
-            self.told,
-            lines=self.told.lines + lines,
-            rubbish=self.told.rubbish + rubbish,
-            implausible=self.told.implausible + implausible,
-            dropped_bytes=self.told.dropped_bytes + dropped_bytes,
+        self.counts = replace(
+            self.counts,
+            lines=self.counts.lines + lines,
+            malformed=self.counts.malformed + malformed,
+            implausible=self.counts.implausible + implausible,
+            dropped_bytes=self.counts.dropped_bytes + dropped_bytes,
         )
 
 

@@ -2,8 +2,8 @@
 """The latencies of all latency-critical servers, from whatever tells them: their port, Prometheus, or a guess by IPC.
 
 A port is preferred. Where both may be used (``auto``) Prometheus is asked while the port is silent: it may be plugged
-in, and nobody in the guest knows of it. A server is *fed* while its 99th percentile was known within the last minute.
-One that is not (no port, no query, too few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
+in while the guest knows nothing of it. A server is *reporting* while its 99th percentile was known within the last
+minute. One that is not (no port, no query, too few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
 """
 
 import math
@@ -11,22 +11,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
 from typing import Final
 
-from host_agent.decide.slo.view import Lc
+from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency.channels import SloChannels
 from host_agent.observe.latency.feeds import FeedSettings, SloFeeds
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.prometheus import PrometheusFeeds
-from host_agent.observe.latency.protocol import Told
-from host_agent.observe.latency.window import LatencyReading
+from host_agent.observe.latency.protocol import FeedCounts
 from placement_traits.names import SloSource
 
 SILENCE_S: Final = 60.0
 GUESS: Final = "ipc"
-"""Source of a latency that nobody has told."""
+"""Source of a latency that is guessed at."""
 
 _LOOK_S: Final = 10.0
 _MISBEHAVIOUR: Final = {
-    "rubbish": "it sends lines that are none",
+    "malformed": "it sends lines that are none",
     "implausible": "it sends values that cannot be",
     "dropped_bytes": "it floods its port",
 }
@@ -52,39 +51,45 @@ class SloSources:
         self._channels = channels
         self._prometheus = prometheus
         self._proxy = proxy
-        self._lcs: dict[str, Lc] = {}
+        self._lcs: dict[str, LcServer] = {}
         self._known: dict[str, float] = {}
         self._spoken: dict[str, float] = {}
         self._sources: dict[str, str] = {}
         self._guessed: frozenset[str] | set[str] = frozenset()
         self._looked_s = -math.inf
-        self._told: dict[str, Told] = {}
+        self._counted: dict[str, FeedCounts] = {}
         self._faults: dict[str, tuple[str, ...]] = {}
 
-    def restore(self, fed: Iterable[str], now_s: float) -> None:
-        """Take servers for fed that were so before the agent was started anew."""
-        self._known = dict.fromkeys(fed, now_s)
+    def restore(self, reporting: Iterable[str], now_s: float) -> None:
+        """Take servers for reporting that were so before the agent was restarted."""
+        self._known = dict.fromkeys(reporting, now_s)
 
-    def serve(self, lcs: Iterable[Lc], now_s: float) -> None:
+    def serve(self, lcs: Iterable[LcServer], now_s: float) -> None:
         """Listen to exactly these servers."""
         self._lcs = {lc.uuid: lc for lc in lcs if lc.slo_p99_us is not None}
         self._feeds.serve(
             {uuid: float(lc.slo_p99_us) for uuid, lc in self._lcs.items() if lc.slo_p99_us}
         )
         self._channels.serve(
-            {uuid: lc.socket for uuid, lc in self._lcs.items() if lc.wants_port and lc.socket}
+            {
+                uuid: lc.socket
+                for uuid, lc in self._lcs.items()
+                if lc.reads(SloSource.CHANNEL) and lc.socket
+            }
         )
         if self._prometheus is not None:
             asked = [
-                lc for lc in self._lcs.values() if lc.wants_query and not self._speaks(lc, now_s)
+                lc
+                for lc in self._lcs.values()
+                if lc.reads(SloSource.PROMETHEUS) and not self._speaks(lc, now_s)
             ]
             self._prometheus.serve((lc.uuid, lc.flavor, lc.title) for lc in asked)
         self._known = {uuid: at for uuid, at in self._known.items() if uuid in self._lcs}
         self._spoken = {uuid: at for uuid, at in self._spoken.items() if uuid in self._lcs}
 
-    def _speaks(self, lc: Lc, now_s: float) -> bool:
+    def _speaks(self, lc: LcServer, now_s: float) -> bool:
         spoken = self._spoken.get(lc.uuid, -math.inf)
-        return bool(lc.wants_port and lc.socket) and now_s - spoken <= SILENCE_S
+        return bool(lc.reads(SloSource.CHANNEL) and lc.socket) and now_s - spoken <= SILENCE_S
 
     def receive(self, timeout_s: float, clock: Callable[[], float]) -> bool:
         """Wait for reports at most so long; tell whether some came.
@@ -98,7 +103,7 @@ class SloSources:
         return bool(got)
 
     def read(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
-        """Return the latency of the fed servers, of requests received after ``since_s``, and guesses for others."""
+        """Return the latency of reporting servers, of requests received after ``since_s``, and guesses for others."""
         readings = self._feeds.read(now_s, since_s)
         told = {uuid for uuid, reading in readings.items() if reading.p99_us is not None}
         self._spoken |= dict.fromkeys(told, now_s)
@@ -130,7 +135,7 @@ class SloSources:
         return {uuid: reading for uuid, reading in found.items() if uuid in self._guessed}
 
     @property
-    def fed(self) -> frozenset[str]:
+    def reporting(self) -> frozenset[str]:
         """Servers whose latency is known, or was a minute ago."""
         return frozenset(self._known)
 
@@ -140,17 +145,17 @@ class SloSources:
         return self._sources
 
     @property
-    def told(self) -> dict[str, Told]:
-        """UUID -> lines, rubbish and dropped bytes so far."""
-        return self._feeds.told()
+    def counts(self) -> dict[str, FeedCounts]:
+        """UUID -> what came through its port so far."""
+        return self._feeds.counts()
 
     @property
     def problems(self) -> Mapping[str, str]:
         """UUID -> why its port's socket cannot be opened."""
         return self._channels.problems
 
-    def news(self, now_s: float) -> list[tuple[str, Told, str]]:
-        """Return what has changed in how guests behave: (UUID, what it told so far, problem or "").
+    def faults(self, now_s: float) -> list[tuple[str, FeedCounts, str]]:
+        """Return what has changed in how guests behave: (UUID, what came so far, problem or "").
 
         Looked at every ten seconds, so that a guest that misbehaves all the time fills no journal.
         """
@@ -158,9 +163,9 @@ class SloSources:
             return []
         self._looked_s = now_s
         found = []
-        told = self.told
-        for uuid, now in told.items():
-            before = self._told.get(uuid, Told())
+        counts = self.counts
+        for uuid, now in counts.items():
+            before = self._counted.get(uuid, FeedCounts())
             faults = tuple(
                 sentence
                 for name, sentence in _MISBEHAVIOUR.items()
@@ -171,8 +176,8 @@ class SloSources:
             if faults != self._faults.get(uuid, ()):
                 self._faults[uuid] = faults
                 found.append((uuid, now, "; ".join(faults)))
-        self._told = told
-        self._faults = {uuid: faults for uuid, faults in self._faults.items() if uuid in told}
+        self._counted = counts
+        self._faults = {uuid: faults for uuid, faults in self._faults.items() if uuid in counts}
         return found
 
     def close(self) -> None:

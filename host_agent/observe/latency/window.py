@@ -16,39 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from host_agent.model.latency import QUANTILE, LatencyReading, beyond_chance
+
 LOWEST_US: Final = 1.0
 HIGHEST_US: Final = 60_000_000.0
 _GROWTH: Final = math.log(1.01)
 BUCKETS: Final = int(math.log(HIGHEST_US / LOWEST_US) / _GROWTH) + 1
 NEWEST_S: Final = 0.5
-_QUANTILE: Final = 0.99
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyReading:
-    """What is known of one server's latency.
-
-    :param p99_us: 99th percentile, microseconds; None when there are too few samples: unknown, not good
-    :param samples: requests it is made of
-    :param above: of these, requests slower than the objective
-    :param since_s: no sample received before this time is in it, host's monotonic clock
-    """
-
-    p99_us: float | None
-    samples: int
-    above: int
-    since_s: float
-
-    @property
-    def surely_violated(self) -> bool:
-        """More slow requests than chance explains (three standard deviations) if the percentile met the objective."""
-        return self.p99_us is not None and surely(self.samples, self.above)
-
-
-def surely(samples: int, above: int) -> bool:
-    """Tell whether so many of the requests were slow that chance does not explain it."""
-    allowed = (1.0 - _QUANTILE) * samples
-    return above > allowed + 3.0 * math.sqrt(allowed)
 
 
 class _Tally:
@@ -74,7 +48,7 @@ class _Tally:
         """Return the bucket of the smallest latency that is not exceeded by 99 % of the requests."""
         while self.top and not self.counts[self.top]:
             self.top -= 1
-        slower = math.floor((1.0 - _QUANTILE) * self.total + 1e-9)
+        slower = math.floor((1.0 - QUANTILE) * self.total + 1e-9)
         for bucket in range(self.top, -1, -1):
             slower -= self.counts[bucket]
             if slower < 0:
@@ -166,7 +140,7 @@ class LatencyWindow:
             slot for slot in self._slots if slot.number > after and slot.number >= self._first
         ]
         total = sum(slot.total for slot in newest)
-        if total < self._least or not surely(total, sum(slot.above for slot in newest)):
+        if total < self._least or not beyond_chance(total, sum(slot.above for slot in newest)):
             return None
         tally = _Tally()
         for slot in newest:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.decide.slo.view import Lc
+from host_agent.model.latency import LcServer
 from host_agent.observe.latency.channels import SloChannels
 from host_agent.observe.latency.feeds import FeedSettings
-from host_agent.observe.latency.protocol import Told
+from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
-from placement_traits.names import SloSource
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 
 pytestmark = pytest.mark.root
@@ -48,15 +47,7 @@ def port(tmp_path: Path) -> Iterator[Path]:
 
 def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
     sources = SloSources(FeedSettings(), SloChannels())
-    lc = Lc(
-        *("U", "lc", "flavor"),
-        nodes=frozenset({0}),
-        domains=frozenset({0}),
-        slo_p99_us=1000,
-        source=SloSource.AUTO,
-        socket=str(port),
-        pluggable=False,
-    )
+    lc = LcServer("U", frozenset({0}), 1000, domains=frozenset({0}), socket=str(port))
     sources.serve([lc], time.monotonic())
     end = time.monotonic() + PATIENCE_S
     reading = None
@@ -68,6 +59,6 @@ def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
     console = port.with_name("console").read_text(errors="replace")[-2000:]
     assert reading is not None, f"nothing was reported\n{console}"
     assert reading.p99_us == pytest.approx(LATENCY_US, rel=0.02)
-    told = sources.told["U"]
-    assert told == Told(lines=told.lines), "the agent did not understand its own reporter"
+    counts = sources.counts["U"]
+    assert counts == FeedCounts(lines=counts.lines), "the agent did not understand its own reporter"
     sources.close()

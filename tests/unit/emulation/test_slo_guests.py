@@ -48,7 +48,7 @@ def test_the_agents_feed_understands_the_reports(tmp_path: Path) -> None:
     told["lcs"] = [{**lc, "flood": True}]
     turn(told, kernel, ports)
     feed.received(reader.recv(65536), 0.1)
-    assert feed.told.rubbish
+    assert feed.counts.malformed
     reader.close()
     for port in ports.values():
         port.close()

@@ -21,9 +21,10 @@ from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.slo import SloSettings
 from host_agent.control.agent import Agent
 from host_agent.control.pipeline import Refiners
-from host_agent.control.slo import BandwidthQos, Host
+from host_agent.control.slo import BandwidthQos, SloHost
+from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, QosStore, load, of_server
-from host_agent.decide.slo.shapes import Phase, Wanted
+from host_agent.decide.slo.shapes import BalmPhase, BeTarget
 from host_agent.model.counters import Counters
 from host_agent.model.journal import Entry
 from host_agent.model.process import GroupLevel, PartitionPlace
@@ -109,21 +110,26 @@ class Bench:
 
     def restart(self) -> None:
         """A new agent process; host and files stay."""
+        self.ports = SloPorts(self.host.attach, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
         self.qos = BandwidthQos(
             self.settings,
             SloSources(self.settings.feed, SloChannels(self.clock), proxy=self.proxy),
-            Host(
+            SloHost(
                 self._throttle,
                 self._limit,
                 self._traffic,
                 lambda _topology: LEVELS,
                 self._wake,
+                plug=self.ports.serve,
+                paused=(self.folder / "paused").exists,
             ),
             QosStore(self.folder / "slo.json"),
-            self,
-            ports=SloPorts(self.host.attach, self, Inline(), self._wake, self.clock),  # type: ignore[arg-type]
-            escalate=lambda event, _titles: self.proposals.append(event.leave),
-            paused=(self.folder / "paused").exists,
+            SloReport(
+                self.settings,
+                self,
+                escalate=lambda event, _titles: self.proposals.append(event.leave),
+                clock=self.clock,
+            ),
             clock=self.clock,
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
@@ -215,7 +221,7 @@ class Bench:
         wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
         return {level for _, level in wish.mba_percent}
 
-    def kept(self, server: Server) -> Wanted | None:
+    def kept(self, server: Server) -> BeTarget | None:
         return load(self.folder / "slo.json").wanted.get(server.uuid)
 
     def told(self, action: str) -> list[Entry]:
@@ -322,7 +328,7 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
 
 def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
     _, be = bench.search()
-    assert bench.kept(be) == Wanted(10)
+    assert bench.kept(be) == BeTarget(10)
     bench.guests["lc"].hang_up()
     bench.restart()  # no close: it was killed
     bench.round()
@@ -339,7 +345,7 @@ def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench
     bench.report(1500, 0.3)
     for _ in range(200):  # heal, then climb
         bench.report(900, 0.1)
-        if bench.qos._state.phase is Phase.CLIMB and bench.levels[-1][0].mba_percent[0][1] > 20:
+        if bench.qos._state.phase is BalmPhase.CLIMB and bench.levels[-1][0].mba_percent[0][1] > 20:
             break
     search = bench.qos._state.search
     assert search is not None
@@ -358,7 +364,7 @@ def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
     bench.qos.close()
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {before}
-    assert bench.kept(be) == Wanted(before)
+    assert bench.kept(be) == BeTarget(before)
 
 
 def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> None:
@@ -495,7 +501,7 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
         bench.report(2000, 0.5)
         if bench.qos.turn(bench.now):
             bench.agent.again()
-        if bench.proposals and bench.qos._state.phase is Phase.WATCH:
+        if bench.proposals and bench.qos._state.phase is BalmPhase.WATCH:
             break
     assert bench.proposals[0][0] == be.uuid
     assert bench.qos.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
@@ -509,14 +515,14 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     assert isinstance(bench.qos.unsatisfiable(), frozenset), "another thread reads it"
 
 
-def test_a_guest_that_floods_or_sends_rubbish_is_in_the_journal_once(bench: Bench) -> None:
+def test_a_guest_that_floods_or_sends_malformed_lines_is_in_the_journal_once(bench: Bench) -> None:
     lc, _ = bench.watch()
     for _ in range(1500):
         bench.guests["lc"].send(b"x" * 4000 + b"\n")
         bench.poll()
     assert [entry.server for entry in bench.told("listen")] == [lc.uuid] * len(bench.told("listen"))
     assert 1 <= len(bench.told("listen")) <= 2
-    assert "rubbish" in str(bench.told("listen")[0].measured)
+    assert "malformed" in str(bench.told("listen")[0].measured)
     assert bench.levels == []
 
 
@@ -548,7 +554,8 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
         refusals.append(uuid)
         raise CapabilityMissingError("libvirt plugs nothing in: test")
 
-    bench.qos._ports = SloPorts(refuse, bench, Inline(), bench._wake, bench.clock)  # type: ignore[arg-type]
+    ports = SloPorts(refuse, bench, Inline(), bench._wake, bench.clock)  # type: ignore[arg-type]
+    bench.qos._host = replace(bench.qos._host, plug=ports.serve)
     bench.host.boot(Server("a", SLO, cpus=(1,), devices=CONTROLLER))
     for _ in range(3):
         bench.round()

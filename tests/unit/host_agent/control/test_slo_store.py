@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from host_agent.control.slo_store import Kept, QosStore, load
-from host_agent.decide.slo.shapes import Wanted
+from host_agent.decide.slo.shapes import BeTarget
 
 
 def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> None:
@@ -28,10 +28,10 @@ def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: P
     def slow() -> Kept:
         begun.set()
         go_on.wait(30)
-        return Kept({"be": Wanted(40)})
+        return Kept({"be": BeTarget(40)})
 
     first = threading.Thread(target=store.save, args=(slow,))
-    second = threading.Thread(target=store.save, args=(lambda: Kept({"be": Wanted(level)}),))
+    second = threading.Thread(target=store.save, args=(lambda: Kept({"be": BeTarget(level)}),))
     first.start()
     assert begun.wait(30)
     second.start()
@@ -39,4 +39,4 @@ def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: P
     go_on.set()
     first.join()
     second.join()
-    assert load(tmp_path / "slo.json").wanted == {"be": Wanted(10)}
+    assert load(tmp_path / "slo.json").wanted == {"be": BeTarget(10)}

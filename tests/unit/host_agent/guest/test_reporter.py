@@ -39,7 +39,7 @@ def test_what_the_reporter_counts_arrives_at_the_host() -> None:
     reading = feed.read(0.1)
     assert reading.samples == 1012
     assert reading.p99_us == pytest.approx(2000.0, rel=0.02)
-    assert (feed.told.rubbish, feed.told.implausible) == (0, 0)
+    assert (feed.counts.malformed, feed.counts.implausible) == (0, 0)
 
 
 def test_every_latency_fits_into_lines_that_the_host_takes() -> None:
@@ -48,7 +48,7 @@ def test_every_latency_fits_into_lines_that_the_host_takes() -> None:
         histogram.add(0.5 * 1.01**exponent)
     lines = histogram.take()
     got = parser.feed(b"".join(lines), 0.0)
-    assert (parser.told.rubbish, parser.told.implausible) == (0, 0)
+    assert (parser.counts.malformed, parser.counts.implausible) == (0, 0)
     assert max(latency for latency, _ in got) == 60_000_000.0
     assert histogram.take() == []
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from host_agent.conf.balm import Settings
 from host_agent.decide.slo.shapes import (
+    BalmPhase,
+    BeTarget,
     BudgetExhausted,
     CannotFixSloViolation,
-    Phase,
     Release,
     Released,
     ShouldLeave,
-    Wanted,
 )
 from tests.support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
@@ -150,7 +150,7 @@ def test_f_004_23_throttles_one_after_the_other_until_healed() -> None:
 
     bes = {f"be{n}": be(0, 1.0, mbps=10_000.0 + n, movable=False) for n in range(5)}
     host = Host({"lc": 0}, bes, plant)
-    while host.state.phase is not Phase.CLIMB:
+    while host.state.phase is not BalmPhase.CLIMB:
         host.poll()
     throttled = [uuid for uuid, wish in host.changes if wish.level == 10]
     assert throttled == ["be4", "be3", "be2"], "heaviest first, the others are left alone"
@@ -168,7 +168,7 @@ def test_a_healing_action_is_not_judged_while_queues_drain() -> None:
 
     bes = {f"be{n}": be(0, 1.0, mbps=20_000.0 + n, movable=False) for n in range(3)}
     host = Host({"lc": 0}, bes, plant)
-    while host.state.phase is not Phase.CLIMB:
+    while host.state.phase is not BalmPhase.CLIMB:
         if host.poll().changes:
             throttled_at.append(host.now)
     throttled = [uuid for uuid, wish in host.changes if wish.level == 10]
@@ -192,7 +192,7 @@ def test_f_004_42_the_first_poll_that_knows_of_a_violation_throttles(mbps: float
     assert host.changes == []
     red = True
     host.poll()
-    assert host.changes == [("be", Wanted(10))]
+    assert host.changes == [("be", BeTarget(10))]
 
 
 def test_f_004_31_pages_that_do_harm_elsewhere_come_back() -> None:
@@ -266,7 +266,7 @@ def test_no_throttle_at_all_still_moves_pages() -> None:
 def test_a_move_that_gets_stuck_is_given_up() -> None:
     host = Host({"lc": 0}, {"be": be(0, 1.0)}, f2, pages_per_s=0.0).settle()
     assert host.end("be") == (1.0, 10)
-    assert host.state.wanted["be"] == Wanted(10, {0: 1.0})
+    assert host.state.wanted["be"] == BeTarget(10, {0: 1.0})
 
 
 def test_f_004_24_both_sockets_violated_moves_no_pages() -> None:
@@ -301,7 +301,7 @@ def test_f_004_32_green_gives_pages_back_until_it_would_hurt() -> None:
     load = 0.5
     host.run(120.0)
     assert host.end("be") == (0.4, 100), "all is as its own policy wants it"
-    assert host.state.wanted["be"] == Wanted()
+    assert host.state.wanted["be"] == BeTarget()
 
 
 def test_f_004_32_a_trial_that_hurts_is_undone_and_the_next_waits_longer() -> None:
@@ -317,7 +317,7 @@ def test_f_004_32_a_trial_that_hurts_is_undone_and_the_next_waits_longer() -> No
     for _ in range(3000):
         was = host.state.phase
         host.poll()
-        if was is Phase.WATCH and host.state.phase is Phase.TRIAL:
+        if was is BalmPhase.WATCH and host.state.phase is BalmPhase.TRIAL:
             begun.append(host.now)
     pauses = [b - a for a, b in pairwise(begun)]
     assert len(pauses) >= 3
@@ -338,13 +338,13 @@ def test_what_leaves_little_room_has_to_prove_itself_before_it_is_kept() -> None
 
     host = Host({"lc": 0}, {"be": be(1, 0.6)}, plant).settle()
     hurts = False
-    while host.state.phase is not Phase.TRIAL:
+    while host.state.phase is not BalmPhase.TRIAL:
         host.poll()
     host.run(3.0)
-    assert host.state.phase is Phase.TRIAL, "kept without proof"
+    assert host.state.phase is BalmPhase.TRIAL, "kept without proof"
     hurts = True
     host.run(1.0)
-    assert (host.state.phase, host.state.search) == (Phase.WATCH, None)
+    assert (host.state.phase, host.state.search) == (BalmPhase.WATCH, None)
     host.run(5.0)
     assert host.end("be") == (0.7, 100)
 
@@ -371,11 +371,11 @@ def test_a_newcomer_joins_a_running_search() -> None:
         return {"lc": sum(b.local(0) * b.level / 100 for b in found.values()) / 0.5}
 
     host = Host({"lc": 0}, {"a": be(0, 1.0)}, plant)
-    while host.state.phase is not Phase.CLIMB:
+    while host.state.phase is not BalmPhase.CLIMB:
         host.poll()
     host.bes["b"] = be(0, 1.0)
     host.run(120.0)
-    assert host.state.phase in (Phase.WATCH, Phase.TRIAL)
+    assert host.state.phase in (BalmPhase.WATCH, BalmPhase.TRIAL)
     assert (host.ratios()["lc"] or 9.9) <= 1.0
 
 
@@ -390,7 +390,7 @@ def test_a_server_that_leaves_in_the_middle_of_its_turn_is_forgotten() -> None:
         host.poll()
     del host.bes[host.state.moving.be]
     host.run(120.0)
-    assert host.state.phase in (Phase.WATCH, Phase.TRIAL)
+    assert host.state.phase in (BalmPhase.WATCH, BalmPhase.TRIAL)
     assert (host.ratios()["lc"] or 9.9) <= 1.0
 
 
@@ -411,7 +411,7 @@ def test_a_load_that_rises_in_the_middle_of_a_climb_is_healed_at_once() -> None:
         return {"lc": load * (0.5 + found["be"].local(0) * found["be"].level / 100)}
 
     host = Host({"lc": 0}, {"be": be(0, 1.0)}, plant)
-    while not (host.state.phase is Phase.CLIMB and host.bes["be"].level >= 40):
+    while not (host.state.phase is BalmPhase.CLIMB and host.bes["be"].level >= 40):
         host.poll()
     load = 1.3
     host.run(60.0)
@@ -571,7 +571,7 @@ def test_no_lc_server_is_left_red_while_a_noticeable_be_server_is_above_its_mini
             if wish.shares is not None:
                 assert sum(wish.shares.values()) == pytest.approx(1.0, abs=1e-5)
                 assert set(wish.shares) <= set(host.nodes)
-        if host.now > 5.0 and host.state.phase is Phase.WATCH and host.state.moving is None:
+        if host.now > 5.0 and host.state.phase is BalmPhase.WATCH and host.state.moving is None:
             break
     else:
         pytest.fail(f"the search does not end: {host.state}")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from host_agent.conf.balm import Thresholds
 from host_agent.decide.pages.steps import away, distance, towards
 from host_agent.decide.partitions.plan import WantedPartition, plan
-from host_agent.decide.slo.violation import Colour, LcServer, colour_of, evaluate
+from host_agent.decide.slo.violation import Colour, colour_of, evaluate
+from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
 from host_agent.model.rdt import (
     Actual,
@@ -19,7 +20,6 @@ from host_agent.model.rdt import (
     GroupState,
 )
 from host_agent.model.traffic import Traffic, traffic_at
-from host_agent.observe.latency.window import LatencyReading
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 

@@ -108,7 +108,7 @@ def test_lines_of_samples_and_histograms() -> None:
     parser = Parser()
     said = b"numa-ext-slo 1\n# alive\ns 812 640.5\nh 500:120 1000:3\n\n"
     assert parser.feed(said, 0.0) == ((812.0, 1), (640.5, 1), (500.0, 120), (1000.0, 3))
-    assert (parser.told.lines, parser.told.rubbish) == (5, 0)
+    assert (parser.counts.lines, parser.counts.malformed) == (5, 0)
 
 
 def test_lines_may_come_in_pieces() -> None:
@@ -134,17 +134,17 @@ def test_lines_may_come_in_pieces() -> None:
         b"GET / HTTP/1.1\r\n",
     ],
 )
-def test_rubbish_is_counted_and_skipped(line: bytes) -> None:
+def test_a_malformed_line_is_counted_and_skipped(line: bytes) -> None:
     parser = Parser()
     assert parser.feed(line + b"s 5\n", 0.0) == ((5.0, 1),)
-    assert parser.told.rubbish == 1
+    assert parser.counts.malformed == 1
 
 
 @pytest.mark.parametrize("line", [b"s 0\n", b"s 99999999\n", b"h 5:9999999\n", b"h 0:1 5:1\n"])
 def test_values_that_cannot_be_are_not_used(line: bytes) -> None:
     parser = Parser()
     assert parser.feed(line, 0.0) == ()
-    assert parser.told.implausible == 1
+    assert parser.counts.implausible == 1
 
 
 def test_more_requests_than_any_server_can_serve_are_not_used() -> None:
@@ -157,13 +157,13 @@ def test_an_over_long_line_is_skipped_to_its_end() -> None:
     parser = Parser()
     parser.feed(b"s " + b"5 " * MAX_LINE, 0.0)
     assert parser.feed(b"6\ns 7\n", 0.0) == ((7.0, 1),)
-    assert parser.told.rubbish == 1
+    assert parser.counts.malformed == 1
 
 
 def test_a_flood_is_cut_off_and_the_next_line_is_whole() -> None:
     parser = Parser(Limits(bytes_per_s=100.0, burst_bytes=20.0))
     assert len(parser.feed(b"s 1\n" * 100, 0.0)) == 5
-    assert parser.told.dropped_bytes == 380
+    assert parser.counts.dropped_bytes == 380
     assert parser.feed(b"s 2\n", 0.001) == ()
     assert parser.feed(b"s 3\n", 1.0) == ((3.0, 1),)
 
@@ -189,7 +189,7 @@ def test_feeds_follow_the_servers_of_the_host() -> None:
     assert {uuid: reading.samples for uuid, reading in readings.items()} == {"a": 1, "c": 0}
     feeds.serve({"a": 800.0})
     assert feeds.read(0.0)["a"].samples == 0, "slow means something else now"
-    assert feeds.told()["a"].lines == 0
+    assert feeds.counts()["a"].lines == 0
 
 
 def test_a_percentile_of_many_requests_is_close() -> None:

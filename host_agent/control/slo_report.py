@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bandwidth controller reports: journal, status for the console, metrics, proposals to a higher layer."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from host_agent.conf.slo import SloSettings
+from host_agent.control.slo_store import PAUSED
+from host_agent.decide.slo.shapes import (
+    BalmDecision,
+    BalmPhase,
+    BeTarget,
+    BudgetExhausted,
+    CannotFixSloViolation,
+    Event,
+    Released,
+    ShouldLeave,
+    SloView,
+)
+from host_agent.decide.slo.violation import Colour, colours
+from host_agent.model.journal import ActionJournal, Entry, Result
+from host_agent.model.latency import LcServer
+from host_agent.model.traffic import Traffic
+from host_agent.observe.latency.protocol import FeedCounts
+from host_agent.observe.latency.sources import GUESS, SloSources
+
+LOG = logging.getLogger(__name__)
+
+_ACTIONS: Final = 10
+_NO_LATENCY: Final = "no latency is known; the fixed levels hold"
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Metric, label values, value."""
+
+Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
+
+
+def _ignore_count(_action: str, _result: Result) -> None:
+    """Count nothing."""
+
+
+def _ignore_event(_event: CannotFixSloViolation | ShouldLeave, _titles: Mapping[str, str]) -> None:
+    """Escalate nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Latencies of whole windows, for status and metrics.
+
+    :param lcs: UUID -> server with its reading
+    :param colours: UUID -> how far it is from its objective
+    :param sources: UUID -> where its latency was read
+    """
+
+    lcs: Mapping[str, LcServer] = field(default_factory=dict)
+    colours: Mapping[str, Colour] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def measured(self, uuid: str) -> dict[str, Any]:
+        return _measured(self.lcs.get(uuid), self.sources.get(uuid))
+
+
+def _measured(lc: LcServer | None, source: str | None) -> dict[str, Any]:
+    """Return percentile and ratio to the objective; of what is guessed at the ratio alone."""
+    if lc is None or lc.ratio is None or lc.reading is None:
+        return {"p99_us": None, "ratio": None, "source": source}
+    p99_us = None if source == GUESS else lc.reading.p99_us
+    return {"p99_us": p99_us, "ratio": round(lc.ratio, 3), "source": source}
+
+
+class SloReport:
+    """Reports for :class:`~host_agent.control.slo.BandwidthQos`; its thread writes, others may read.
+
+    :param settings: the operator's choices
+    :param journal: gets every action
+    :param count: counts actions for the metrics
+    :param escalate: called when nothing on this host helps enough, with the names of the servers; must not block
+    """
+
+    def __init__(
+        self,
+        settings: SloSettings,
+        journal: ActionJournal,
+        *,
+        count: Callable[[str, Result], None] = _ignore_count,
+        escalate: Escalate = _ignore_event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._journal, self._clock = settings, journal, clock
+        self.count, self._escalate = count, escalate
+        self._actions: deque[dict[str, Any]] = deque(maxlen=_ACTIONS)
+        self._titles: Mapping[str, str] = {}
+        self._shown = _Shown()
+        self._red: dict[str, float] = {}
+        self._unsatisfiable: frozenset[str] = frozenset()
+
+    def restore(self, status: Mapping[str, Any]) -> None:
+        """Go on with the last actions of the agent before."""
+        self._actions.extend(status.get("actions", ()))
+
+    @property
+    def unsatisfiable(self) -> frozenset[str]:
+        """Servers whose objective was found impossible to keep here and has been violated since."""
+        return self._unsatisfiable
+
+    def write(self, entry: Entry) -> None:
+        """Write to the journal."""
+        self._journal.write(entry)
+
+    def violations(self, seen: SloView, sources: Mapping[str, str]) -> None:
+        """Write when an objective begins and ceases to be violated."""
+        self._titles = seen.titles
+        found = colours(seen.objectives, self._settings.balm.thresholds)
+        for lc in seen.objectives:
+            uuid, colour, measured = lc.uuid, found[lc.uuid], _measured(lc, sources.get(lc.uuid))
+            if colour is Colour.RED and uuid not in self._red:
+                self._red[uuid] = self._clock()
+                self._note("violated", uuid, measured=measured)
+            elif colour.good and uuid in self._red:
+                seconds = round(self._clock() - self._red.pop(uuid), 3)
+                self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
+        self._red = {uuid: since for uuid, since in self._red.items() if uuid in found}
+        self._unsatisfiable = self._unsatisfiable.intersection(self._red)
+
+    def decision(self, seen: SloView, decision: BalmDecision, result: Result) -> None:
+        """Write what was decided.
+
+        :param result: of writing the levels
+        """
+        reasons = tuple(map(str, decision.reasons))
+        phase = decision.state.phase.value
+        ratios = {lc.uuid: round(lc.ratio, 3) for lc in seen.objectives if lc.ratio is not None}
+        for uuid, target in decision.changes.items():
+            what: dict[str, Any] = {"level": target.level}
+            if target.shares is not None:
+                what["shares"] = {node: round(share, 4) for node, share in target.shares.items()}
+            measured = {"ratios": ratios, "phase": phase}
+            self._note("balm", uuid, what=what, reasons=reasons, measured=measured, result=result)
+        if reasons and not decision.changes:
+            self._note("balm", "", what={"phase": phase}, reasons=reasons)
+        for event in decision.events:
+            self._event(event)
+
+    def rest(self) -> None:
+        """Write that the controller wants nothing any more."""
+        self._note("rest", "", what={"reason": _NO_LATENCY})
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case CannotFixSloViolation():
+                leave = ", ".join(event.leave)
+                problem = f"nothing on this host keeps the objectives; live-migrate one of: {leave}"
+                what = {"nodes": list(event.nodes), "leave": list(event.leave)}
+                LOG.warning("%s", problem)
+                reasons = tuple(map(str, event.reasons))
+                for uuid in event.lcs:
+                    self._note("cannot_fix", uuid, what=what, reasons=reasons, problem=problem)
+                self._unsatisfiable = self._unsatisfiable.union(self._red.keys() & set(event.lcs))
+                self._escalate(event, self._titles)
+            case ShouldLeave():
+                what = {"in_favour_of": list(event.lcs)}
+                problem = "throttling it helps, though not enough: its live migration would"
+                self._note("should_leave", event.leave[0], what=what, problem=problem)
+                self._escalate(event, self._titles)
+            case Released():
+                what = {"what": event.what.value, "in_vain_for": list(event.lcs)}
+                self._note("release", event.be, what=what)
+            case BudgetExhausted():
+                ignored = self._settings.balm.ignore_s
+                problem = (
+                    f"others were throttled for {event.seconds:.0f} s while it was violated or silent all the same; "
+                    f"it is not listened to for {ignored:.0f} s"
+                )
+                LOG.warning("server %s: %s", event.lc, problem)
+                self._note("ignore", event.lc, problem=problem)
+
+    def guests(
+        self, titles: Mapping[str, str], faults: Iterable[tuple[str, FeedCounts, str]]
+    ) -> None:
+        """Write how guests misuse their ports, and that they ceased to.
+
+        :param faults: (UUID, what came so far, what is wrong or "")
+        """
+        for uuid, counts, problem in faults:
+            text = problem or "it keeps to the protocol again"
+            LOG.warning("latency port of server %s: %s", uuid, text)
+            entry = Entry("listen", Result.NOTED, uuid, titles.get(uuid, ""), problem=text)
+            self._journal.write(replace(entry, measured=asdict(counts)))
+
+    def _note(
+        self, action: str, server: str, *, result: Result = Result.NOTED, **more: Any
+    ) -> None:
+        self._journal.write(Entry(action, result, server, self._titles.get(server, ""), **more))
+        self.count(action, result)
+        what = more.get("what") or more.get("measured") or {}
+        self._actions.append({"time": _now(), "server": server, "action": action, "what": what})
+
+    # -- status and metrics --------------------------------------------------------------------------------------------
+
+    def show(self, whole: SloView, sources: SloSources) -> None:
+        """Take the latencies of whole windows, for status and metrics."""
+        self._shown = _Shown(
+            {lc.uuid: lc for lc in whole.lcs},
+            colours(whole.objectives, self._settings.balm.thresholds),
+            sources.sources,
+        )
+
+    def status(
+        self,
+        view: SloView,
+        wanted: Mapping[str, BeTarget],
+        phase: BalmPhase | None,
+        sources: SloSources,
+        *,
+        paused: bool,
+    ) -> dict[str, Any]:
+        """Return how things stand, for the console.
+
+        :param phase: None while no latency is known
+        :param paused: an operator has paused the agent, and nothing is done any more
+        """
+        shown, counts, problems = self._shown, sources.counts, sources.problems
+        lcs = {
+            lc.uuid: {
+                "name": lc.title,
+                "slo_p99_us": lc.slo_p99_us,
+                **shown.measured(lc.uuid),
+                "samples": found.reading.samples
+                if (found := shown.lcs.get(lc.uuid)) and found.reading
+                else 0,
+                "window_s": self._settings.feed.window_s,
+                "colour": shown.colours[lc.uuid].name.lower() if lc.uuid in shown.colours else None,
+                "feed": asdict(counts[lc.uuid]) if lc.uuid in counts else {},
+                "problem": problems.get(lc.uuid, ""),
+            }
+            for lc in view.lcs
+        }
+        bes = {
+            be.uuid: {
+                "name": be.title,
+                "level": target.level if (target := wanted.get(be.uuid)) else None,
+                "shares": target.shares if target else None,
+            }
+            for be in view.bes
+        }
+        return {
+            "time": _now(),
+            "phase": PAUSED if paused else phase.value if phase else "rest",
+            "lcs": lcs,
+            "bes": bes,
+            "actions": list(self._actions),
+        }
+
+    def samples(
+        self,
+        view: SloView,
+        phase: BalmPhase | None,
+        traffic: Mapping[str, Traffic],
+        counts: Mapping[str, FeedCounts],
+    ) -> Iterator[Sample]:
+        """Yield the metrics."""
+        for one in BalmPhase:
+            yield "numa_ext_balm_phase", (one.value,), float(one is phase)
+        shown, titles = self._shown, view.titles
+        for lc in view.lcs:
+            who, measured = (lc.uuid, lc.title), shown.measured(lc.uuid)
+            if measured["p99_us"] is not None:
+                yield "numa_ext_server_slo_p99_us", who, measured["p99_us"]
+            if measured["ratio"] is not None:
+                source = measured["source"] or ""
+                yield "numa_ext_server_slo_ratio", (*who, source), measured["ratio"]
+            if lc.uuid in shown.colours:
+                yield "numa_ext_server_slo_colour", who, float(shown.colours[lc.uuid])
+        for uuid, port in sorted(counts.items()):
+            for kind, number in asdict(port).items():
+                yield "numa_ext_slo_feed", (uuid, titles.get(uuid, ""), kind), float(number)
+        for uuid, found in sorted(traffic.items()):
+            who = (uuid, titles.get(uuid, ""))
+            yield "numa_ext_server_traffic_mbps", (*who, "local"), found.local_mbps
+            yield "numa_ext_server_traffic_mbps", (*who, "total"), found.total_mbps
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
