@@ -32,9 +32,9 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.servers import BE_SPECS, LC_SPECS, Server
+from host_agent.control import calibration_store
 from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.model import cpus
-from host_agent.observe.calibration import file
 from host_agent.observe.topology.capture import restore
 from placement_traits import presets
 from placement_traits.topology import Core, HostTopology
@@ -184,16 +184,16 @@ def write_files(topology: HostTopology, made: Sequence[Server], port: str, folde
     restore(sysfs(topology), folder / "sys")
     domains = "".join(server.xml.replace("type='qemu'", "type='test'") for server in made)
     (folder / "node.xml").write_text(f"<node>{domains}</node>")
-    far = file.distances(topology)
+    far = calibration_store.distances(topology)
     pairs = {a: {b: _LOCAL_MBPS * 10 / far[a][b] for b in far} for a in far}
     sets = {
         workers: {a: {b: pairs[a][b] for b in workers} for a in far}
         for profile in profile_sets(far)
         for workers in list(profile.members)[:1]
     }
-    calibration = file.Calibration(far, sets, pairs, "by distance, for a benchmark")
+    calibration = calibration_store.Calibration(far, sets, pairs, "by distance, for a benchmark")
     (folder / "state").mkdir()
-    file.save(folder / "state" / "calibration.json", calibration)
+    calibration_store.save(folder / "state" / "calibration.json", calibration)
     facts = [{"uuid": s.uuid, "node": s.node, "bound": bool(s.cpus)} for s in made]
     (folder / "servers.json").write_text(json.dumps(facts))
     (folder / "agent.conf").write_text(f"""\

@@ -6,11 +6,12 @@ Source: Gureya 2021, equations 4.1 (one worker) and 4.4 (several).
 
 from collections.abc import Collection
 
-from host_agent.decide.pages.weights import Bandwidth, Shares
+from host_agent.decide.pages.weights import Shares
+from host_agent.model.traffic import NodeBandwidth
 
 
 def transfer_time(
-    shares: Shares, bandwidth: Bandwidth, workers: Collection[int], data: float = 1.0
+    shares: Shares, bandwidth: NodeBandwidth, workers: Collection[int], data: float = 1.0
 ) -> float:
     """Return the time to read ``data`` that is spread by ``shares``.
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.conf import agent as agent_conf
-from host_agent.control.journal import utc_now
-from host_agent.control.parts import topology_reader
-from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.partitions import tree
-from host_agent.observe.calibration import file
-from host_agent.observe.calibration.counters import CountedProfiler, refused
-from host_agent.observe.calibration.plan import (
+from host_agent.control import calibration_store
+from host_agent.control.calibration import (
     Profiler,
     calibrate,
     default_megabytes,
     free_megabytes,
 )
+from host_agent.control.journal import utc_now
+from host_agent.control.parts import topology_reader
+from host_agent.machine.libvirt import LibvirtSource
+from host_agent.machine.privileged.partitions import tree
+from host_agent.observe.calibration.counters import CountedProfiler, refused
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
@@ -51,7 +51,7 @@ def run(
     progress(f"measured {found.measured}")
     if keep:
         try:
-            file.save(paths.calibration, found)
+            calibration_store.save(paths.calibration, found)
         except OSError as error:
             raise CapabilityMissingError(
                 f"{paths.calibration} cannot be written: {error.strerror}; see [agent]state_dir"
@@ -102,7 +102,7 @@ def _check_idle(conf: agent_conf.Conf) -> None:
 def _check_room(conf: agent_conf.Conf, topology: HostTopology, megabytes: int) -> None:
     root = agent_conf.paths(conf).sys / "devices/system/node"
     margin = conf.memory.margin_mb
-    for node in file.distances(topology):
+    for node in calibration_store.distances(topology):
         free = free_megabytes(root, node)
         if free < megabytes + margin:
             raise CapabilityMissingError(

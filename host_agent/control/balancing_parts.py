@@ -9,12 +9,12 @@ from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
 from host_agent.conf.paths import HostPaths
 from host_agent.control.balancing import Choices, SteeringRefiner
+from host_agent.control.calibration_store import CalibrationFile
 from host_agent.decide.inputs import Settings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
 from host_agent.model.counters import Counters
-from host_agent.observe.calibration.file import CalibrationFile
 from host_agent.observe.counters import (
     CounterSource,
     FirstOf,

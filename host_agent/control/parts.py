@@ -11,11 +11,11 @@ from pathlib import Path
 from oslo_config import cfg
 
 from host_agent.conf import agent as agent_conf
+from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
-from host_agent.observe.calibration.file import CalibrationFile
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given

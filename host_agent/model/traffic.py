@@ -9,8 +9,12 @@ Source: Gureya 2021, algorithm 4, line 6.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 Shares = Mapping[int, float]
+
+NodeBandwidth: TypeAlias = Mapping[int, Mapping[int, float]]
+"""Memory node -> worker node -> bandwidth that the worker's threads get from it, any unit, the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True)

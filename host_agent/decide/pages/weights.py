@@ -12,16 +12,14 @@ Source: Gureya, *Resource Allocation for Data-Intensive Services in the Cloud*, 
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
 
 Shares: TypeAlias = Mapping[int, float]
 """NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
 
-Bandwidth: TypeAlias = Mapping[int, Mapping[int, float]]
-"""Memory node -> worker node -> bandwidth that the worker's threads get from it, any unit, the same everywhere."""
 
-
-def canonical_weights(bandwidth: Bandwidth, workers: Collection[int]) -> dict[int, float]:
+def canonical_weights(bandwidth: NodeBandwidth, workers: Collection[int]) -> dict[int, float]:
     """Return the shares that minimise the time to read shared data (eq. 4.2 for one worker, 4.5 for several).
 
     :param bandwidth: measured while the workers read memory that is spread evenly over all nodes

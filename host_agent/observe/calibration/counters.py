@@ -20,11 +20,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from host_agent.decide.pages.weights import Bandwidth
 from host_agent.machine.rdt.errors import ResctrlError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
-from host_agent.model.traffic import Traffic
+from host_agent.model.traffic import NodeBandwidth, Traffic
 from host_agent.observe.bandwidth import Meter
 from host_agent.observe.calibration.timing import TimingProfiler
 from placement_traits.errors import NumaExtError
@@ -43,7 +42,7 @@ class UnbelievableError(NumaExtError):
 
 
 class CountedProfiler:
-    """A :class:`~host_agent.observe.calibration.plan.Profiler` by counters, by timing where they cannot be believed.
+    """A :class:`~host_agent.control.calibration.Profiler` by counters, by timing where they cannot be believed.
 
     :param timing: makes the load
     :param resctrl: the tree
@@ -68,13 +67,13 @@ class CountedProfiler:
 
     @property
     def method(self) -> str:
-        """See :class:`~host_agent.observe.calibration.plan.Profiler`."""
+        """See :class:`~host_agent.control.calibration.Profiler`."""
         if not self._counted:
             return self._timing.method
         return f"resctrl's counters ({self._counted} of {self._profiles} measurements)"
 
-    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
-        """See :class:`~host_agent.observe.calibration.plan.Profiler`."""
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> NodeBandwidth:
+        """See :class:`~host_agent.control.calibration.Profiler`."""
         self._profiles += 1
         seen: dict[int, Traffic] = {}
         problems: list[str] = []
@@ -134,7 +133,7 @@ class CountedProfiler:
                 self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
 
 
-def by_counters(timed: Bandwidth, seen: Mapping[int, Traffic]) -> Bandwidth:
+def by_counters(timed: NodeBandwidth, seen: Mapping[int, Traffic]) -> NodeBandwidth:
     """Return the counted bandwidths: memory node -> worker -> MB/s.
 
     :param timed: the same by timing

@@ -29,8 +29,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.decide.pages.weights import Bandwidth
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
+from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import CapabilityMissingError
 
 _MBIND: Final = {"x86_64": 237, "aarch64": 235}
@@ -64,7 +64,7 @@ class TimingSettings:
 
 
 class TimingProfiler:
-    """A :class:`~host_agent.observe.calibration.plan.Profiler` by timing.
+    """A :class:`~host_agent.control.calibration.Profiler` by timing.
 
     :param cpus_of_node: node -> its CPUs
     :param settings: how long and how much
@@ -81,8 +81,8 @@ class TimingProfiler:
         workers: Collection[int],
         nodes: Collection[int],
         watch: Watch = lambda _readers, _seconds: None,
-    ) -> Bandwidth:
-        """Measure; see :class:`~host_agent.observe.calibration.plan.Profiler`.
+    ) -> NodeBandwidth:
+        """Measure; see :class:`~host_agent.control.calibration.Profiler`.
 
         :raises CapabilityMissingError: memory or CPUs are not where they were asked for
         """

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import CANONICAL_B as B_WEIGHTS
 from emulation.physics.published import shares
+from host_agent.control.calibration_store import distances
 from host_agent.decide.pages.weights import canonical_weights, dwp_step, dwp_weights, uniform
 from host_agent.decide.pages.worker_sets import profile_sets
-from host_agent.observe.calibration.file import distances
 from placement_traits.errors import InvalidValueError
 from placement_traits.presets import load
 

@@ -15,16 +15,15 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.kernel.threads import Traffic as Bytes
-from host_agent.decide.pages.weights import Bandwidth
+from host_agent.control.calibration import calibrate
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.traffic import Traffic
+from host_agent.model.traffic import NodeBandwidth, Traffic
 from host_agent.observe.calibration.counters import (
     CountedProfiler,
     UnbelievableError,
     by_counters,
     refused,
 )
-from host_agent.observe.calibration.plan import calibrate
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings, Watch
 from placement_traits.topology import HostTopology
 
@@ -72,7 +71,7 @@ class Machine(TimingProfiler):
         workers: Collection[int],
         nodes: Collection[int],
         watch: Watch = lambda _readers, _seconds: None,
-    ) -> Bandwidth:
+    ) -> NodeBandwidth:
         rate = {n: {w: OWN if n == w else OTHERS for w in workers} for n in nodes}
         self.running = {w: sum(rate[n][w] for n in nodes) for w in workers}
         self.own = {w: OWN if w in nodes else 0.0 for w in workers}

@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from host_agent.decide.pages.weights import Bandwidth
+from host_agent.control.calibration_store import Calibration, distances
 from host_agent.decide.pages.worker_sets import profile_sets
-from host_agent.observe.calibration.file import Calibration, distances
+from host_agent.model.traffic import NodeBandwidth
 from placement_traits.topology import HostTopology
 
 
@@ -27,7 +27,7 @@ class Profiler(Protocol):
     def method(self) -> str:
         """How it has measured, a few words."""
 
-    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> NodeBandwidth:
         """Return memory node -> worker -> MB/s while the CPUs of all workers read all ``nodes`` evenly."""
 
 

@@ -17,10 +17,10 @@ from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
 from host_agent.console import calibrate as calibration_run
-from host_agent.decide.pages.weights import Bandwidth
-from host_agent.observe.calibration import file as calibration_file
-from host_agent.observe.calibration.file import CalibrationFile
-from host_agent.observe.calibration.plan import calibrate, default_megabytes
+from host_agent.control import calibration_store as calibration_file
+from host_agent.control.calibration import calibrate, default_megabytes
+from host_agent.control.calibration_store import CalibrationFile
+from host_agent.model.traffic import NodeBandwidth
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from host_agent.observe.topology.sysfs import read_topology
 from placement_traits.errors import CapabilityMissingError
@@ -40,7 +40,7 @@ class Counting:
     method = "published figures"
     asked: list[tuple[frozenset[int], tuple[int, ...]]] = field(default_factory=list)
 
-    def profile(self, workers: Collection[int], nodes: Collection[int]) -> Bandwidth:
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> NodeBandwidth:
         self.asked.append((frozenset(workers), tuple(nodes)))
         row = self.published.get(tuple(sorted(workers)), (1.0,) * 16)
         return {node: dict.fromkeys(workers, 100.0 * row[node]) for node in nodes}

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.control.home_nodes_store import write_json
-from host_agent.decide.pages.weights import Bandwidth, Shares, canonical_weights
+from host_agent.decide.pages.weights import Shares, canonical_weights
 from host_agent.decide.pages.worker_sets import profile_sets
+from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
 
@@ -37,8 +38,8 @@ class Calibration:
     """
 
     distances: Distances
-    sets: Mapping[frozenset[int], Bandwidth]
-    pairs: Bandwidth
+    sets: Mapping[frozenset[int], NodeBandwidth]
+    pairs: NodeBandwidth
     measured: str
 
     def weights(self) -> dict[frozenset[int], dict[int, float]]:
