@@ -27,7 +27,8 @@ from host_agent.model.assignment import (
     difference,
 )
 from host_agent.model.journal import ActionJournal, Entry, Result
-from host_agent.model.process import MoveLimits, MoveReport, PartitionPlace, PartitionWish
+from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.process import MoveLimits, MoveReport
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError
@@ -275,7 +276,7 @@ class Executor:
             "exclusive": place.exclusive,
         }
         # What a fresh agent finds is no news, but for a server that is not as protected as it was promised.
-        before = self._places.get(place.uuid) or place._replace(exclusive=_critical(guest))
+        before = self._places.get(place.uuid) or replace(place, exclusive=_critical(guest))
         self._places[place.uuid] = place
         if place.problem and place.problem != told:
             self._fail(guest, "join", place.problem, what=what)
@@ -294,7 +295,7 @@ class Executor:
         rdt, capability = self._settings.rdt, observation.topology.rdt
         used = rdt.enabled and rdt.cpu_time_fallback and not (capability and capability.mba)
         levels = tuple(
-            (wish.uuid, min(percent for _, percent in wish.mba_percent))
+            (wish.uuid, min(wish.mba_percent.values()))
             for wanted in decision.assignments
             if used and (wish := wanted.partition) and wish.running and wish.mba_percent
         )
@@ -419,7 +420,7 @@ def _standing(place: PartitionPlace) -> tuple[str, bool, tuple[str, ...]]:
     return place.group, place.exclusive, tuple(place.reasons)
 
 
-def _threads(wishes: tuple[PartitionWish, ...], observation: Observation) -> frozenset[int]:
+def _threads(wishes: tuple[PartitionRequest, ...], observation: Observation) -> frozenset[int]:
     """All threads that belong into a group: a new one makes the partitions be looked at again."""
     found: set[int] = set()
     for wish in wishes:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from host_agent.model.process import PartitionPlace, PartitionWish
+from host_agent.model.partition import PartitionPlace, PartitionRequest
 from placement_traits.names import Tier
 
 _BANDWIDTH = re.compile(r"schemata (\S+) MB:[0-9=;]+")
@@ -31,9 +31,9 @@ class ClassChange:
     servers: tuple[str, ...]
 
 
-def shared_classes(wishes: Iterable[PartitionWish], places: Iterable[PartitionPlace]) -> Classes:
+def shared_classes(wishes: Iterable[PartitionRequest], places: Iterable[PartitionPlace]) -> Classes:
     """Return the classes that several best-effort servers share."""
-    best_effort = {wish.uuid for wish in wishes if wish.tier == Tier.BE}
+    best_effort = {wish.uuid for wish in wishes if wish.tier is Tier.BE}
     found: dict[str, set[str]] = {}
     for place in places:
         if place.uuid in best_effort and place.group:

@@ -35,7 +35,8 @@ from host_agent.decide.slo.view import look, refined
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.journal import Entry, Result
 from host_agent.model.latency import LcServer
-from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.partition import PartitionPlace
+from host_agent.model.process import GroupLevel
 from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth

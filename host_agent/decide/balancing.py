@@ -31,7 +31,7 @@ from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.model.assignment import Assignment, Decision, Guest
 from host_agent.model.counters import Counters
 from host_agent.model.pages import apportion
-from host_agent.model.process import PartitionWish
+from host_agent.model.partition import PartitionRequest
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
@@ -228,14 +228,14 @@ def _with_cores(
     domains = tuple(
         sorted({l3 for cpu in slot.cpus if (l3 := topology.l3_of_cpu(cpu)) is not None})
     )
-    partition: PartitionWish | None = wanted.partition
+    partition: PartitionRequest | None = wanted.partition
     levels: Reasons = ()
     if partition is not None and partition.tier == Tier.BE:
-        percent = tuple((l3, settings.be_mba_percent if l3 in lc_l3 else 100) for l3 in domains)
-        partition = partition._replace(domains=domains, mba_percent=percent)
+        percent = {l3: settings.be_mba_percent if l3 in lc_l3 else 100 for l3 in domains}
+        partition = replace(partition, domains=domains, mba_percent=percent)
         levels = tuple(
             Reason(f"mba_l3_{l3}", level, "an LC lives there" if l3 in lc_l3 else "no LC")
-            for l3, level in percent
+            for l3, level in percent.items()
         )
     return replace(
         wanted,

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from host_agent.model import cpus
 from host_agent.model.pages import Shares, huge_page_share
+from host_agent.model.partition import PartitionPlace, PartitionRequest
 from host_agent.model.process import (
-    PartitionPlace,
-    PartitionWish,
     Pin,
     Process,
     RamRange,
@@ -138,7 +137,7 @@ class Assignment:
     emulator_cpus: frozenset[int] | None = None
     memory_shares: Shares | None = None
     bound: bool = False
-    partition: PartitionWish | None = None
+    partition: PartitionRequest | None = None
     reasons: tuple[Reason, ...] = ()
 
 

@@ -7,6 +7,8 @@ Never page lists: the helper gets ranges and shares and makes the lists itself.
 from enum import StrEnum
 from typing import NamedTuple
 
+from host_agent.model.partition import PartitionPlace
+
 
 class Role(StrEnum):
     """What a thread of a QEMU process does."""
@@ -129,46 +131,6 @@ class Pin(NamedTuple):
 
     tid: int
     cpus: str
-
-
-class PartitionWish(NamedTuple):
-    """What one server wants of resource control; pairs instead of mappings, for the wire.
-
-    :param uuid: of the server
-    :param tier: ``LC`` or ``BE``
-    :param domains: L3 domains of its CPUs
-    :param ways: LC: (L3 domain, exclusive ways)
-    :param mba_percent: BE: (L3 domain, memory bandwidth level)
-    :param running: false: the group is kept for it, but no thread is moved
-    """
-
-    uuid: str
-    tier: str
-    domains: tuple[int, ...]
-    ways: tuple[tuple[int, int], ...]
-    mba_percent: tuple[tuple[int, int], ...]
-    running: bool
-
-
-class PartitionPlace(NamedTuple):
-    """Where a server is in resource control.
-
-    :param uuid: of the server
-    :param group: control group, "" is root's
-    :param monitor: monitoring group in it, "" when the control group counts for it
-    :param exclusive: its ways are nobody else's
-    :param reasons: why, one sentence or term each
-    :param moved: threads moved into the group by this call
-    :param problem: why it is not (completely) in its group, "" when it is
-    """
-
-    uuid: str
-    group: str
-    monitor: str
-    exclusive: bool
-    reasons: tuple[str, ...]
-    moved: int
-    problem: str
 
 
 class GroupLevel(NamedTuple):

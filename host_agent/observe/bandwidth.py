@@ -17,7 +17,7 @@ from typing import Final
 
 from host_agent.machine.rdt.errors import ResctrlError, ResctrlGoneError
 from host_agent.machine.rdt.resctrl import CounterReading, Resctrl
-from host_agent.model.process import PartitionPlace
+from host_agent.model.partition import PartitionPlace
 from host_agent.model.traffic import Traffic
 from placement_traits.errors import NumaExtError
 

@@ -262,9 +262,9 @@ def _of_round(done: Round) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
         if outcome is not None and outcome.place is not None and outcome.place.group:
             yield METRICS["numa_ext_server_exclusive"], who, float(outcome.place.exclusive)
         if wanted is not None and wanted.partition is not None:
-            for l3, ways in wanted.partition.ways:
+            for l3, ways in wanted.partition.ways.items():
                 yield METRICS["numa_ext_server_ways"], (*who, str(l3)), ways
-            for l3, percent in wanted.partition.mba_percent:
+            for l3, percent in wanted.partition.mba_percent.items():
                 yield METRICS["numa_ext_server_mba_percent"], (*who, str(l3)), percent
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from host_agent.decide.partitions.changes import Write
 from host_agent.decide.partitions.plan import (
     PartitionPlan,
-    WantedPartition,
     lc_group,
     plan,
     vm_monitor,
@@ -17,6 +16,7 @@ from host_agent.machine.rdt.errors import NoSuchTaskError, ResctrlError, Resctrl
 from host_agent.machine.rdt.files import ResctrlFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import DryRun, Executor
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import GROUP_PREFIX, BandwidthUnit, CacheControl
 from placement_traits.errors import NumaExtError
@@ -29,21 +29,21 @@ _BE_1 = "33333333-bbbb-4000-8000-000000000003"
 _BE_2 = "44444444-bbbb-4000-8000-000000000004"
 
 
-def _lc(bench: Bench, uuid: str, ways: int, domain: int = 0) -> WantedPartition:
+def _lc(bench: Bench, uuid: str, ways: int, domain: int = 0) -> PartitionRequest:
     number = bench.domains[domain]
-    return WantedPartition(uuid, Tier.LC, frozenset({number}), ways={number: ways})
+    return PartitionRequest(uuid, Tier.LC, (number,), ways={number: ways})
 
 
-def _be(bench: Bench, uuid: str, percent: int) -> WantedPartition:
+def _be(bench: Bench, uuid: str, percent: int) -> PartitionRequest:
     levels = dict.fromkeys(bench.domains, percent)
-    return WantedPartition(uuid, Tier.BE, frozenset(bench.domains), mba_percent=levels)
+    return PartitionRequest(uuid, Tier.BE, tuple(bench.domains), mba_percent=levels)
 
 
-def _plan(bench: Bench, *wanted: WantedPartition) -> PartitionPlan:
+def _plan(bench: Bench, *wanted: PartitionRequest) -> PartitionPlan:
     return plan(bench.capabilities, bench.resctrl.actual(), wanted)
 
 
-def _apply(bench: Bench, *wanted: WantedPartition) -> tuple[Write, ...]:
+def _apply(bench: Bench, *wanted: PartitionRequest) -> tuple[Write, ...]:
     return bench.executor.apply(_plan(bench, *wanted))
 
 

@@ -8,14 +8,13 @@ from emulation.servers import Server
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model import cpus
+from host_agent.model.partition import PartitionPlace, PartitionRequest
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
-    PartitionPlace,
     PartitionReport,
-    PartitionWish,
     Pin,
     PinFailure,
     Process,
@@ -58,7 +57,7 @@ class FakeHost:
     topology: HostTopology
     running: dict[str, _Running] = field(default_factory=dict)
     writes: list[tuple[str, object]] = field(default_factory=list)
-    wishes: tuple[PartitionWish, ...] = ()
+    wishes: tuple[PartitionRequest, ...] = ()
     partition_calls: int = 0
     cpu_levels: dict[str, int] = field(default_factory=dict)
     signs_of_life: int = 0
@@ -209,7 +208,11 @@ class FakeHost:
         return CountReport(known, self.count_problem)
 
     def partition(
-        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+        self,
+        wishes: Sequence[PartitionRequest],
+        shrink_root: bool,
+        shared_ways_min: int,
+        write: bool,
     ) -> PartitionReport:
         self.partition_calls += 1
         places = tuple(

@@ -34,7 +34,7 @@ from typing import Final
 from host_agent.decide.cores.l3_groups import deal
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
-from host_agent.model.process import PartitionWish
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.workload import Activity
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.interference import penalty
@@ -425,47 +425,46 @@ def _left(room: Room, guest: Guest, found: Assignment) -> Room:
 # -- resource control --------------------------------------------------------------------------------------------------
 
 
-def _wish(host: _Host, guest: Guest, pins: Mapping[int, frozenset[int]]) -> PartitionWish | None:
+def _wish(host: _Host, guest: Guest, pins: Mapping[int, frozenset[int]]) -> PartitionRequest | None:
     request = _request(guest)
     if request.tier is None:
         return None
     domains = tuple(sorted(host.sets.l3(frozenset().union(*pins.values()))))
-    ways: tuple[tuple[int, int], ...] = ()
-    levels: tuple[tuple[int, int], ...] = ()
+    ways: dict[int, int] = {}
+    levels: dict[int, int] = {}
     if request.tier is Tier.LC:
         ways = _ways(host.topology, guest, pins)
     else:
-        levels = tuple(
-            (d, host.settings.be_mba_percent if d in host.lc_l3 else _FULL_PERCENT) for d in domains
-        )
+        levels = {
+            d: host.settings.be_mba_percent if d in host.lc_l3 else _FULL_PERCENT for d in domains
+        }
     running = guest.workload.activity is Activity.RUNNING
-    return PartitionWish(guest.uuid, request.tier.value, domains, ways, levels, running)
+    return PartitionRequest(guest.uuid, request.tier, domains, ways, levels, running)
 
 
 def _ways(
     topology: HostTopology, guest: Guest, pins: Mapping[int, frozenset[int]]
-) -> tuple[tuple[int, int], ...]:
+) -> dict[int, int]:
     dealt = deal(topology, guest.workload.domain.cells, pins, _request(guest).l3)
-    return tuple((l3, amount.ways) for l3, amount in dealt.items() if amount.ways)
+    return {l3: amount.ways for l3, amount in dealt.items() if amount.ways}
 
 
 def _wish_reasons(
-    wish: PartitionWish | None, host: _Host, request: WorkloadRequest
+    wish: PartitionRequest | None, host: _Host, request: WorkloadRequest
 ) -> list[Reason]:
     if wish is None:
         return [Reason("rdt", "default group", "the flavor has no tier")]
-    if wish.tier == Tier.LC:
-        taken = dict(wish.ways)
+    if wish.tier is Tier.LC:
         return [
-            Reason(f"ways_l3_{domain}", taken[domain], "flavor")
-            if domain in taken
-            else Reason(f"not_exclusive_l3_{domain}", 0, f"{len(taken)} domains claimed")
+            Reason(f"ways_l3_{domain}", wish.ways[domain], "flavor")
+            if domain in wish.ways
+            else Reason(f"not_exclusive_l3_{domain}", 0, f"{len(wish.ways)} domains claimed")
             for domain in wish.domains
             if request.ways
         ]
     return [
         Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in host.lc_l3 else "no LC")
-        for domain, level in wish.mba_percent
+        for domain, level in wish.mba_percent.items()
     ]
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, BeMember, deal
 from host_agent.decide.partitions.layout import Layout, Line, lay_out
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import (
     GROUP_PREFIX,
     SHAREABLE_MODE,
@@ -39,22 +40,6 @@ from placement_traits.reason import Reason
 _LC_PREFIX = f"{GROUP_PREFIX}lc-"
 _VM_PREFIX = f"{GROUP_PREFIX}vm-"
 _FULL_PERCENT = 100
-
-
-@dataclass(frozen=True, slots=True)
-class WantedPartition:
-    """What one managed VM wants.
-
-    :ivar domains: L3 domains that its CPUs belong to
-    :ivar ways: LC only, L3 domain -> exclusive ways
-    :ivar mba_percent: BE only, L3 domain -> memory bandwidth level, 100 where missing
-    """
-
-    uuid: str
-    tier: Tier
-    domains: frozenset[int]
-    ways: Mapping[int, int] = field(default_factory=dict)
-    mba_percent: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +131,7 @@ def vm_monitor(uuid: str) -> str:
 def plan(
     capabilities: Capabilities,
     actual: Actual,
-    wanted: Sequence[WantedPartition],
+    wanted: Sequence[PartitionRequest],
     settings: PartitionSettings = PartitionSettings(),
     homes: Mapping[str, str] | None = None,
     *,
@@ -325,8 +310,8 @@ def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
 
 
 def _admit_by_capability(
-    capabilities: Capabilities, actual: Actual, wanted: Sequence[WantedPartition]
-) -> tuple[list[WantedPartition], list[Refusal]]:
+    capabilities: Capabilities, actual: Actual, wanted: Sequence[PartitionRequest]
+) -> tuple[list[PartitionRequest], list[Refusal]]:
     """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
     there = {group.name for group in actual.ours}
     lcs = sorted(
@@ -337,7 +322,7 @@ def _admit_by_capability(
     room = max(
         _control_budget(capabilities, actual) - 1, sum(lc_group(lc.uuid) in there for lc in lcs)
     )
-    admitted: list[WantedPartition] = []
+    admitted: list[PartitionRequest] = []
     refused: list[Refusal] = []
     for lc in lcs:
         unknown = sorted(set(lc.ways) - set(domains))
@@ -359,7 +344,7 @@ def _admit_by_capability(
 def _admit_by_ways(
     lines: Mapping[int, Line],
     actual: Actual,
-    lcs: Sequence[WantedPartition],
+    lcs: Sequence[PartitionRequest],
     settings: PartitionSettings,
 ) -> tuple[dict[int, Layout], list[Refusal]]:
     """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
@@ -388,7 +373,7 @@ def _admit_by_ways(
 
 
 def _does_not_fit(
-    line: Line, domain: int, lc: WantedPartition, amounts: Mapping[str, int]
+    line: Line, domain: int, lc: PartitionRequest, amounts: Mapping[str, int]
 ) -> Refusal:
     own = (line.full & ~line.shareable).bit_count()
     held = sum(amounts.values()) - amounts[lc.uuid]
@@ -401,7 +386,7 @@ def _does_not_fit(
 
 
 def _refuse(
-    vm: WantedPartition, term: str, value: str | float, against: str | float, text: str
+    vm: PartitionRequest, term: str, value: str | float, against: str | float, text: str
 ) -> Refusal:
     return Refusal(
         vm.uuid, Reason(term, value, against), f"VM {vm.uuid} gets no RDT partition: {text}"
@@ -426,7 +411,7 @@ def _against(
 
 
 def _classes(
-    bes: Sequence[WantedPartition], actual: Actual, known: Mapping[str, str], budget: int
+    bes: Sequence[PartitionRequest], actual: Actual, known: Mapping[str, str], budget: int
 ) -> list[BeClass]:
     """Deal BE VMs to classes; monitoring groups tell who is where now."""
     homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}

@@ -9,7 +9,8 @@ the two, so that a server without a feed keeps its protection.
 from collections.abc import Mapping
 
 from host_agent.decide.slo.shapes import BeTarget, Levels, SloView
-from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.partition import PartitionPlace
+from host_agent.model.process import GroupLevel
 
 
 def of_servers(

@@ -10,7 +10,7 @@ from host_agent.decide.slo.shapes import BeServer, Levels, Shares, SloView
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.latency import PORT, LcServer
 from host_agent.model.levels import FULL
-from host_agent.model.process import PartitionWish
+from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
 
@@ -37,7 +37,7 @@ def look(
     return SloView(tuple(lcs), tuple(bes), observation.topology.node_ids, levels)
 
 
-def _lc(guest: Guest, wanted: Assignment, wish: PartitionWish) -> LcServer:
+def _lc(guest: Guest, wanted: Assignment, wish: PartitionRequest) -> LcServer:
     domain, request = guest.workload.domain, guest.workload.request
     assert request is not None, "only managed servers have an assignment"
     return LcServer(
@@ -53,7 +53,7 @@ def _lc(guest: Guest, wanted: Assignment, wish: PartitionWish) -> LcServer:
     )
 
 
-def _be(guest: Guest, wanted: Assignment, wish: PartitionWish, room: Room) -> BeServer:
+def _be(guest: Guest, wanted: Assignment, wish: PartitionRequest, room: Room) -> BeServer:
     fixed = dict(wish.mba_percent)
     shares = guest.memory_shares
     resident = guest.resident_mb
@@ -92,12 +92,12 @@ def refined(
     def one(wanted: Assignment) -> Assignment:
         if wanted.partition is None or wanted.uuid not in by_server:
             return wanted
-        mba = tuple(sorted(by_server[wanted.uuid].items()))
+        mba = dict(sorted(by_server[wanted.uuid].items()))
         if mba == wanted.partition.mba_percent and wanted.uuid not in shares:
             return wanted
         return replace(
             wanted,
-            partition=wanted.partition._replace(mba_percent=mba),
+            partition=replace(wanted.partition, mba_percent=mba),
             memory_shares=shares.get(wanted.uuid, wanted.memory_shares),
             reasons=(*wanted.reasons, Reason("balm", phase, "bandwidth objectives")),
         )

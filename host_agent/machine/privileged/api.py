@@ -4,13 +4,13 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionReport,
-    PartitionWish,
     Pin,
     PinFailure,
     Process,
@@ -44,7 +44,11 @@ class Privileged(Protocol):
         """Hardware counters of vCPU threads."""
 
     def partition(
-        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+        self,
+        wishes: Sequence[PartitionRequest],
+        shrink_root: bool,
+        shared_ways_min: int,
+        write: bool,
     ) -> PartitionReport:
         """RDT groups."""
 

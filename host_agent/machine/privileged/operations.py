@@ -24,13 +24,13 @@ from host_agent.machine.privileged.perf import Counters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_told
 from host_agent.model import cpus
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
     PartitionReport,
-    PartitionWish,
     Pin,
     PinFailure,
     Process,
@@ -158,7 +158,11 @@ class HostOperations:
 
     @writes_if_told
     def partition(
-        self, wishes: Sequence[PartitionWish], shrink_root: bool, shared_ways_min: int, write: bool
+        self,
+        wishes: Sequence[PartitionRequest],
+        shrink_root: bool,
+        shared_ways_min: int,
+        write: bool,
     ) -> PartitionReport:
         """Make the RDT groups what the wishes ask for; see :func:`.partitions.partition`."""
         return partitions.partition(

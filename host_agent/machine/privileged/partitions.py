@@ -13,7 +13,6 @@ from host_agent.decide.partitions.plan import (
     PartitionPlan,
     PartitionSettings,
     VmPartition,
-    WantedPartition,
     plan,
 )
 from host_agent.machine.privileged import processes
@@ -23,10 +22,10 @@ from host_agent.machine.rdt.pqos import PqosFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.machine.rdt.writer import DryRun, Executor, RdtActuator
-from host_agent.model.process import GroupLevel, PartitionPlace, PartitionReport, PartitionWish
+from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.process import GroupLevel, PartitionReport
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
-from placement_traits.names import Tier
 
 
 def tree(paths: HostPaths) -> Resctrl:
@@ -46,7 +45,7 @@ def _actuator(paths: HostPaths, resctrl: Resctrl, write: bool) -> RdtActuator:
 
 def partition(
     paths: HostPaths,
-    wishes: Sequence[PartitionWish],
+    wishes: Sequence[PartitionRequest],
     shrink_root: bool,
     shared_ways_min: int,
     write: bool,
@@ -65,13 +64,12 @@ def partition(
     resctrl = tree(paths)
     actuator = _actuator(paths, resctrl, write)
     memory = RootMemory(paths.state, paths.proc)
-    wanted = [_wanted(wish) for wish in wishes]
     settings = PartitionSettings(shrink_root=shrink_root, shared_ways_min=shared_ways_min)
     try:
-        if not wanted and not resctrl.available():
+        if not wishes and not resctrl.available():
             return PartitionReport((), (), "")
         found = memory.recall()
-        decided = plan(resctrl.capabilities(), resctrl.actual(), wanted, settings, found=found)
+        decided = plan(resctrl.capabilities(), resctrl.actual(), wishes, settings, found=found)
         if write:
             memory.keep_both(found or {}, decided.found)
         writes = actuator.apply(decided)
@@ -86,20 +84,10 @@ def partition(
     return PartitionReport(tuple(map(str, writes)), places, "")
 
 
-def _wanted(wish: PartitionWish) -> WantedPartition:
-    return WantedPartition(
-        wish.uuid,
-        Tier(wish.tier),
-        frozenset(wish.domains),
-        dict(wish.ways),
-        dict(wish.mba_percent),
-    )
-
-
 def _place(
     paths: HostPaths,
     actuator: RdtActuator,
-    wish: PartitionWish,
+    wish: PartitionRequest,
     decided: PartitionPlan,
     refused: dict[str, str],
     *,

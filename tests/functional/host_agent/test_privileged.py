@@ -20,8 +20,10 @@ from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import guest_ram
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
-from host_agent.model.process import MoveLimits, PartitionWish, Pin, Role, Target
+from host_agent.model.partition import PartitionRequest
+from host_agent.model.process import MoveLimits, Pin, Role, Target
 from placement_traits.errors import InvalidValueError
+from placement_traits.names import Tier
 
 MB = 1 << 20
 LIMITS = MoveLimits(1 << 40, 0, 60.0)
@@ -154,7 +156,7 @@ def test_memory_beside_the_guests_is_never_touched(stand_in: StandIn) -> None:
 
 
 def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
-    wish = PartitionWish(stand_in.uuid, "BE", (0,), (), ((0, 50),), True)
+    wish = PartitionRequest(stand_in.uuid, Tier.BE, (0,), mba_percent={0: 50})
     report = stand_in.operations.partition([wish], True, 1, True)
     assert "no resctrl file system is mounted" in report.problem
     assert stand_in.operations.partition([], True, 1, True).problem == ""
@@ -167,6 +169,8 @@ from oslo_privsep import priv_context
 from host_agent.conf import agent as agent_conf
 from host_agent.machine.privileged import separated
 from host_agent.model.process import *
+from host_agent.model.partition import PartitionRequest
+from placement_traits.names import Tier
 uuid = sys.argv[1]
 conf = agent_conf.load(sys.argv[2:])
 seam = separated.separated(conf)
@@ -177,7 +181,7 @@ sample = seam.sample(uuid, [(ram.start, ram.end)], 16)
 failures = seam.pin(uuid, [Pin(found.threads[-1].tid, "0"), Pin(1, "0")])
 target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
-wish = PartitionWish(uuid, "BE", (0,), (), ((0, 50),), True)
+wish = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
 partition = seam.partition([wish], True, 1, True)
 seam.alive(60.0)
 counted = seam.count([(uuid, (found.threads[-1].tid,))])

@@ -10,18 +10,19 @@ from host_agent.apply.partition_events import (
     shared_classes,
 )
 from host_agent.decide.partitions.changes import Write, WriteKind
-from host_agent.model.process import PartitionPlace, PartitionWish
+from host_agent.model.partition import PartitionPlace, PartitionRequest
+from placement_traits.names import Tier
 
 
 def classes(**members: str) -> Classes:
     """Class -> letters of its servers."""
-    wishes = [PartitionWish(u, "BE", (0,), (), (), True) for text in members.values() for u in text]
+    wishes = [PartitionRequest(u, Tier.BE, (0,)) for text in members.values() for u in text]
     places = [
         PartitionPlace(uuid, group, "", False, (), 0, "")
         for group, text in members.items()
         for uuid in text
     ]
-    critical = PartitionWish("L", "LC", (0,), (), (), True)
+    critical = PartitionRequest("L", Tier.LC, (0,))
     return shared_classes(
         [*wishes, critical], [*places, PartitionPlace("L", "x", "", True, (), 0, "")]
     )

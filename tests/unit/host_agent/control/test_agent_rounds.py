@@ -148,9 +148,9 @@ def test_best_effort_beside_a_latency_critical_server_is_throttled(bench: Bench)
     server = bench.host.boot(be())
     bench.round()
     wish = next(w for w in bench.host.wishes if w.uuid == server.uuid)
-    assert wish.mba_percent == ((0, 50),)
+    assert wish.mba_percent == {0: 50}
     critical = [w for w in bench.host.wishes if w.tier == "LC"]
-    assert sorted(w.ways for w in critical) == [((n, 4),) for n in range(4)]
+    assert sorted(tuple(w.ways.items()) for w in critical) == [((n, 4),) for n in range(4)]
 
 
 def test_servers_spread_over_quiet_nodes(bench: Bench) -> None:

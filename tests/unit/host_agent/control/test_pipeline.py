@@ -61,7 +61,7 @@ class Throttler:
         wanted = []
         for assignment in decision.assignments:
             assert assignment.partition is not None
-            partition = assignment.partition._replace(mba_percent=((0, self.level),))
+            partition = replace(assignment.partition, mba_percent={0: self.level})
             wanted.append(replace(assignment, partition=partition))
         return replace(decision, assignments=tuple(wanted))
 
@@ -124,7 +124,7 @@ class Bench:
         self.agent.run(self.clock.stop)
 
     def level(self) -> int:
-        return self.host.wishes[0].mba_percent[0][1]
+        return min(self.host.wishes[0].mba_percent.values())
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_the_last_word_of_a_refiner_that_fails_holds_for_one_round(
     late = bench.host.boot(Server("late", BE_SPECS, shared="0,2,4,6"))
     bench.agent.round(full=True, relist=True)
     bench.agent.again()
-    levels = {wish.uuid: wish.mba_percent[0][1] for wish in bench.host.wishes}
+    levels = {wish.uuid: min(wish.mba_percent.values()) for wish in bench.host.wishes}
     assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has said nothing of the other"
     bench.agent.round(full=True, relist=True)
     assert bench.level() == 100
@@ -339,4 +339,4 @@ def test_page_moves_leave_time_for_a_refiner_that_polls(
 
 def _levels(decision: Decision) -> list[int]:
     partitions = [assignment.partition for assignment in decision.assignments]
-    return [percent for p in partitions if p is not None for _, percent in p.mba_percent]
+    return [percent for p in partitions if p is not None for percent in p.mba_percent.values()]

@@ -27,7 +27,8 @@ from host_agent.control.slo_store import PAUSED, QosStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
 from host_agent.model.counters import Counters
 from host_agent.model.journal import Entry
-from host_agent.model.process import GroupLevel, PartitionPlace
+from host_agent.model.partition import PartitionPlace
+from host_agent.model.process import GroupLevel
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.channels import SloChannels
@@ -219,7 +220,7 @@ class Bench:
     def level(self, server: Server) -> set[int]:
         """What the executor is told about a BE server."""
         wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
-        return {level for _, level in wish.mba_percent}
+        return set(wish.mba_percent.values())
 
     def kept(self, server: Server) -> BeTarget | None:
         return load(self.folder / "slo.json").wanted.get(server.uuid)

@@ -12,7 +12,8 @@ from host_agent.decide.cores.slots import Layout
 from host_agent.decide.inputs import Inputs, Settings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.counters import Counters
-from host_agent.model.process import PartitionWish, Process, RamRange, Role, Thread
+from host_agent.model.partition import PartitionRequest
+from host_agent.model.process import Process, RamRange, Role, Thread
 from host_agent.model.workload import Activity, Domain, Workload
 from placement_traits import request
 
@@ -88,12 +89,12 @@ def _obeyed(one: Guest, wanted: Assignment | None) -> Guest:
     return replace(one, ram=(one.ram[0]._replace(resident_kb=kib),))
 
 
-def _partition(one: Guest) -> PartitionWish | None:
+def _partition(one: Guest) -> PartitionRequest | None:
     tier = one.workload.tier
     if tier is None:
         return None
     domains = tuple(sorted({c // 4 for chosen in one.vcpu_cpus.values() for c in chosen}))
-    return PartitionWish(one.uuid, tier.value, domains if tier == "LC" else (0,), (), (), True)
+    return PartitionRequest(one.uuid, tier, domains if tier == "LC" else (0,))
 
 
 def wanted(decision: Decision, name: str) -> Assignment:

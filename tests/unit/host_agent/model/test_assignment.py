@@ -148,7 +148,7 @@ def test_every_decision_is_allowed_and_stable(booted: list[Server], free: dict[i
         if wanted.memory_shares is not None:
             assert sum(wanted.memory_shares.values()) == pytest.approx(1.0)
         assert wanted.partition is not None
-        for l3, level in wanted.partition.mba_percent:
+        for l3, level in wanted.partition.mba_percent.items():
             assert level == (50 if l3 in critical else 100)
     homes = {wanted.uuid: wanted.nodes for wanted in decided.assignments if not wanted.bound}
     again = decide(observation, homes, PlacementSettings())

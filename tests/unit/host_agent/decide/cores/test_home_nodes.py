@@ -61,20 +61,20 @@ def test_within_a_node_the_other_l3_domain_is_taken() -> None:
     found = run(EPYC, lc(0), be(2))
     assert found["be"].vcpu_cpus[0] == {2, 3}
     assert found["be"].partition is not None
-    assert found["be"].partition.mba_percent == ((1, 100),)
+    assert found["be"].partition.mba_percent == {1: 100}
 
 
 def test_where_the_other_l3_domain_is_too_small_it_is_shared_and_throttled() -> None:
     found = run(EPYC, lc(0), be(3))
     assert found["be"].vcpu_cpus[0] == {1, 2, 3}
     assert found["be"].partition is not None
-    assert found["be"].partition.mba_percent == ((0, 40), (1, 100))
+    assert found["be"].partition.mba_percent == {0: 40, 1: 100}
 
 
 def test_a_cache_over_two_nodes_cannot_be_left_by_changing_the_node() -> None:
     found = run(CLUSTERS, lc(0), be(1, shared="1-3"))
     assert found["be"].partition is not None
-    assert found["be"].partition.mba_percent == ((0, 40),)
+    assert found["be"].partition.mba_percent == {0: 40}
 
 
 def test_best_effort_never_shares_a_core_with_a_latency_critical_server() -> None:
@@ -113,11 +113,11 @@ def lc_ways(topology: HostTopology, guest: Guest) -> tuple[dict[int, int], list[
 def test_ways_are_taken_in_as_many_l3_domains_as_were_claimed() -> None:
     found = run(EPYC, lc(0, 2, 3))["lc"]
     assert found.partition is not None
-    assert (found.partition.domains, found.partition.ways) == ((0, 1), ((1, 4),))
+    assert (found.partition.domains, found.partition.ways) == ((0, 1), {1: 4})
     assert any("not_exclusive_l3_0" in str(reason) for reason in found.reasons)
     even = run(EPYC, lc(3, 0))["lc"].partition
     assert even is not None
-    assert even.ways == ((0, 4),)
+    assert even.ways == {0: 4}
 
 
 def test_amounts_are_dealt_by_guest_cell_and_not_by_number_of_the_domain() -> None:

@@ -13,11 +13,11 @@ from host_agent.decide.partitions.classes import BE_PREFIX
 from host_agent.decide.partitions.plan import (
     PartitionPlan,
     PartitionSettings,
-    WantedPartition,
     lc_group,
     plan,
     vm_monitor,
 )
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import (
     Actual,
     BandwidthControl,
@@ -76,7 +76,7 @@ class Host:
     def actual(self) -> Actual:
         return Actual(tuple(self.groups[name] for name in sorted(self.groups)))
 
-    def plan(self, *wanted: WantedPartition, **choices: object) -> PartitionPlan:
+    def plan(self, *wanted: PartitionRequest, **choices: object) -> PartitionPlan:
         chosen = PartitionSettings(**choices)  # type: ignore[arg-type]
         return plan(self.capabilities, self.actual, wanted, chosen, self.homes, found=self.found)
 
@@ -98,7 +98,7 @@ class Host:
             schemata[name].update(values)
         self.groups[write.group] = GroupState(old.name, old.mode, schemata, tuple(sorted(monitors)))
 
-    def apply(self, *wanted: WantedPartition, **choices: object) -> PartitionPlan:
+    def apply(self, *wanted: PartitionRequest, **choices: object) -> PartitionPlan:
         found = self.plan(*wanted, **choices)
         for write in changes(self.actual, found):
             self.perform(write)
@@ -113,15 +113,15 @@ class Host:
         return self.groups[group].schemata["MB"][domain]
 
 
-def lc(uuid: str, ways: int, *domains: int) -> WantedPartition:
+def lc(uuid: str, ways: int, *domains: int) -> PartitionRequest:
     where = domains or (0,)
-    return WantedPartition(uuid, Tier.LC, frozenset(where), ways=dict.fromkeys(where, ways))
+    return PartitionRequest(uuid, Tier.LC, tuple(where), ways=dict.fromkeys(where, ways))
 
 
-def be(uuid: str, percent: int = 100, *domains: int) -> WantedPartition:
+def be(uuid: str, percent: int = 100, *domains: int) -> PartitionRequest:
     where = domains or (0, 1)
     levels = dict.fromkeys(where, percent)
-    return WantedPartition(uuid, Tier.BE, frozenset(where), mba_percent=levels)
+    return PartitionRequest(uuid, Tier.BE, tuple(where), mba_percent=levels)
 
 
 # -- stories --
@@ -407,17 +407,17 @@ def hosts(draw: st.DrawFn) -> Host:
 
 
 @st.composite
-def wishes(draw: st.DrawFn, host: Host, number: int) -> WantedPartition:
+def wishes(draw: st.DrawFn, host: Host, number: int) -> PartitionRequest:
     where = draw(st.lists(st.sampled_from(host.domains), min_size=1, unique=True))
     uuid = f"{number:08x}-0000-4000-8000-000000000000"
     if draw(st.booleans()):
         amounts = {d: draw(st.integers(1, max(1, host.ways // 2))) for d in where}
-        return WantedPartition(uuid, Tier.LC, frozenset(where), ways=amounts)
+        return PartitionRequest(uuid, Tier.LC, tuple(where), ways=amounts)
     levels = {d: 10 * draw(st.integers(1, 10)) for d in where}
-    return WantedPartition(uuid, Tier.BE, frozenset(where), mba_percent=levels)
+    return PartitionRequest(uuid, Tier.BE, tuple(where), mba_percent=levels)
 
 
-def check_plan(host: Host, wanted: Sequence[WantedPartition], found: PartitionPlan) -> None:
+def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionPlan) -> None:
     """Legal, complete, disjoint, honoured."""
     for group in found.groups:
         validate(host.capabilities, group.name, group.schemata)
@@ -487,7 +487,7 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
 def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
     host = data.draw(hosts())
     root = host.groups[""]
-    present: dict[str, WantedPartition] = {}
+    present: dict[str, PartitionRequest] = {}
     for number in range(data.draw(st.integers(1, 7))):
         if present and data.draw(st.integers(0, 2)) == 0:
             del present[data.draw(st.sampled_from(sorted(present)))]

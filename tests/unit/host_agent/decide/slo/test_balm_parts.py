@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from host_agent.conf.balm import Thresholds
 from host_agent.decide.pages.steps import away, distance, towards
-from host_agent.decide.partitions.plan import WantedPartition, plan
+from host_agent.decide.partitions.plan import plan
 from host_agent.decide.slo.violation import Colour, colour_of, evaluate
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import (
     Actual,
     BandwidthControl,
@@ -203,9 +204,9 @@ HOST = Capabilities(
 EMPTY = Actual((GroupState("", "shareable", {"L3": {0: 0xFFF, 1: 0xFFF}, "MB": {0: 100, 1: 100}}),))
 
 
-def _partition(uuid: str, level: int, domains: tuple[int, ...]) -> WantedPartition:
+def _partition(uuid: str, level: int, domains: tuple[int, ...]) -> PartitionRequest:
     levels = dict.fromkeys(domains, level)
-    return WantedPartition(uuid, Tier.BE, frozenset(domains), mba_percent=levels)
+    return PartitionRequest(uuid, Tier.BE, domains, mba_percent=levels)
 
 
 def test_f_004_33_a_level_is_written_for_the_domains_of_the_cpus_only() -> None:

@@ -13,7 +13,7 @@ from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.conf.paths import HostPaths
 from host_agent.decide.partitions.changes import WriteKind
-from host_agent.decide.partitions.plan import PartitionPlan, WantedPartition, lc_group, plan
+from host_agent.decide.partitions.plan import PartitionPlan, lc_group, plan
 from host_agent.machine.privileged import partitions
 from host_agent.machine.rdt.errors import (
     ResctrlBusyError,
@@ -25,7 +25,7 @@ from host_agent.machine.rdt.errors import (
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import Executor
-from host_agent.model.process import PartitionWish
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import BandwidthUnit, Unknown
 from placement_traits.errors import ConflictError
 from placement_traits.names import Tier
@@ -49,8 +49,8 @@ class Clock:
 
 def wanted_plan(model: ResctrlModel) -> PartitionPlan:
     resctrl = Resctrl(model)
-    lc = WantedPartition(LC, Tier.LC, frozenset({0}), ways={0: 4})
-    be = WantedPartition(BE, Tier.BE, frozenset({0}), mba_percent={0: 30})
+    lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
+    be = PartitionRequest(BE, Tier.BE, (0,), mba_percent={0: 30})
     return plan(resctrl.capabilities(), resctrl.actual(), [lc, be])
 
 
@@ -281,8 +281,8 @@ def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hos
     return HostPaths(proc=tmp_path / "proc", state=tmp_path / "state"), resctrl
 
 
-LC_WISH = PartitionWish(LC, "LC", (0,), ((0, 4),), (), False)
-BE_WISH = PartitionWish(BE, "BE", (0,), (), ((0, 30),), False)
+LC_WISH = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4}, running=False)
+BE_WISH = PartitionRequest(BE, Tier.BE, (0,), mba_percent={0: 30}, running=False)
 
 
 def test_root_is_given_back_as_found_whoever_remembers(
@@ -331,8 +331,8 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
 BES = tuple(f"{digit * 8}-bbbb-4000-8000-00000000000{digit}" for digit in "123")
 
 
-def be_wish(uuid: str) -> WantedPartition:
-    return WantedPartition(uuid, Tier.BE, frozenset({0}), mba_percent={0: 30})
+def be_wish(uuid: str) -> PartitionRequest:
+    return PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 30})
 
 
 class Watched(ResctrlModel):
@@ -360,7 +360,7 @@ def shared_class(closids: int) -> tuple[Watched, Executor]:
 def test_threads_of_merged_classes_are_never_without_a_limit() -> None:
     model, executor = shared_class(closids=4)
     resctrl = Resctrl(model)
-    lc = WantedPartition(LC, Tier.LC, frozenset({0}), ways={0: 4})
+    lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
     wanted = [be_wish(uuid) for uuid in BES]
 
     written = executor.apply(plan(resctrl.capabilities(), resctrl.actual(), [*wanted, lc]))
