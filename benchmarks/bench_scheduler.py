@@ -395,7 +395,7 @@ def main() -> None:
     cloud = Cloud(count, seed=1)
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal(Path(directory) / "decisions.jsonl", 2**26, 1)
-        session.use(session.Engine(CONF, Fleet(cloud.views), journal))
+        session.use(session.Engine(CONF, our_conf.read(CONF), Fleet(cloud.views), journal))
         if arguments.profile:
             profile(cloud, rounds)
             return

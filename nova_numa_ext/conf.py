@@ -1,256 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the scheduler part, group ``[numa_ext]`` of nova-scheduler's configuration."""
+"""Options of the scheduler part: section ``[numa_ext]`` of nova-scheduler's configuration."""
 
+import logging
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
 
 from oslo_config import cfg
 
+from placement_traits import oslo_options
+from placement_traits.options import Section, option
+
+LOG = logging.getLogger(__name__)
+
 GROUP: Final = "numa_ext"
 
-_failures = (
-    cfg.StrOpt(
-        "on_error",
-        default="pass",
-        choices=[
-            ("pass", "every host passes and every host weighs the same"),
-            ("refuse", "no host passes"),
-        ],
-        help="""
-What the filter answers when it fails by a fault of its own.
 
-A fault never breaks the request: it is counted, logged with the request id, and this answer is given. Choose ``refuse``
-where a latency-critical server on the wrong host costs more than a server that is not built; it applies only to flavors
-and images that speak to this project.
-""",
-    ),
-    cfg.StrOpt(
-        "on_stale",
-        default="neutral",
-        choices=[
-            ("neutral", "no opinion: the host passes and its score is the mean of the others"),
-            (
-                "refuse",
-                "a flavor with numa_ext:tier gets no valid host until the view is fresh again",
-            ),
-        ],
-        help="""
-What to do while the view of Placement is older than ``view_max_age``, or has never been read.
-
-Placement itself still counts ways, bandwidth and classes of service, so ``neutral`` never overbooks; it may put a
-server beside a neighbour of the wrong interference class. One line is logged when the view becomes stale and one
-when it is fresh again.
-""",
-    ),
-)
-
-_view = (
-    cfg.FloatOpt(
-        "view_refresh_interval",
-        default=10.0,
-        min=0.1,
-        help="""
-Seconds between two refreshes of the view of Placement.
-
-A refresh compares generations of all resource providers and reads again only the trees that changed. Raise it on very
-large clouds if Placement is short of CPU; the age of the data is part of every explanation.
-""",
-    ),
-    cfg.FloatOpt(
-        "view_max_age",
-        default=120.0,
-        min=1.0,
-        help="""
-Seconds after which the view of Placement counts as stale, see ``on_stale``. Keep it several times
-``view_refresh_interval``, and on very large clouds more than twice the time that a refresh takes: the age counts from
-the beginning of a refresh, so a view is oldest when the next one ends.
-""",
-    ),
-    cfg.FloatOpt(
-        "view_wait",
-        default=5.0,
-        min=0.0,
-        help="""
-Longest time in seconds that a scheduling decision waits for the very first reading of Placement after the start of
-nova-scheduler. Later decisions never wait.
-""",
-    ),
-)
-
-_memory = (
-    cfg.FloatOpt(
-        "pick_ttl",
-        default=120.0,
-        min=0.0,
-        help="""
-Seconds for which nova-scheduler remembers a host it has just picked and counts the new server as a neighbour there.
-
-It bridges the time until the host agent has published the new neighbourhood and the view has read it: keep it longer
-than the boot of a server plus the agent's reporting interval plus ``view_refresh_interval``. 0 switches the memory off.
-Each process of nova-scheduler (``[scheduler]workers``, several controllers) remembers its own picks only.
-""",
-    ),
-    cfg.IntOpt(
-        "pick_limit",
-        default=4096,
-        min=1,
-        help="Largest number of picks that are remembered; the oldest go first. A pick takes about 0.5 kB.",
-    ),
-)
-
-_journal = (
-    cfg.StrOpt(
-        "journal_path",
-        default="/var/lib/nova/numa-ext/decisions.jsonl",
-        help="""
-File that takes one JSON line per decision of the filter and of the weigher, read by ``numa-ext-explain``. Empty: no
-journal. A journal that cannot be written is logged once and never disturbs scheduling. Workers of one nova-scheduler
-may share it.
-""",
-    ),
-    cfg.IntOpt(
-        "journal_max_mb",
-        default=64,
-        min=1,
-        help="Size in MiB at which the journal is renamed to ``.1`` and a new one is begun.",
-    ),
-    cfg.IntOpt(
-        "journal_backups",
-        default=3,
-        min=0,
-        help="Number of old journals (``.1``, ``.2`` …) that are kept.",
-    ),
-    cfg.IntOpt(
-        "journal_hosts",
-        default=50,
-        min=1,
-        help="""
-Hosts per decision that the journal describes one by one; of the others it keeps the number per reason. On a large
-cloud a higher value makes longer lines and slower explanations.
-""",
-    ),
-)
-
-
-def _multiplier(name: str, default: float, what: str) -> cfg.FloatOpt:
-    return cfg.FloatOpt(
-        f"{name}_multiplier",
-        default=default,
-        min=0.0,
-        help=f"""
-Weight of the term ``{name}`` in the score of NumaExtWeigher: {what}
-
-The score is the mean of the terms, weighted by these numbers; only their ratios matter. 0 leaves the term out. The
-metadata key ``numa_ext_{name}_multiplier`` of a host aggregate overrides it for the hosts of the aggregate.
-""",
+def _multiplier(default: float, name: str, what: str) -> Any:
+    return option(
+        default,
+        f"Weight of the term ``{name}`` in the score of NumaExtWeigher: {what}\n\n"
+        "The score is the mean of the terms, weighted by these numbers; only their ratios matter. 0 leaves the term "
+        f"out. The metadata key ``numa_ext_{name}_multiplier`` of a host aggregate overrides it for the hosts of the "
+        "aggregate.",
+        minimum=0.0,
+        change="this term should count more or less than the others on all hosts; per aggregate set the metadata of "
+        "the same name",
+        leave="decisions are as you want them: look at numa-ext-explain first",
     )
 
 
-def _gpu_weight(name: str, what: str) -> cfg.FloatOpt:
-    return cfg.FloatOpt(
-        f"gpu_{name}_weight",
-        default=1.0,
-        min=0.0,
-        help=f"""
-Weight of {what} in the utility of a set of GPUs.
-
-The three ``gpu_…_weight`` are used in proportion to their sum. They move what ``numa_ext:min_utility`` of a flavor
-means: try others with ``openstack numa simulate trace --utility-weights`` first.
-""",
-    )
-
-
-_gpus = (
-    _gpu_weight("communication", "the distance of GPUs that communicate"),
-    _gpu_weight("interference", "the slowdown by neighbours, suffered and caused,"),
-    _gpu_weight("fragmentation", "breaking whole sockets of free GPUs"),
-    cfg.StrOpt(
-        "gpu_profiles",
-        default="",
-        help="""
-YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler takes its first decision.
-
-A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all flavors with that
-``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that cannot be used is logged as an
-error, and the built-in profiles and equal weights are used.
-""",
-    ),
-    cfg.StrOpt(
-        "gpu_distances",
-        default="",
-        help="""
-YAML or JSON file with measured distances between GPUs, read when nova-scheduler takes its first decision.
-
-An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other hosts: the distance
-of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from NVLinks. A file that cannot be used is
-logged as an error, and default weights, profiles and distances are used.
-""",
-    ),
-)
-
-_weigher = (
-    cfg.FloatOpt(
-        "weight_multiplier",
-        default=10.0,
-        help="""
-Multiplier of NumaExtWeigher among nova's weighers.
-
-Our score lies in [0, 1] and is not stretched, whereas nova stretches each of its own weighers over the hosts at
-hand, so that one byte more of free memory weighs 1.0. The default lets a difference of one term count more than
-nova's memory, CPU and disk weighers together. Name our weigher last in ``[filter_scheduler]weight_classes``: it then
-sees the sum of the others and remembers the right pick (see ``pick_ttl``). The metadata key
-``numa_ext_weight_multiplier`` of a host aggregate overrides it for the hosts of the aggregate.
-""",
-    ),
-    _multiplier("slices", 1.0, "the guest fits one NUMA node, or few that are near each other."),
-    _multiplier(
-        "neighbours",
+def _gpu_weight(what: str, change: str) -> Any:
+    return option(
         1.0,
-        "latency-critical and best-effort servers do not share an L3 domain, nor do animals that "
-        "disturb each other.",
-    ),
-    _multiplier("ways", 0.5, "L3 ways that stay free in the chosen domain."),
-    _multiplier(
-        "bandwidth",
-        0.5,
-        "memory bandwidth that stays free where the server lives; for best-effort servers, the most "
-        "spare bandwidth.",
-    ),
-    _multiplier(
-        "cross_socket_bandwidth",
-        0.5,
-        "memory bandwidth that is free on the other sockets, for servers whose memory policy spreads "
-        "their pages (best-effort without a NUMA topology).",
-    ),
-    _multiplier(
-        "fragmentation", 0.5, "what stays free is still usable by servers of the same shape."
-    ),
-    _multiplier("gpu", 1.0, "utility of the GPU set that the host offers."),
-)
+        f"Weight of {what} in the utility of a set of GPUs.\n\n"
+        "The three ``gpu_…_weight`` are used in proportion to their sum. They move what ``numa_ext:min_utility`` of a "
+        "flavor means: try others with ``openstack numa simulate trace --utility-weights`` first.",
+        minimum=0.0,
+        change=change,
+        leave="flavors already carry min_utility: its meaning moves with this weight",
+    )
 
-OPTIONS: Final[tuple[cfg.Opt, ...]] = (
-    *_failures,
-    *_view,
-    *_memory,
-    *_journal,
-    *_gpus,
-    *_weigher,
-)
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions(Section):
+    """``[numa_ext]``."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "NUMA, GPU and cache aware placement"
+
+    on_error: Literal["pass", "refuse"] = option(
+        "pass",
+        "What the filter answers when it fails by a fault of its own.\n\n"
+        "A fault never breaks the request: it is counted, logged with the request id, and this answer is given. "
+        "Choose ``refuse`` where a latency-critical server on the wrong host costs more than a server that is not "
+        "built; it applies only to flavors and images that speak to this project.",
+        choices={
+            "pass": "every host passes and every host weighs the same",
+            "refuse": "no host passes",
+        },
+        change="a latency-critical server on the wrong host is worse for you than one that is not started: refuse",
+        leave="servers must start whatever happens, and you watch the log for faults",
+    )
+    on_stale: Literal["neutral", "refuse"] = option(
+        "neutral",
+        "What to do while the view of Placement is older than ``view_max_age``, or has never been read.\n\n"
+        "Placement itself still counts ways, bandwidth and classes of service, so ``neutral`` never overbooks; it "
+        "may put a server beside a neighbour of the wrong interference class. One line is logged when the view "
+        "becomes stale and one when it is fresh again.",
+        choices={
+            "neutral": "no opinion: the host passes and its score is the mean of the others",
+            "refuse": "a flavor with numa_ext:tier gets no valid host until the view is fresh again",
+        },
+        change="neighbours matter so much that a server should rather wait: refuse",
+        leave="Placement is restarted now and then: it still counts ways and bandwidth, nothing is overbooked",
+    )
+    view_refresh_interval: float = option(
+        10.0,
+        "Seconds between two refreshes of the view of Placement.\n\n"
+        "A refresh compares generations of all resource providers and reads again only the trees that changed. "
+        "Raise it on very large clouds if Placement is short of CPU; the age of the data is part of every "
+        "explanation.",
+        minimum=0.1,
+        change="Placement is short of CPU (raise), or agents publish much faster than it is read (lower)",
+        leave="the fleet has some thousand hosts or fewer: a refresh without changes is one request",
+    )
+    view_max_age: float = option(
+        120.0,
+        "Seconds after which the view of Placement counts as stale, see ``on_stale``. Keep it several times "
+        "``view_refresh_interval``, and on very large clouds more than twice the time that a refresh takes: the "
+        "age counts from the beginning of a refresh, so a view is oldest when the next one ends.",
+        minimum=1.0,
+        change="you raise view_refresh_interval: keep it several times that",
+        leave="Placement answers within the refresh interval",
+    )
+    view_wait: float = option(
+        5.0,
+        "Longest time in seconds that a scheduling decision waits for the very first reading of Placement after "
+        "the start of nova-scheduler. Later decisions never wait.",
+        minimum=0.0,
+        change="the first decision after a restart of a very large cloud must not be made blind: raise",
+        leave="a late answer to the first request is worse than a neutral one",
+    )
+    pick_ttl: float = option(
+        120.0,
+        "Seconds for which nova-scheduler remembers a host it has just picked and counts the new server as a "
+        "neighbour there.\n\n"
+        "It bridges the time until the host agent has published the new neighbourhood and the view has read it: "
+        "keep it longer than the boot of a server plus the agent's reporting interval plus "
+        "``view_refresh_interval``. 0 switches the memory off. Each process of nova-scheduler "
+        "(``[scheduler]workers``, several controllers) remembers its own picks only.",
+        minimum=0.0,
+        change="agents need longer than two minutes from a server's start to publishing it",
+        leave="agents publish each minute: a longer memory keeps places that have become free",
+    )
+    pick_limit: int = option(
+        4096,
+        "Largest number of picks that are remembered; the oldest go first. A pick takes about 0.5 kB.",
+        minimum=1,
+        change="more servers than that are started within pick_ttl",
+        leave="fewer servers are started",
+    )
+    journal_path: str = option(
+        "/var/lib/nova/numa-ext/decisions.jsonl",
+        "File that takes one JSON line per decision of the filter and of the weigher, read by "
+        "``numa-ext-explain``. Empty: no journal. A journal that cannot be written is logged once and never "
+        "disturbs scheduling. Workers of one nova-scheduler may share it.",
+        change="/var/lib/nova is too small or not writable for nova-scheduler, or no journal is wanted (empty)",
+        leave="you want numa-ext-explain to work",
+    )
+    journal_max_mb: int = option(
+        64,
+        "Size in MiB at which the journal is renamed to ``.1`` and a new one is begun.",
+        minimum=1,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    journal_backups: int = option(
+        3,
+        "Number of old journals (``.1``, ``.2`` …) that are kept.",
+        minimum=0,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    journal_hosts: int = option(
+        50,
+        "Hosts per decision that the journal describes one by one; of the others it keeps the number per reason. "
+        "On a large cloud a higher value makes longer lines and slower explanations.",
+        minimum=1,
+        change="explanations must name each of more than 50 hosts",
+        leave="the cloud is large: lines grow with it",
+    )
+    gpu_communication_weight: float = _gpu_weight(
+        "the distance of GPUs that communicate",
+        "jobs spend their time in exchange between GPUs; try it with openstack numa simulate first",
+    )
+    gpu_interference_weight: float = _gpu_weight(
+        "the slowdown by neighbours, suffered and caused,",
+        "jobs disturb each other on the buses more than the model says",
+    )
+    gpu_fragmentation_weight: float = _gpu_weight(
+        "breaking whole sockets of free GPUs",
+        "large jobs find no free socket though enough GPUs are free",
+    )
+    gpu_profiles: str = option(
+        "",
+        "YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler takes its first "
+        "decision.\n\n"
+        "A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all "
+        "flavors with that ``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that "
+        "cannot be used is logged as an error, and the built-in profiles and equal weights are used.",
+        change="you have measured run times of your own jobs",
+        leave="you have not: flavors are then judged by gpu_comm alone",
+    )
+    gpu_distances: str = option(
+        "",
+        "YAML or JSON file with measured distances between GPUs, read when nova-scheduler takes its first "
+        "decision.\n\n"
+        "An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other "
+        "hosts: the distance of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from "
+        "NVLinks. A file that cannot be used is logged as an error, and default weights, profiles and distances "
+        "are used.",
+        change="you have measured copies between GPUs, and levels and links do not tell their order",
+        leave="you have not: levels and links are right for NVLink and PCIe",
+    )
+    weight_multiplier: float = option(
+        10.0,
+        "Multiplier of NumaExtWeigher among nova's weighers.\n\n"
+        "Our score lies in [0, 1] and is not stretched, whereas nova stretches each of its own weighers over the "
+        "hosts at hand, so that one byte more of free memory weighs 1.0. The default lets a difference of one "
+        "term count more than nova's memory, CPU and disk weighers together. Name our weigher last in "
+        "``[filter_scheduler]weight_classes``: it then sees the sum of the others and remembers the right pick "
+        "(see ``pick_ttl``). The metadata key ``numa_ext_weight_multiplier`` of a host aggregate overrides it for "
+        "the hosts of the aggregate.",
+        change="nova's own weighers should win more often (lower) or never (raise)",
+        leave="other multipliers of nova are at their defaults",
+    )
+    slices_multiplier: float = _multiplier(
+        1.0, "slices", "the guest fits one NUMA node, or few that are near each other."
+    )
+    neighbours_multiplier: float = _multiplier(
+        1.0,
+        "neighbours",
+        "latency-critical and best-effort servers do not share an L3 domain, nor do animals that disturb each other.",
+    )
+    ways_multiplier: float = _multiplier(
+        0.5, "ways", "L3 ways that stay free in the chosen domain."
+    )
+    bandwidth_multiplier: float = _multiplier(
+        0.5,
+        "bandwidth",
+        "memory bandwidth that stays free where the server lives; for best-effort servers, the most spare bandwidth.",
+    )
+    cross_socket_bandwidth_multiplier: float = _multiplier(
+        0.5,
+        "cross_socket_bandwidth",
+        "memory bandwidth that is free on the other sockets, for servers whose memory policy spreads their pages "
+        "(best-effort without a NUMA topology).",
+    )
+    fragmentation_multiplier: float = _multiplier(
+        0.5, "fragmentation", "what stays free is still usable by servers of the same shape."
+    )
+    gpu_multiplier: float = _multiplier(1.0, "gpu", "utility of the GPU set that the host offers.")
+
+    def multiplier(self, name: str) -> float:
+        """Return the weight of a term of the score, or ``weight``: of the weigher among nova's."""
+        found: float = getattr(self, f"{name}_multiplier")
+        return found
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register our options with ``conf``; registering twice is harmless."""
-    conf.register_opts(OPTIONS, group=GROUP)
+    oslo_options.register(conf, SchedulerOptions)
 
 
-def defaults() -> cfg.ConfigOpts:
-    """Return our options as they are where nobody has set any."""
-    conf = cfg.ConfigOpts()
-    register_opts(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
-    return conf
+def read(conf: cfg.ConfigOpts) -> SchedulerOptions:
+    """Return what nova-scheduler's configuration says; of an option that cannot be read, the log and its default.
+
+    A mistake in one line must not keep every server of the cloud from being scheduled.
+    """
+    return oslo_options.read(SchedulerOptions, conf, mistake=_log)
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
     """Return (group, options) for oslo-config-generator, namespace ``nova_numa_ext``."""
-    return [(GROUP, OPTIONS)]
+    return [(GROUP, oslo_options.options(SchedulerOptions))]
+
+
+def _log(error: oslo_options.ConfigurationError) -> None:
+    LOG.error("%s; its default counts", error)

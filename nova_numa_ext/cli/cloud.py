@@ -12,7 +12,7 @@ from openstack.exceptions import ForbiddenException
 
 from nova_numa_ext.cli.doctor import Doctor
 from nova_numa_ext.cli.fleet import one_reading, what_if
-from nova_numa_ext.conf import defaults
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa.whatif import Answer
 from nova_numa_ext.scheduler.endpoints import COMPUTE_VERSION
 from placement_traits.client import PlacementClient
@@ -99,7 +99,11 @@ class Cloud:
     ) -> tuple[Answer, ...]:
         """Return what every host says to a flavor (its name) now, by default options and these host aggregates."""
         return what_if(
-            self._connection.placement, request, flavor, conf=defaults(), aggregates=aggregates
+            self._connection.placement,
+            request,
+            flavor,
+            options=SchedulerOptions(),
+            aggregates=aggregates,
         )
 
     def tree(self, host: str) -> tuple[Provider, ...]:

@@ -13,9 +13,9 @@ from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
 from nova_numa_ext.cli import explain, fleet
-from nova_numa_ext.conf import GROUP, register_opts
+from nova_numa_ext.conf import SchedulerOptions, register_opts
 from nova_numa_ext.scheduler import endpoints
-from placement_traits import journal
+from placement_traits import journal, oslo_options
 from placement_traits.errors import (
     CapabilityMissingError,
     NumaExtError,
@@ -102,7 +102,8 @@ class _Explainer:
 
     def __init__(self, conf: cfg.ConfigOpts, path: Path | None) -> None:
         self._conf = conf
-        self._path = path or Path(conf[GROUP].journal_path)
+        self._options = oslo_options.read(SchedulerOptions, conf)
+        self._path = path or Path(self._options.journal_path)
         self._absent = (
             f"There is no decision in {self._path}: Placement offered no host, the host was forced (zone:host, which "
             "skips every filter), or the journal has moved on."
@@ -152,7 +153,7 @@ class _Explainer:
             endpoints.placement(self._conf),
             request,
             name,
-            conf=self._conf,
+            options=self._options,
             aggregates=self._aggregates(),
         )
         if as_json:

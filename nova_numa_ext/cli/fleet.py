@@ -3,9 +3,7 @@
 
 from collections.abc import Mapping
 
-from oslo_config import cfg
-
-from nova_numa_ext.conf import GROUP
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
@@ -44,22 +42,22 @@ def what_if(
     request: WorkloadRequest,
     flavor: str,
     *,
-    conf: cfg.ConfigOpts,
+    options: SchedulerOptions,
     aggregates: Mapping[str, Mapping[str, str]],
 ) -> tuple[whatif.Answer, ...]:
     """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
 
     :param flavor: its name
-    :param conf: ``[numa_ext]`` of nova-scheduler, or its defaults: how GPUs are judged and terms weighted
+    :param options: of nova-scheduler, or their defaults: how GPUs are judged and terms weighted
     :param aggregates: metadata of nova's host aggregates by uuid; nova keeps their members in Placement, too
     :raises ServiceUnavailableError: Placement does not answer
     """
     fleet, client = one_reading(endpoint), PlacementClient(endpoint)
     asked = sorted(fleet.hosts, key=lambda root: fleet.hosts[root].name)[:_ASKED_FOR_OWN_RESOURCES]
     free = {root: free_amounts(client, root) for root in asked}
-    options = {term: float(conf[GROUP][f"{term}_multiplier"]) for term in SCORED}
-    multipliers = Multipliers(options, _metadata_of_hosts(client, aggregates))
-    rules = gpu_options.rules(conf)
+    weights = {term: options.multiplier(term) for term in SCORED}
+    multipliers = Multipliers(weights, _metadata_of_hosts(client, aggregates))
+    rules = gpu_options.rules(options)
     return whatif.ask(request, fleet, free, multipliers=multipliers, flavor=flavor, rules=rules)
 
 

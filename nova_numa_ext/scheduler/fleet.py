@@ -5,7 +5,7 @@ from typing import Protocol
 
 from oslo_config import cfg
 
-from nova_numa_ext.conf import GROUP
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.scheduler import endpoints
 from placement_traits.fleet import FleetSnapshot
 from placement_traits.view import FleetView, ViewSettings
@@ -18,16 +18,11 @@ class Fleet(Protocol):
         """Return the fleet as last read, without waiting longer than configured."""
 
 
-def settings(conf: cfg.ConfigOpts) -> ViewSettings:
-    """View settings from ``[numa_ext]``."""
-    options = conf[GROUP]
-    return ViewSettings(
+def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> FleetView:
+    """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
+    settings = ViewSettings(
         interval_s=options.view_refresh_interval,
         max_age_s=options.view_max_age,
         wait_s=options.view_wait,
     )
-
-
-def from_nova(conf: cfg.ConfigOpts) -> FleetView:
-    """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
-    return FleetView(endpoints.placement(conf), settings(conf))
+    return FleetView(endpoints.placement(conf), settings)

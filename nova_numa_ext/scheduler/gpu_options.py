@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's choices about GPUs, read from ``[numa_ext]``: weights of the utility, profiles, measured distances."""
+"""The operator's options about GPUs as the rules of a decision: normalised weights, files read."""
 
 from pathlib import Path
 from types import MappingProxyType
 
-from oslo_config import cfg
-
-from nova_numa_ext.conf import GROUP
+from nova_numa_ext.conf import GROUP, SchedulerOptions
 from nova_numa_ext.gpu_files import read_distances, read_profiles
 from nova_numa_ext.policy.gpu.candidate_sets import GpuRules
 from nova_numa_ext.policy.gpu.distances import Measured
@@ -15,12 +13,11 @@ from nova_numa_ext.policy.gpu.utility import UtilityOptions
 from placement_traits.errors import InvalidValueError
 
 
-def rules(conf: cfg.ConfigOpts) -> GpuRules:
-    """Read the operator's choices from ``[numa_ext]``.
+def rules(options: SchedulerOptions) -> GpuRules:
+    """Return how GPUs are judged.
 
     :raises InvalidValueError: no weight is above 0, or a file cannot be used
     """
-    options = conf[GROUP]
     weights = (
         options.gpu_communication_weight,
         options.gpu_interference_weight,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from oslo_config import cfg
 
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuMap,
@@ -204,10 +204,10 @@ class _Known:
         return situation(self.gpus, self._published, offered | reported & ~picked, recent)
 
 
-def planner(conf: cfg.ConfigOpts) -> GpuPlanner:
+def planner(options: SchedulerOptions) -> GpuPlanner:
     """Return the planner; a mistake in the options is logged and the defaults are used: scheduling goes on."""
     try:
-        return GpuPlanner(rules(conf))
+        return GpuPlanner(rules(options))
     except InvalidValueError as error:
         LOG.error("GPUs are chosen with default weights, profiles and distances: %s", error)
         return GpuPlanner()

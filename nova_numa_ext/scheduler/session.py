@@ -24,7 +24,7 @@ from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from nova_numa_ext.conf import GROUP, register_opts
+from nova_numa_ext.conf import SchedulerOptions, read, register_opts
 from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
@@ -61,7 +61,8 @@ class Decision:
 class Engine:
     """Decides for the filter and the weigher.
 
-    :param conf: configuration with ``[numa_ext]`` registered
+    :param conf: nova's configuration
+    :param options: ours in it
     :param view: the view of Placement
     :param journal: where decisions are noted, None for nowhere
     :param clock_s: monotonic clock
@@ -70,17 +71,19 @@ class Engine:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
+        options: SchedulerOptions,
         view: fleet.Fleet,
         journal: Journal | None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._conf = conf
+        self._options = options
         self._view = view
         self._journal = journal
         self._clock_s = clock_s
-        self._ledger = Ledger(conf[GROUP].pick_ttl, conf[GROUP].pick_limit)
+        self._ledger = Ledger(options.pick_ttl, options.pick_limit)
         self._table = HostTable(nova_objects.KnownHosts())
-        self._planner = gpus.planner(conf)
+        self._planner = gpus.planner(options)
         self._current = threading.local()
         self.faults: Counter[str] = Counter()
 
@@ -94,7 +97,7 @@ class Engine:
             return self._filter(host_states, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
             self._fault("filter", spec, error)
-            refuse = self._conf[GROUP].on_error == "refuse" and _may_speak_to_us(spec)
+            refuse = self._options.on_error == "refuse" and _may_speak_to_us(spec)
             return [] if refuse else list(host_states)
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
@@ -140,7 +143,7 @@ class Engine:
             snapshot=snapshot,
             recent=self._ledger.by_host(now_s, without=wanted.server),
             request_picks=picks,
-            refuse_stale=self._conf[GROUP].on_stale == "refuse",
+            refuse_stale=self._options.on_stale == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
             planner=self._planner,
         )
@@ -212,13 +215,12 @@ class Engine:
         known: Mapping[str, float] = getattr(self._current, "multipliers", {})
         found = known.get(host_state.uuid)
         if found is None:
-            found = _multiplier(host_state, "weight", self._conf[GROUP].weight_multiplier)
+            found = _multiplier(host_state, "weight", self._options.weight_multiplier)
         return found
 
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
         """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
-        group = self._conf[GROUP]
-        options = {name: float(group[f"{name}_multiplier"]) for name in ("weight", *SCORED)}
+        options = {name: self._options.multiplier(name) for name in ("weight", *SCORED)}
         if not _told(host_states, map(aggregate_key, options)):
             return np.tile([*options.values()], (len(host_states), 1))
         rows: list[list[float]] = []
@@ -237,8 +239,7 @@ class Engine:
 
     @property
     def _limit(self) -> int:
-        limit: int = self._conf[GROUP].journal_hosts
-        return limit
+        return self._options.journal_hosts
 
     def _note(self, entry: Callable[[], Mapping[str, Any]]) -> None:
         if self._journal is not None:
@@ -253,7 +254,7 @@ class Engine:
             _request_id(),
             getattr(spec, "instance_uuid", None),
             self.faults.total(),
-            self._conf[GROUP].on_error if where == "filter" else "no opinion",
+            self._options.on_error if where == "filter" else "no opinion",
         )
         try:
             self._note(lambda: records.fault_entry(_request_id(), spec, where, error))
@@ -325,7 +326,7 @@ def engine() -> Engine:
             from nova import conf
 
             register_opts(conf.CONF)
-            options = conf.CONF[GROUP]
+            options = read(conf.CONF)
             journal = (
                 Journal(
                     Path(options.journal_path),
@@ -336,7 +337,7 @@ def engine() -> Engine:
                 if options.journal_path
                 else None
             )
-            _engine = Engine(conf.CONF, fleet.from_nova(conf.CONF), journal)
+            _engine = Engine(conf.CONF, options, fleet.from_nova(conf.CONF, options), journal)
         return _engine
 
 

@@ -63,7 +63,7 @@ def ours_enabled(monkeypatch, tmp_path):
             service_type="placement",
         )
         journal = Journal(tmp_path / "decisions.jsonl", 2**20, 1)
-        engine.use(engine.Engine(CONF, LiveView(http), journal))
+        engine.use(engine.Engine(CONF, our_conf.read(CONF), LiveView(http), journal))
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)

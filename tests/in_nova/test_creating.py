@@ -7,6 +7,7 @@ from unittest import mock
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_numa_ext import conf
 from nova_numa_ext.scheduler import compat, session
 from placement_traits.fleet import FleetSnapshot, ViewState
 from placement_traits.names import NeighbourTrait, Tier
@@ -157,6 +158,10 @@ class WithDevices(NovaCloud):
 class Trouble(NovaCloud):
     """What happens to a request when we fail or know nothing: ``h1`` as :class:`NovaCloud` draws it."""
 
+    def configure(self, view):
+        """Start our part of nova-scheduler anew, with nova's flags of now."""
+        session.use(session.Engine(CONF, conf.read(CONF), view, session.engine()._journal))
+
     def test_a_fault_of_ours_fails_no_request_and_is_counted_logged_and_noted(self):
         self.host("h1")
         with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
@@ -171,6 +176,7 @@ class Trouble(NovaCloud):
     def test_a_fault_may_be_configured_to_refuse(self):
         self.host("h1")
         self.flags(on_error="refuse", group="numa_ext")
+        self.configure(session.engine()._view)
         with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
             self.boot(LC, state="ERROR")
             assert self.host_of(self.boot({})) == "h1"
@@ -178,8 +184,9 @@ class Trouble(NovaCloud):
     def test_a_view_that_knows_nothing_is_neutral_or_refuses_as_configured(self):
         self.host("h1")
         empty = mock.Mock(snapshot=lambda: FleetSnapshot({}, 0.0, ViewState.EMPTY))
-        session.use(session.Engine(CONF, empty, session.engine()._journal))
+        self.configure(empty)
         assert self.host_of(self.boot(LC)) == "h1"
         self.flags(on_stale="refuse", group="numa_ext")
+        self.configure(empty)
         self.boot(LC, state="ERROR")
         assert self.host_of(self.boot({})) == "h1"

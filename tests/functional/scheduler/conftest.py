@@ -23,6 +23,7 @@ from oslo_messaging import ExpectedException
 from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext import conf as our_conf
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.scheduler import session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
@@ -100,7 +101,12 @@ class Cloud:
         self.scheduler.host_manager = self.hosts
         self.scheduler.notifier = mock.Mock()
         self.view = FleetView(placement.adapter, ViewSettings(max_age_s=3600.0), background=False)
-        session.use(session.Engine(CONF, self.view, journal.Journal(path, 2**20, 1)))
+        self.configure()
+
+    def configure(self, **options):
+        """Start our part of nova-scheduler anew with these options of ``[numa_ext]``."""
+        told = journal.Journal(self.journal_path, 2**20, 1)
+        session.use(session.Engine(CONF, SchedulerOptions(**options), self.view, told))
 
     def host(self, name, topology=None, agent=True, rdt=True, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from nova import exception
-from nova.conf import CONF
 
 from nova_numa_ext.cli import explain, explain_command
 from nova_numa_ext.scheduler import endpoints, session
@@ -229,7 +228,7 @@ def test_a_fault_of_ours_gives_the_configured_answer(
     cloud, nova_configuration, monkeypatch, answer, passes
 ):
     cloud.host("h1")
-    nova_configuration.set("on_error", answer, "numa_ext")
+    cloud.configure(on_error=answer)
     monkeypatch.setattr(session, "decide", lambda *_: 1 / 0)
     if passes:
         [(host, _)] = cloud.boot(LC)
@@ -246,7 +245,7 @@ def test_a_request_that_cannot_even_be_read_is_refused_and_never_breaks_the_sche
     cloud, nova_configuration, monkeypatch
 ):
     cloud.host("h1")
-    nova_configuration.set("on_error", "refuse", "numa_ext")
+    cloud.configure(on_error="refuse")
     monkeypatch.setattr(session, "decide", lambda *_: 1 / 0)
     monkeypatch.setattr(session, "concerns_us", lambda *_: 1 / 0)
     with pytest.raises(exception.NoValidHost):
@@ -277,7 +276,7 @@ def test_the_explanation_names_the_host_that_nova_took_though_another_has_the_be
     """Our weigher is one of several: the totals decide, and they are in the order shown."""
     cloud.host("h1")
     cloud.host("h2")
-    CONF.set_override("weight_multiplier", -1.0, "numa_ext")
+    cloud.configure(weight_multiplier=-1.0)
     [(chosen, _)] = cloud.boot(LC)
     [entry] = cloud.entries("weigh")
     best, other = entry["scores"]
@@ -293,7 +292,7 @@ def test_the_journal_shows_only_the_best_hosts(cloud, nova_configuration, limit)
     for name in ("h3", "h1", "h2"):
         cloud.host(name)
     cloud.publish("h1", state=runs(**{f"_{l3}": {NeighbourTrait.BE} for l3 in range(4)}))
-    CONF.set_override("journal_hosts", limit, "numa_ext")
+    cloud.configure(journal_hosts=limit)
     cloud.boot(LC)
     [entry] = cloud.entries("weigh")
     assert entry["hosts"] == 3

@@ -9,6 +9,7 @@ from emulation.hosts import four_nodes
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.scheduler import gpu_options, session
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from placement_traits import names
@@ -232,7 +233,7 @@ def test_what_an_agent_tells_of_older_servers_counts_like_own_picks(minskys, nov
     minskys.job(1)  # of its own it would be harmless
     busy = {0: L3State(frozenset({GPU_COMM_TRAITS[4]}))}
     minskys.cloud.publish("h1", MINSKY, busy)
-    session.use(session.Engine(CONF, minskys.cloud.view, None))
+    session.use(session.Engine(CONF, SchedulerOptions(), minskys.cloud.view, None))
     assert minskys.job(1, comm=4) == ("h1", (2,))
 
 
@@ -433,20 +434,18 @@ def test_a_request_without_devices_is_not_looked_at(cloud, monkeypatch):
     assert cloud.boot({"numa_ext:tier": "BE"}) == [("h1", [])]
 
 
-def rules(nova_configuration, **options):
-    for name, value in options.items():
-        nova_configuration.set(name, value, "numa_ext")
-    return gpu_options.rules(CONF)
+def rules(**options):
+    return gpu_options.rules(SchedulerOptions(**options))
 
 
-def test_f_000_10_the_three_weights_are_options_and_count_by_their_ratio(nova_configuration):
+def test_f_000_10_the_three_weights_are_options_and_count_by_their_ratio():
     """F-000-10: weights that are normalised."""
-    found = rules(nova_configuration, gpu_communication_weight=2.0, gpu_interference_weight=0.0)
+    found = rules(gpu_communication_weight=2.0, gpu_interference_weight=0.0)
     assert found.options.communication == pytest.approx(2 / 3)
     assert found.options.fragmentation == pytest.approx(1 / 3)
 
 
-def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(nova_configuration, tmp_path):
+def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(tmp_path):
     """F-000-07: the 95th percentile of five runs; what the file does not name stays built in."""
     path = tmp_path / "profiles.yaml"
     runs = "[10, 10, 10, 10, 10]"
@@ -454,7 +453,7 @@ def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(nova_configur
         f"train:\n  pack_s: {runs}\n  beside_s:\n    comm-4: [11, 12, 15, 12, 12]\n"
         f"comm-3:\n  pack_s: {runs}\n"
     )
-    store = rules(nova_configuration, gpu_profiles=str(path)).store
+    store = rules(gpu_profiles=str(path)).store
     assert store.slowdown("train", "comm-4") == pytest.approx(1.5)
     assert store.slowdown("comm-3", "comm-4") == 1.0
     assert store.slowdown("comm-4", "comm-4") == pytest.approx(1.3)
@@ -467,8 +466,7 @@ def test_f_000_04_measured_distances_come_from_a_file_and_decide(
     path = tmp_path / "distances.yaml"
     rows = "[[0, 9, 9, 9], [9, 0, 9, 1], [9, 9, 0, 9], [9, 1, 9, 0]]"
     path.write_text(f"minsky:\n  gpus: {list(ADDRESSES)}\n  distances: {rows}\n")
-    nova_configuration.set("gpu_distances", str(path), "numa_ext")
-    session.use(session.Engine(CONF, minskys.cloud.view, None))
+    minskys.cloud.configure(gpu_distances=str(path))
     assert minskys.job(2, comm=4, policy="pack") == ("h1", (1, 3))
 
 
@@ -483,10 +481,8 @@ def test_f_000_04_measured_distances_come_from_a_file_and_decide(
         ),
     ],
 )
-def test_a_mistake_in_the_options_is_logged_and_scheduling_goes_on(
-    nova_configuration, caplog, options, sentence
-):
+def test_a_mistake_in_the_options_is_logged_and_scheduling_goes_on(caplog, options, sentence):
     with pytest.raises(InvalidValueError, match=sentence):
-        rules(nova_configuration, **options)
-    assert scheduler_gpus.planner(CONF) is not None
+        rules(**options)
+    assert scheduler_gpus.planner(SchedulerOptions(**options)) is not None
     assert sentence in caplog.text

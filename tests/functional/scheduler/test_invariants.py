@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nova.conf import CONF
 from nova.scheduler import host_manager
 
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.scheduler import session
 from placement_traits.fleet import FleetSnapshot, HostView, ViewState
@@ -71,7 +72,7 @@ def fleets(draw):
 
 
 def decide(views, states, flavor):
-    session.use(session.Engine(CONF, Fleet(views), None))
+    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
     return session.engine().filter(states, request_spec(flavor))
 
 
@@ -117,9 +118,8 @@ def test_the_same_question_gets_the_same_answer(nova_configuration, fleet, flavo
 @pytest.mark.parametrize(("answer", "passes"), [("neutral", True), ("refuse", False)])
 @pytest.mark.parametrize("state", [ViewState.STALE, ViewState.EMPTY])
 def test_a_stale_view_gets_the_configured_answer(nova_configuration, state, answer, passes):
-    nova_configuration.set("on_stale", answer, "numa_ext")
     view = HostView("root", "h1", frozenset(), None, (domain(0),))
-    session.use(session.Engine(CONF, Fleet([view], state), None))
+    session.use(session.Engine(CONF, SchedulerOptions(on_stale=answer), Fleet([view], state), None))
     states = [state_of(view)]
     assert session.engine().filter(states, request_spec(LC)) == (states if passes else [])
     assert session.engine().filter(states, request_spec({})) == states
@@ -131,7 +131,7 @@ def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configurat
     lonely = HostView("root1", "h1", frozenset(TRAITS), None, (domain(0),))
     shared = HostView("root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),))
     states = [state_of(lonely), state_of(shared)]
-    session.use(session.Engine(CONF, Fleet([lonely, shared]), None))
+    session.use(session.Engine(CONF, SchedulerOptions(), Fleet([lonely, shared]), None))
 
     def scores():
         spec = request_spec(BE)
@@ -149,7 +149,7 @@ def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configurat
 def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
     """With one host left nova does not call weighers; the pick is noted by the filter."""
     view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
-    session.use(session.Engine(CONF, Fleet([view]), None))
+    session.use(session.Engine(CONF, SchedulerOptions(), Fleet([view]), None))
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
     assert session.engine().filter([state_of(view)], request_spec(rabbit)) != []
     assert session.engine().filter([state_of(view)], request_spec(rabbit)) == []
@@ -158,7 +158,7 @@ def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
 def test_a_server_that_is_scheduled_again_is_not_its_own_neighbour(nova_configuration):
     """It failed to build, or it moves: what was remembered of it is where it no longer is."""
     view = HostView("root", "h1", frozenset(TRAITS), None, (domain(0),))
-    session.use(session.Engine(CONF, Fleet([view]), None))
+    session.use(session.Engine(CONF, SchedulerOptions(), Fleet([view]), None))
     rabbit = {**LC, "numa_ext:interference_class": "rabbit"}
     for _ in range(2):
         again = request_spec(rabbit, instance_uuid="server")
@@ -172,7 +172,7 @@ def test_the_best_host_by_all_weights_is_remembered(nova_configuration, others, 
         HostView("root1", "h1", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),)),
         HostView("root2", "h2", frozenset(TRAITS), None, (domain(0),)),
     ]
-    session.use(session.Engine(CONF, Fleet(views), None))
+    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
     states = [state_of(view) for view in views]
     rabbit = {**BE, "numa_ext:interference_class": "rabbit"}
     spec = request_spec(rabbit)
