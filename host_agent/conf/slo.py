@@ -8,8 +8,7 @@ from oslo_config import cfg
 
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.balm import Thresholds
-from host_agent.observe.latency.feeds import FeedSettings
-from host_agent.observe.latency.prometheus import PrometheusSettings
+from host_agent.conf.latency import FeedSettings, PrometheusSettings
 from placement_traits.errors import InvalidValueError
 
 GROUP: Final = cfg.OptGroup("slo", title="Latency objectives and the bandwidth controller (BALM)")

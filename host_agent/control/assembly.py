@@ -27,10 +27,11 @@ from host_agent.machine.privileged.seam import open_seam
 from host_agent.model.journal import ActionJournal
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.observe.bandwidth import BandwidthReader
-from host_agent.observe.latency.channels import SloChannels
-from host_agent.observe.latency.ipc_proxy import IpcProxy
+from host_agent.observe.latency import feeds as latency_feeds
+from host_agent.observe.latency.channel import ChannelFeed
+from host_agent.observe.latency.feeds import CounterReader, LatencyFeed
 from host_agent.observe.latency.ports import SloPorts
-from host_agent.observe.latency.prometheus import PrometheusFeeds
+from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
@@ -96,11 +97,11 @@ def build_qos(
     journal: ActionJournal,
     metrics: Metrics,
     *,
-    proxy: IpcProxy | None = None,
+    feeds: Sequence[LatencyFeed] = (),
 ) -> BandwidthQos:
     """Return the bandwidth controller, not yet started.
 
-    :param proxy: guesses at servers that tell no latency, from counters that somebody else reads
+    :param feeds: sources of latencies beside the ports, best first
     """
     paths, settings = agent_conf.paths(conf), agent_conf.settings(conf)
     slo = settings.slo
@@ -114,13 +115,11 @@ def build_qos(
     def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
         return [problem for _, problem in privileged.limit_cpu_time(by_server, True).problems]
 
-    samples = slo.feed.least_samples
-    prometheus = PrometheusFeeds(slo.prometheus, samples) if slo.prometheus else None
     host = conf.host.name or os.uname().nodename
     ports = SloPorts(source.attach, journal, Errands("slo-ports"), source.wake)
     qos = BandwidthQos(
         slo,
-        SloSources(slo.feed, SloChannels(), prometheus, proxy),
+        SloSources(ChannelFeed(slo.feed, PortSockets()), feeds),
         SloHost(
             privileged.throttle,
             limit,
@@ -175,9 +174,8 @@ def build(
     observer = build_observer(conf, source, privileged, progress=progress)
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     acts = settings.slo.enabled and guarded
-    tolerance = settings.slo.ipc_tolerance
-    proxy = IpcProxy(tolerance) if acts and tolerance else None
-    qos = build_qos(conf, source, privileged, journal, metrics, proxy=proxy) if acts else None
+    feeds = latency_feeds.build(settings.slo) if acts else ()
+    qos = build_qos(conf, source, privileged, journal, metrics, feeds=feeds) if acts else None
     executor = Executor(
         privileged,
         journal,
@@ -191,9 +189,8 @@ def build(
         progress=progress,
         dry_run=dry_run,
     )
-    steering = build_steering(
-        conf, source, privileged, metrics.lost, (proxy.take,) if proxy else ()
-    )
+    also = [feed.take for feed in feeds if isinstance(feed, CounterReader)]
+    steering = build_steering(conf, source, privileged, metrics.lost, also)
     metrics.include(steering.samples)
     refiners: list[Refiner] = [steering]
     listeners: list[Listener] = [metrics]

@@ -273,7 +273,7 @@ class BandwidthQos:
         seen = view.measured(readings, self._traffic)
         self._acts = bool(readings)
         if not self._acts:
-            self._report.violations(seen, self._sources.sources)
+            self._report.violations(seen, self._sources)
             self._rest()
             return
         before = self._state
@@ -281,7 +281,7 @@ class BandwidthQos:
         self._state = decision.state
         if decision.changes:
             self._enforce(view)
-        self._report.violations(seen, self._sources.sources)
+        self._report.violations(seen, self._sources)
         self._report.decision(seen, decision, Result.FAILED if self._problem else Result.DONE)
         if decision.changes or decision.events or before.phase is not decision.state.phase:
             self._save()

@@ -27,7 +27,7 @@ from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.latency import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.protocol import FeedCounts
-from host_agent.observe.latency.sources import GUESS, SloSources
+from host_agent.observe.latency.sources import SloSources
 
 LOG = logging.getLogger(__name__)
 
@@ -55,21 +55,23 @@ class _Shown:
     :param lcs: UUID -> server with its reading
     :param colours: UUID -> how far it is from its objective
     :param sources: UUID -> where its latency was read
+    :param guessed: servers whose latency is a guess
     """
 
     lcs: Mapping[str, LcServer] = field(default_factory=dict)
     colours: Mapping[str, Colour] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    guessed: frozenset[str] = frozenset()
 
     def measured(self, uuid: str) -> dict[str, Any]:
-        return _measured(self.lcs.get(uuid), self.sources.get(uuid))
+        return _measured(self.lcs.get(uuid), self.sources.get(uuid), uuid in self.guessed)
 
 
-def _measured(lc: LcServer | None, source: str | None) -> dict[str, Any]:
+def _measured(lc: LcServer | None, source: str | None, guessed: bool) -> dict[str, Any]:
     """Return percentile and ratio to the objective; of what is guessed at the ratio alone."""
     if lc is None or lc.ratio is None or lc.reading is None:
         return {"p99_us": None, "ratio": None, "source": source}
-    p99_us = None if source == GUESS else lc.reading.p99_us
+    p99_us = None if guessed else lc.reading.p99_us
     return {"p99_us": p99_us, "ratio": round(lc.ratio, 3), "source": source}
 
 
@@ -112,12 +114,13 @@ class SloReport:
         """Write to the journal."""
         self._journal.write(entry)
 
-    def violations(self, seen: SloView, sources: Mapping[str, str]) -> None:
+    def violations(self, seen: SloView, sources: SloSources) -> None:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
         found = colours(seen.objectives, self._settings.balm.thresholds)
         for lc in seen.objectives:
-            uuid, colour, measured = lc.uuid, found[lc.uuid], _measured(lc, sources.get(lc.uuid))
+            uuid, colour = lc.uuid, found[lc.uuid]
+            measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
             if colour is Colour.RED and uuid not in self._red:
                 self._red[uuid] = self._clock()
                 self._note("violated", uuid, measured=measured)
@@ -208,6 +211,7 @@ class SloReport:
             {lc.uuid: lc for lc in whole.lcs},
             colours(whole.objectives, self._settings.balm.thresholds),
             sources.sources,
+            sources.guessed,
         )
 
     def status(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per cycle as a stand-in for the latency of a server that tells none.
+"""Instructions per cycle as a stand-in for the latency of a server that reports none.
 
 The reference is the best IPC seen lately: it decays with a half-life of an hour, so that a program that has changed
 finds a new one. The deviation from it over the tolerated one stands for latency over objective: a server that runs a
@@ -13,13 +13,14 @@ Source: Gureya 2021, section 5.3, lets a plug-in report any metric; IPC because 
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
+from host_agent.conf.slo import SloSettings
 from host_agent.model.counters import Counters
-from host_agent.model.latency import LatencyReading
+from host_agent.model.latency import LatencyReading, LcServer
 
 _HALF_LIFE_S: Final = 3600.0
 _LEAST: Final = 20
@@ -39,11 +40,19 @@ class _Server:
     readings: list[float] = field(default_factory=list)
 
 
+def build(settings: SloSettings) -> "IpcProxy | None":
+    """Return the feed, None where the operator wants no guesses."""
+    return IpcProxy(settings.ipc_tolerance) if settings.ipc_tolerance else None
+
+
 class IpcProxy:
-    """Remembers IPC by server; one thread takes, another may read.
+    """A :class:`~host_agent.observe.latency.feeds.LatencyFeed`; one thread takes counters, another may read.
 
     :param tolerance: tolerated deviation from the reference, above 0.0 and below 1.0
     """
+
+    name: Final = "ipc"
+    guess: Final = True
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
@@ -67,19 +76,28 @@ class IpcProxy:
             server.recent.append((now_s, value))
         self._servers = {u: s for u, s in self._servers.items() if now_s - s.at_s <= _HALF_LIFE_S}
 
-    def read(
-        self, uuid: str, slo_p99_us: float, now_s: float, since_s: float = -math.inf
-    ) -> LatencyReading:
+    def serve(self, lcs: Iterable[LcServer]) -> None:
+        """Do nothing: the counters of all managed servers are read."""
+
+    def read(self, lc: LcServer, now_s: float, since_s: float = -math.inf) -> LatencyReading:
         """Return the stand-in for a server's latency; unknown before enough samples, and without fresh ones.
 
         :param since_s: samples of before say nothing
         """
-        server = self._servers.get(uuid)
-        if server is None or server.samples < _LEAST or now_s - server.at_s > _FRESH_S:
+        server = self._servers.get(lc.uuid)
+        if (
+            server is None
+            or not lc.slo_p99_us
+            or server.samples < _LEAST
+            or now_s - server.at_s > _FRESH_S
+        ):
             return LatencyReading(None, 0, 0, since_s)
         # tuple() first: the other thread appends meanwhile.
         newest = [value for at, value in tuple(server.recent) if at >= since_s]
         if not newest or server.reference <= 0.0:
             return LatencyReading(None, 0, 0, since_s)
         deviation = max(0.0, 1.0 - sum(newest) / len(newest) / server.reference)
-        return LatencyReading(slo_p99_us * deviation / self._tolerance, len(newest), 0, since_s)
+        return LatencyReading(lc.slo_p99_us * deviation / self._tolerance, len(newest), 0, since_s)
+
+    def close(self) -> None:
+        """Do nothing: it holds neither sockets nor threads."""

@@ -9,49 +9,22 @@ action that is younger than the range: then the latency is unknown, as it is whe
 import json
 import logging
 import math
-import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.model.latency import LatencyReading
+from host_agent.conf.latency import PrometheusSettings
+from host_agent.conf.slo import SloSettings
+from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency.window import HIGHEST_US
+from placement_traits.names import SloSource
 
 LOG = logging.getLogger(__name__)
 
 _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
-_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "'": r"\'", "\n": r"\n"})
-"""Within the quotes of PromQL: a server's name is its tenant's to choose, and shall ask for nobody else's latency."""
-
-EVERY_FLAVOR: Final = "any"
-
-
-@dataclass(frozen=True, slots=True)
-class PrometheusSettings:
-    """Where and what to ask.
-
-    :param url: of the server, without ``/api/v1/query``
-    :param queries: flavor name, or ``any`` -> PromQL with ``$uuid`` and, within quotes, ``$name``
-    :param window_s: time range that the queries look back
-    :param interval_s: between two queries of one server
-    :param timeout_s: for one query
-    """
-
-    url: str
-    queries: Mapping[str, str] = field(default_factory=dict)
-    window_s: float = 15.0
-    interval_s: float = 5.0
-    timeout_s: float = 3.0
-
-    def query(self, flavor: str, uuid: str, name: str) -> str | None:
-        """Return the PromQL for a server, None when its flavor has none."""
-        text = self.queries.get(flavor) or self.queries.get(EVERY_FLAVOR)
-        if text is None:
-            return None
-        return string.Template(text).safe_substitute(uuid=uuid, name=name.translate(_ESCAPES))
 
 
 def ask(settings: PrometheusSettings, query: str) -> float | None:
@@ -84,13 +57,23 @@ class _Answer:
     p99_us: float | None
 
 
-class PrometheusFeeds:
-    """Asks for the latencies of servers, in the background.
+def build(settings: SloSettings) -> "PrometheusFeed | None":
+    """Return the feed, None where no server is configured."""
+    if settings.prometheus is None:
+        return None
+    return PrometheusFeed(settings.prometheus, settings.feed.least_samples)
+
+
+class PrometheusFeed:
+    """A :class:`~host_agent.observe.latency.feeds.LatencyFeed`: asks in the background.
 
     :param settings: where and what
-    :param least_samples: told as the number of requests behind an answer: it is a percentile already
+    :param least_samples: stands for the number of requests behind an answer: it is a percentile already
     :param fetch: asks one query
     """
+
+    name: Final = SloSource.PROMETHEUS.value
+    guess: Final = False
 
     def __init__(
         self,
@@ -109,12 +92,13 @@ class PrometheusFeeds:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def serve(self, servers: Iterable[tuple[str, str, str]]) -> None:
-        """Ask for exactly these servers, as far as their flavors have a query.
-
-        :param servers: (UUID, flavor name, server name)
-        """
-        texts = {uuid: self._settings.query(flavor, uuid, name) for uuid, flavor, name in servers}
+    def serve(self, lcs: Iterable[LcServer]) -> None:
+        """Ask for exactly these servers, as far as they may be asked for and their flavors have a query."""
+        texts = {
+            lc.uuid: self._settings.query(lc.flavor, lc.uuid, lc.title)
+            for lc in lcs
+            if lc.reads(SloSource.PROMETHEUS)
+        }
         self._queries = {uuid: text for uuid, text in texts.items() if text is not None}
         if self._queries and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="slo-prometheus", daemon=True)
@@ -124,9 +108,9 @@ class PrometheusFeeds:
         """End the thread."""
         self._stop.set()
 
-    def read(self, uuid: str, now_s: float, since_s: float = -math.inf) -> LatencyReading:
+    def read(self, lc: LcServer, now_s: float, since_s: float = -math.inf) -> LatencyReading:
         """Return a server's latency; unknown when the last answer is old, or covers time before ``since_s``."""
-        answer = self._answers.get(uuid)
+        answer = self._answers.get(lc.uuid)
         settings = self._settings
         fresh = (
             answer is not None

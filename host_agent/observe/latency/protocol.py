@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``numa-ext-slo``, the line protocol in which a guest tells the latencies of its requests. Pure.
+"""``numa-ext-slo``, the line protocol in which a guest reports the latencies of its requests. Pure.
 
 One direction, guest to host, over the virtio-serial port ``org.numa_ext.slo.0`` (or any byte stream). ASCII lines that
 end in a line feed, at most ``MAX_LINE`` bytes; fields are parted by spaces; latencies are in microseconds, above 0::
@@ -7,7 +7,7 @@ end in a line feed, at most ``MAX_LINE`` bytes; fields are parted by spaces; lat
     numa-ext-slo 1                  first line; optional, for people and later versions
     s 812 640.5 1203                single requests, one latency each
     h 500:120 1000:31 2000:2        histogram since the last line: latency of a bucket (its upper end) : requests in it
-    # anything                      ignored; a sign of life
+    # anything                      ignored; a heartbeat
 
 Lines carry no time: a request counts from when the host *received* it, because clocks of guests are not trusted. There
 is no answer and no state between lines, so a reporter may start, stop, be restarted or migrated at any time.
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from host_agent.conf.latency import FeedLimits
 from host_agent.observe.latency.window import HIGHEST_US
 
 MAX_LINE: Final = 4096
@@ -30,21 +31,9 @@ MAX_COUNT: Final = 1_000_000
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?", re.ASCII)
 _COUNT: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 
+_DEFAULTS: Final = FeedLimits()
+
 Latencies = tuple[tuple[float, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a guest may say.
-
-    :param bytes_per_s: bytes that are looked at per second
-    :param burst_bytes: bytes that are looked at in one go after a silence
-    :param requests_per_s: requests a server can plausibly have finished per second; more are a lie
-    """
-
-    bytes_per_s: float = 65536.0
-    burst_bytes: float = 131072.0
-    requests_per_s: float = 5_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +55,10 @@ class FeedCounts:
 class Parser:
     """The receiving end of one guest's stream.
 
-    :param limits: how much it may say
+    :param limits: how much it may send
     """
 
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: FeedLimits = _DEFAULTS) -> None:
         self._limits = limits
         self._rest = b""
         self._skipping = False

@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latencies of all latency-critical servers, from whatever tells them: their port, Prometheus, or a guess by IPC.
+"""The latencies of all latency-critical servers, from their ports, from other feeds, or guessed at.
 
-A port is preferred. Where both may be used (``auto``) Prometheus is asked while the port is silent: it may be plugged
-in while the guest knows nothing of it. A server is *reporting* while its 99th percentile was known within the last
-minute. One that is not (no port, no query, too few requests) keeps the fixed protection of ``[rdt]be_mba_percent``.
+A port is preferred. Other feeds (:data:`~host_agent.observe.latency.feeds.FEEDS`) are asked while it is silent: it may
+be plugged in while the guest knows nothing of it. A server is *reporting* while its 99th percentile was known within
+the last minute. One that is not (no port, no query, too few requests) keeps the fixed protection of
+``[rdt]be_mba_percent``, also where a feed guesses.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Final
 
 from host_agent.model.latency import LatencyReading, LcServer
-from host_agent.observe.latency.channels import SloChannels
-from host_agent.observe.latency.feeds import FeedSettings, SloFeeds
-from host_agent.observe.latency.ipc_proxy import IpcProxy
-from host_agent.observe.latency.prometheus import PrometheusFeeds
+from host_agent.observe.latency.channel import ChannelFeed, has_port
+from host_agent.observe.latency.feeds import LatencyFeed
 from host_agent.observe.latency.protocol import FeedCounts
 from placement_traits.names import SloSource
 
 SILENCE_S: Final = 60.0
-GUESS: Final = "ipc"
-"""Source of a latency that is guessed at."""
 
 _LOOK_S: Final = 10.0
 _MISBEHAVIOUR: Final = {
@@ -32,30 +29,20 @@ _MISBEHAVIOUR: Final = {
 
 
 class SloSources:
-    """All feeds of a host.
+    """All latencies of a host.
 
-    :param settings: of the feeds through ports
-    :param channels: the ports' sockets
-    :param prometheus: None without one
-    :param proxy: guesses for servers that nothing is known of; None guesses nothing
+    :param ports: what guests report
+    :param feeds: further sources, best first
     """
 
-    def __init__(
-        self,
-        settings: FeedSettings,
-        channels: SloChannels,
-        prometheus: PrometheusFeeds | None = None,
-        proxy: IpcProxy | None = None,
-    ) -> None:
-        self._feeds = SloFeeds(settings)
-        self._channels = channels
-        self._prometheus = prometheus
-        self._proxy = proxy
+    def __init__(self, ports: ChannelFeed, feeds: Sequence[LatencyFeed] = ()) -> None:
+        self._ports = ports
+        self._feeds = tuple(feeds)
         self._lcs: dict[str, LcServer] = {}
         self._known: dict[str, float] = {}
-        self._spoken: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._sources: dict[str, str] = {}
-        self._guessed: frozenset[str] | set[str] = frozenset()
+        self._guessed: frozenset[str] = frozenset()
         self._looked_s = -math.inf
         self._counted: dict[str, FeedCounts] = {}
         self._faults: dict[str, tuple[str, ...]] = {}
@@ -67,72 +54,59 @@ class SloSources:
     def serve(self, lcs: Iterable[LcServer], now_s: float) -> None:
         """Listen to exactly these servers."""
         self._lcs = {lc.uuid: lc for lc in lcs if lc.slo_p99_us is not None}
-        self._feeds.serve(
-            {uuid: float(lc.slo_p99_us) for uuid, lc in self._lcs.items() if lc.slo_p99_us}
-        )
-        self._channels.serve(
-            {
-                uuid: lc.socket
-                for uuid, lc in self._lcs.items()
-                if lc.reads(SloSource.CHANNEL) and lc.socket
-            }
-        )
-        if self._prometheus is not None:
-            asked = [
-                lc
-                for lc in self._lcs.values()
-                if lc.reads(SloSource.PROMETHEUS) and not self._speaks(lc, now_s)
-            ]
-            self._prometheus.serve((lc.uuid, lc.flavor, lc.title) for lc in asked)
+        self._ports.serve(self._lcs.values())
+        silent = [lc for lc in self._lcs.values() if not self._reports(lc, now_s)]
+        for feed in self._feeds:
+            feed.serve(silent)
         self._known = {uuid: at for uuid, at in self._known.items() if uuid in self._lcs}
-        self._spoken = {uuid: at for uuid, at in self._spoken.items() if uuid in self._lcs}
+        self._reported = {uuid: at for uuid, at in self._reported.items() if uuid in self._lcs}
 
-    def _speaks(self, lc: LcServer, now_s: float) -> bool:
-        spoken = self._spoken.get(lc.uuid, -math.inf)
-        return bool(lc.reads(SloSource.CHANNEL) and lc.socket) and now_s - spoken <= SILENCE_S
+    def _reports(self, lc: LcServer, now_s: float) -> bool:
+        """Tell whether something came through its port lately."""
+        return has_port(lc) and now_s - self._reported.get(lc.uuid, -math.inf) <= SILENCE_S
 
-    def receive(self, timeout_s: float, clock: Callable[[], float]) -> bool:
-        """Wait for reports at most so long; tell whether some came.
-
-        :param clock: tells when they came: the wait may have been long
-        """
-        got = self._channels.receive(timeout_s)
-        now_s = clock()
-        for uuid, data in got:
-            self._feeds.received(uuid, data, now_s)
-        return bool(got)
+    def receive(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        """Wait for reports at most so long; see :meth:`ChannelFeed.receive`."""
+        self._ports.receive(timeout_s, clock)
 
     def read(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
         """Return the latency of reporting servers, of requests received after ``since_s``, and guesses for others."""
-        readings = self._feeds.read(now_s, since_s)
-        told = {uuid for uuid, reading in readings.items() if reading.p99_us is not None}
-        self._spoken |= dict.fromkeys(told, now_s)
-        if self._prometheus is not None:
-            for uuid, reading in readings.items():
-                if reading.p99_us is None:
-                    readings[uuid] = self._prometheus.read(uuid, now_s, since_s)
-        for uuid, reading in readings.items():
-            if reading.p99_us is not None:
-                self._known[uuid] = now_s
-                self._sources[uuid] = SloSource.CHANNEL if uuid in told else SloSource.PROMETHEUS
+        readings = self._ports.read(now_s, since_s)
+        found = dict.fromkeys(
+            (uuid for uuid, reading in readings.items() if reading.p99_us is not None),
+            SloSource.CHANNEL.value,
+        )
+        self._reported |= dict.fromkeys(found, now_s)
+        for feed in self._feeds:
+            if not feed.guess:
+                for uuid in readings.keys() - found.keys():
+                    readings[uuid] = feed.read(self._lcs[uuid], now_s, since_s)
+                    if readings[uuid].p99_us is not None:
+                        found[uuid] = feed.name
+        self._known |= dict.fromkeys(found, now_s)
         self._known = {u: at for u, at in self._known.items() if now_s - at <= SILENCE_S}
-        found = {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
-        guesses = self._guesses(now_s, since_s)
-        sources = self._sources | dict.fromkeys(guesses, GUESS)
+        known = {uuid: reading for uuid, reading in readings.items() if uuid in self._known}
+        guesses, guessed = self._guess(now_s, since_s)
+        sources = self._sources | found | guessed
         self._sources = {uuid: source for uuid, source in sources.items() if uuid in self._lcs}
-        return found | guesses
+        return known | guesses
 
-    def _guesses(self, now_s: float, since_s: float) -> dict[str, LatencyReading]:
-        if self._proxy is None:
-            return {}
-        found = {
-            uuid: self._proxy.read(uuid, float(lc.slo_p99_us), now_s, since_s)
-            for uuid, lc in self._lcs.items()
-            if lc.slo_p99_us and uuid not in self._known
-        }
-        known = {uuid for uuid, reading in found.items() if reading.p99_us is not None}
-        self._guessed = (self._guessed | known) & found.keys()
-        return {uuid: reading for uuid, reading in found.items() if uuid in self._guessed}
+    def _guess(
+        self, now_s: float, since_s: float
+    ) -> tuple[dict[str, LatencyReading], dict[str, str]]:
+        """Return readings and feeds of the servers that do not report and are, or were, guessed at."""
+        readings: dict[str, LatencyReading] = {}
+        feeds: dict[str, str] = {}
+        for feed in self._feeds:
+            if feed.guess:
+                for uuid, lc in self._lcs.items():
+                    if uuid not in self._known and uuid not in feeds:
+                        readings[uuid] = feed.read(lc, now_s, since_s)
+                        if readings[uuid].p99_us is not None:
+                            feeds[uuid] = feed.name
+        self._guessed = frozenset((self._guessed | feeds.keys()) & readings.keys())
+        kept = {uuid: reading for uuid, reading in readings.items() if uuid in self._guessed}
+        return kept, feeds
 
     @property
     def reporting(self) -> frozenset[str]:
@@ -140,19 +114,24 @@ class SloSources:
         return frozenset(self._known)
 
     @property
+    def guessed(self) -> frozenset[str]:
+        """Servers whose latency is a guess: only its ratio to the objective means something."""
+        return self._guessed
+
+    @property
     def sources(self) -> Mapping[str, str]:
-        """UUID -> what its latency was last read from: a value of ``SloSource``, or :data:`GUESS`."""
+        """UUID -> name of the feed that its latency was last read from."""
         return self._sources
 
     @property
     def counts(self) -> dict[str, FeedCounts]:
         """UUID -> what came through its port so far."""
-        return self._feeds.counts()
+        return self._ports.counts
 
     @property
     def problems(self) -> Mapping[str, str]:
         """UUID -> why its port's socket cannot be opened."""
-        return self._channels.problems
+        return self._ports.problems
 
     def faults(self, now_s: float) -> list[tuple[str, FeedCounts, str]]:
         """Return what has changed in how guests behave: (UUID, what came so far, problem or "").
@@ -182,6 +161,6 @@ class SloSources:
 
     def close(self) -> None:
         """Let go of sockets and threads."""
-        self._channels.close()
-        if self._prometheus is not None:
-            self._prometheus.close()
+        self._ports.close()
+        for feed in self._feeds:
+            feed.close()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.conf.latency import FeedSettings
 from host_agent.model.latency import LcServer
-from host_agent.observe.latency.channels import SloChannels
-from host_agent.observe.latency.feeds import FeedSettings
+from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.protocol import FeedCounts
+from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 
@@ -46,7 +47,7 @@ def port(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
-    sources = SloSources(FeedSettings(), SloChannels())
+    sources = SloSources(ChannelFeed(FeedSettings(), PortSockets()))
     lc = LcServer("U", frozenset({0}), 1000, domains=frozenset({0}), socket=str(port))
     sources.serve([lc], time.monotonic())
     end = time.monotonic() + PATIENCE_S

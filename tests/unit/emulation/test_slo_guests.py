@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emulation.slo_guests import BeState, Port, p99_us, turn
-from host_agent.observe.latency.feeds import SloFeed
+from host_agent.observe.latency.channel import SloFeed
 
 
 class Kernel:

@@ -18,6 +18,7 @@ from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
+from host_agent.conf.latency import PrometheusSettings
 from host_agent.conf.slo import SloSettings
 from host_agent.control.agent import Agent
 from host_agent.control.pipeline import Refiners
@@ -31,10 +32,11 @@ from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
-from host_agent.observe.latency.channels import SloChannels
+from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.ports import DEVICE, SloPorts
-from host_agent.observe.latency.prometheus import PrometheusFeeds, PrometheusSettings
+from host_agent.observe.latency.prometheus import PrometheusFeed
+from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
@@ -114,7 +116,7 @@ class Bench:
         self.ports = SloPorts(self.host.attach, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
         self.qos = BandwidthQos(
             self.settings,
-            SloSources(self.settings.feed, SloChannels(self.clock), proxy=self.proxy),
+            SloSources(ChannelFeed(self.settings.feed, PortSockets(self.clock)), (self.proxy,)),
             SloHost(
                 self._throttle,
                 self._limit,
@@ -570,8 +572,8 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
 def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> None:
     """With source auto: the agent plugs the port by itself, and the guest may know nothing of it."""
     settings = PrometheusSettings("http://p", {"any": "$uuid"}, window_s=1.0, interval_s=3600.0)
-    prometheus = PrometheusFeeds(settings, 200, lambda _s, _q: 0.0007, bench.clock)
-    bench.qos._sources._prometheus = prometheus
+    prometheus = PrometheusFeed(settings, 200, lambda _s, _q: 0.0007, bench.clock)
+    bench.qos._sources._feeds = (prometheus,)
     lc = bench.lc()
     bench.be()
     bench.round()

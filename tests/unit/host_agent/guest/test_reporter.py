@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.guest import numa_ext_slo
-from host_agent.observe.latency.feeds import SloFeed
+from host_agent.observe.latency.channel import SloFeed
 from host_agent.observe.latency.protocol import MAX_LINE, Parser
 
 

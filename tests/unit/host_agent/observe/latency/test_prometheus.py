@@ -13,11 +13,15 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from host_agent.conf import agent as agent_conf
+from host_agent.conf.latency import PrometheusSettings
 from host_agent.conf.slo import read
-from host_agent.observe.latency.prometheus import PrometheusFeeds, PrometheusSettings, ask
+from host_agent.model.latency import LcServer
+from host_agent.observe.latency.prometheus import PrometheusFeed, ask
 from placement_traits.errors import InvalidValueError
 
 LEAST = 200
+U1 = LcServer("U1", frozenset({0}), 1000.0, title="web-1", flavor="lc.web")
+U2 = LcServer("U2", frozenset({0}), 1000.0, title="x", flavor="other")
 
 
 class Prometheus:
@@ -64,11 +68,11 @@ class Clock:
         return self.now
 
 
-def feeds(prometheus: Prometheus, clock: Clock) -> PrometheusFeeds:
+def feeds(prometheus: Prometheus, clock: Clock) -> PrometheusFeed:
     queries = {"lc.web": 'p99{vm="$name", id="$uuid"}'}
     settings = PrometheusSettings(prometheus.url, queries, window_s=10.0, interval_s=3600.0)
-    made = PrometheusFeeds(settings, LEAST, clock=clock)
-    made.serve([("U1", "lc.web", "web-1"), ("U2", "other", "x")])
+    made = PrometheusFeed(settings, LEAST, clock=clock)
+    made.serve([U1, U2])
     return made
 
 
@@ -77,10 +81,10 @@ def test_a_query_names_the_server_and_its_answer_is_microseconds(prometheus: Pro
     found = feeds(prometheus, clock)
     found.ask_all()
     assert prometheus.queries == ['p99{vm="web-1", id="U1"}']
-    reading = found.read("U1", clock.now)
+    reading = found.read(U1, clock.now)
     assert reading.p99_us == pytest.approx(700.0)
     assert reading.samples == LEAST
-    assert found.read("U2", clock.now).p99_us is None
+    assert found.read(U2, clock.now).p99_us is None
     found.close()
 
 
@@ -90,10 +94,10 @@ def test_an_answer_says_nothing_about_an_action_younger_than_its_range(
     clock = Clock()
     found = feeds(prometheus, clock)
     found.ask_all()
-    assert found.read("U1", 100.0, since_s=95.0).p99_us is None
+    assert found.read(U1, 100.0, since_s=95.0).p99_us is None
     clock.now = 106.0
     found.ask_all()
-    assert found.read("U1", 106.0, since_s=95.0).p99_us is not None
+    assert found.read(U1, 106.0, since_s=95.0).p99_us is not None
     found.close()
 
 
@@ -106,7 +110,7 @@ def test_what_is_no_latency_is_unknown(prometheus: Prometheus, answer: Any) -> N
     found = feeds(prometheus, clock)
     prometheus.answer = answer
     found.ask_all()
-    assert found.read("U1", clock.now).p99_us is None
+    assert found.read(U1, clock.now).p99_us is None
     found.close()
 
 
@@ -115,8 +119,8 @@ def test_answers_that_stop_are_told_once_and_grow_old(
 ) -> None:
     clock = Clock()
     settings = PrometheusSettings("http://127.0.0.1:1", {"any": "x"}, interval_s=5.0, timeout_s=0.2)
-    found = PrometheusFeeds(settings, LEAST, clock=clock)
-    found.serve([("U1", "whatever", "x")])
+    found = PrometheusFeed(settings, LEAST, clock=clock)
+    found.serve([U1])
     found.ask_all()
     found.ask_all()
     assert caplog.text.count("unknown") == 1
@@ -144,8 +148,8 @@ def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(OSError):
             ask(PrometheusSettings(url), "x")
-        found = PrometheusFeeds(PrometheusSettings(url, {"any": "x"}, interval_s=0.01), LEAST)
-        found.serve([("U1", "whatever", "x")])
+        found = PrometheusFeed(PrometheusSettings(url, {"any": "x"}, interval_s=0.01), LEAST)
+        found.serve([U1])
         assert asked.acquire(timeout=30)
         assert asked.acquire(timeout=30)
         found.close()
@@ -159,8 +163,8 @@ def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> No
         raise RuntimeError("of an unknown kind")
 
     settings = PrometheusSettings("http://p", {"any": "x"}, interval_s=0.01)
-    found = PrometheusFeeds(settings, LEAST, fetch)
-    found.serve([("U1", "whatever", "x")])
+    found = PrometheusFeed(settings, LEAST, fetch)
+    found.serve([U1])
     for _ in range(2):
         assert asked.acquire(timeout=30)
     found.close()

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.observe.latency.feeds import FeedSettings, SloFeed, SloFeeds
-from host_agent.observe.latency.protocol import MAX_LINE, Limits, Parser
+from host_agent.conf.latency import FeedLimits, FeedSettings
+from host_agent.model.latency import LcServer
+from host_agent.observe.latency.channel import ChannelFeed, SloFeed
+from host_agent.observe.latency.protocol import MAX_LINE, Parser
+from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.window import BUCKETS, HIGHEST_US, LatencyWindow
 
 SLO_US = 1000.0
@@ -148,7 +151,7 @@ def test_values_that_cannot_be_are_not_used(line: bytes) -> None:
 
 
 def test_more_requests_than_any_server_can_serve_are_not_used() -> None:
-    parser = Parser(Limits(requests_per_s=1000.0))
+    parser = Parser(FeedLimits(requests_per_s=1000.0))
     assert parser.feed(b"h 5:800\nh 9:800\n", 0.0) == ((5.0, 800),)
     assert parser.feed(b"h 9:800\n", 1.0) == ((9.0, 800),), "the allowance comes back with time"
 
@@ -161,7 +164,7 @@ def test_an_over_long_line_is_skipped_to_its_end() -> None:
 
 
 def test_a_flood_is_cut_off_and_the_next_line_is_whole() -> None:
-    parser = Parser(Limits(bytes_per_s=100.0, burst_bytes=20.0))
+    parser = Parser(FeedLimits(bytes_per_s=100.0, burst_bytes=20.0))
     assert len(parser.feed(b"s 1\n" * 100, 0.0)) == 5
     assert parser.counts.dropped_bytes == 380
     assert parser.feed(b"s 2\n", 0.001) == ()
@@ -179,17 +182,35 @@ def test_no_bytes_upset_the_feed_and_memory_is_bounded(pieces: list[bytes]) -> N
     assert sum(len(slot.counts) for slot in feed._window._slots) <= 30 * BUCKETS
 
 
+class Ports(PortSockets):
+    """Sockets on which these bytes have come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[tuple[str, bytes]] = []
+
+    def receive(self, timeout_s: float) -> list[tuple[str, bytes]]:
+        came, self.came = self.came, []
+        return came
+
+
+def _lcs(**objectives: float) -> list[LcServer]:
+    return [LcServer(uuid, frozenset({0}), slo) for uuid, slo in objectives.items()]
+
+
 def test_feeds_follow_the_servers_of_the_host() -> None:
-    feeds = SloFeeds(FeedSettings(least_samples=1))
-    feeds.serve({"a": 1000.0, "b": 5000.0})
-    feeds.received("a", b"s 900\n", 0.0)
-    feeds.received("stranger", b"s 900\n", 0.0)
-    feeds.serve({"a": 1000.0, "c": 5000.0})
+    ports = Ports()
+    feeds = ChannelFeed(FeedSettings(least_samples=1), ports)
+    feeds.serve(_lcs(a=1000.0, b=5000.0))
+    ports.came = [("a", b"s 900\n"), ("stranger", b"s 900\n")]
+    feeds.receive(0.0, lambda: 0.0)
+    feeds.serve(_lcs(a=1000.0, c=5000.0))
     readings = feeds.read(0.0)
     assert {uuid: reading.samples for uuid, reading in readings.items()} == {"a": 1, "c": 0}
-    feeds.serve({"a": 800.0})
+    feeds.serve(_lcs(a=800.0))
     assert feeds.read(0.0)["a"].samples == 0, "slow means something else now"
-    assert feeds.counts()["a"].lines == 0
+    assert feeds.counts["a"].lines == 0
+    feeds.close()
 
 
 def test_a_percentile_of_many_requests_is_close() -> None:

@@ -3,7 +3,7 @@
 
 QEMU listens, one client at a time. A socket that is gone or refuses is tried again after a second, so that the end of a
 guest, of libvirt or of another reader costs nothing but silence. At most ``READ_BYTES`` are taken from a guest at a
-time: what it floods stays in QEMU's buffer and holds up nobody but the guest.
+time: what it floods stays in QEMU's buffer and delays only that guest.
 """
 
 import errno
@@ -17,7 +17,7 @@ READ_BYTES: Final = 65536
 _RETRY_S: Final = 1.0
 
 
-class SloChannels:
+class PortSockets:
     """Connections by server.
 
     :param clock: monotonic seconds
@@ -29,7 +29,7 @@ class SloChannels:
         self._paths: dict[str, str] = {}
         self._sockets: dict[str, socket.socket] = {}
         self._servers: dict[int, str] = {}
-        self._again: dict[str, float] = {}
+        self._retry: dict[str, float] = {}
         self._problems: dict[str, str] = {}
 
     def serve(self, paths: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class SloChannels:
         for uuid in list(self._sockets):
             if paths.get(uuid) != self._paths.get(uuid):
                 self._drop(uuid)
-        self._again = {u: at for u, at in self._again.items() if paths.get(u) == self._paths.get(u)}
+        self._retry = {u: at for u, at in self._retry.items() if paths.get(u) == self._paths.get(u)}
         self._problems = {uuid: text for uuid, text in self._problems.items() if uuid in paths}
         self._paths = dict(paths)
 
@@ -85,7 +85,7 @@ class SloChannels:
     def _connect(self) -> None:
         now = self._clock()
         for uuid, path in self._paths.items():
-            if not path or uuid in self._sockets or now < self._again.get(uuid, now):
+            if not path or uuid in self._sockets or now < self._retry.get(uuid, now):
                 continue
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -93,7 +93,7 @@ class SloChannels:
                 connection.connect(path)
             except OSError as error:
                 connection.close()
-                self._again[uuid] = now + _RETRY_S
+                self._retry[uuid] = now + _RETRY_S
                 self._problems[uuid] = f"{path}: {error.strerror or error}"
                 continue
             self._problems.pop(uuid, None)
@@ -108,7 +108,7 @@ class SloChannels:
             data = b""
         if not data:  # the guest has ended, or QEMU prefers another reader
             self._drop(uuid)
-            self._again[uuid] = self._clock() + _RETRY_S
+            self._retry[uuid] = self._clock() + _RETRY_S
         return data
 
     def _drop(self, uuid: str) -> None:
