@@ -26,7 +26,7 @@ from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene, UtilityOpt
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.cluster import Cluster, Topo
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
-from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
 from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 from nova_numa_ext.simulator.plots import growth as draw_growth
@@ -239,7 +239,7 @@ def large_cluster(model: Model, machines: int, jobs: int, plots: Path | None) ->
     report.say(f"4. {jobs} jobs on {machines} Minskys")
     store, graphs = model.store(), fleet(f"minsky:{machines}")
     submissions = poisson(model, jobs, 2.0 * machines, seed=0)
-    runs: dict[str, Run] = {}
+    runs: dict[str, SimulationRun] = {}
     took: dict[str, float] = {}
     for name in (*STRATEGIES, *SKIPPING):
         before = clock()

@@ -18,7 +18,7 @@ from placement_traits import names
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import child_uuid
 from placement_traits.topology import Gpu, GpuEdge, HostTopology
-from placement_traits.tree import Inventory, ProviderTree, TreeSettings, wanted_tree
+from placement_traits.tree import Inventory, ProviderTree, TreeSettings, desired_tree
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
 _PCI = "COMPUTE_MANAGED_PCI_DEVICE"
@@ -46,7 +46,7 @@ def root_uuid(number: int) -> str:
 
 def tree(number: int) -> ProviderTree:
     """What the agent of host ``number`` wants in Placement."""
-    return wanted_tree(f"host{number}", topology(number), SETTINGS)
+    return desired_tree(f"host{number}", topology(number), SETTINGS)
 
 
 class _Rows:

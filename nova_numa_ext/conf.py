@@ -202,7 +202,8 @@ class SchedulerOptions(Section):
     neighbours_multiplier: float = _multiplier(
         1.0,
         "neighbours",
-        "latency-critical and best-effort servers do not share an L3 domain, nor do animals that disturb each other.",
+        "latency-critical and best-effort servers do not share an L3 domain, nor do interference classes that disturb "
+        "each other.",
     )
     ways_multiplier: float = _multiplier(
         0.5, "ways", "L3 ways that stay free in the chosen domain."

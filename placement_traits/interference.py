@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interference classes as data: who may share a cache, and what is gained by a domain of one's own.
 
-The classes are three of Xie & Loh's animals (reference: Lakew et al., *Optimising Virtual Resource Mapping in
+The classes are three of Xie & Loh's animal classes (reference: Lakew et al., *Optimising Virtual Resource Mapping in
 Multi-Level NUMA Disaggregated Systems*, tables 3 and 4): a *sheep* neither suffers nor disturbs, a *rabbit* degrades
 quickly when it shares a cache, a *devil* thrashes it. The prose of the source keeps devils apart from each other, its
 table lets them share; we follow the table for what *may* share and let :func:`penalty` prefer them apart.
@@ -17,7 +17,7 @@ from placement_traits.names import InterferenceClass
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
 
 
-class Domain(StrEnum):
+class IsolationLevel(StrEnum):
     """A level of the machine that a server can have for itself, smallest first."""
 
     SOCKET = "socket"
@@ -25,7 +25,7 @@ class Domain(StrEnum):
     CHASSIS = "chassis"
 
 
-Benefits: TypeAlias = Mapping[Domain, Mapping[InterferenceClass, float]]
+Benefits: TypeAlias = Mapping[IsolationLevel, Mapping[InterferenceClass, float]]
 
 MAY_SHARE: Final[Mapping[InterferenceClass, frozenset[InterferenceClass]]] = MappingProxyType(
     {
@@ -40,9 +40,9 @@ BENEFIT_MAX: Final = 10.0
 
 INITIAL_BENEFIT: Final[Benefits] = MappingProxyType(
     {
-        Domain.SOCKET: MappingProxyType({SHEEP: 1.0, RABBIT: 4.0, DEVIL: 7.0}),
-        Domain.NODE: MappingProxyType({SHEEP: 1.0, RABBIT: 5.0, DEVIL: 8.0}),
-        Domain.CHASSIS: MappingProxyType({SHEEP: 1.0, RABBIT: 6.0, DEVIL: 9.0}),
+        IsolationLevel.SOCKET: MappingProxyType({SHEEP: 1.0, RABBIT: 4.0, DEVIL: 7.0}),
+        IsolationLevel.NODE: MappingProxyType({SHEEP: 1.0, RABBIT: 5.0, DEVIL: 8.0}),
+        IsolationLevel.CHASSIS: MappingProxyType({SHEEP: 1.0, RABBIT: 6.0, DEVIL: 9.0}),
     }
 )
 
@@ -61,7 +61,7 @@ def penalty(one: InterferenceClass, other: InterferenceClass) -> int:
 
 def updated_benefit(
     benefit: Benefits,
-    domain: Domain,
+    domain: IsolationLevel,
     interference_class: InterferenceClass,
     observed: float,
     *,

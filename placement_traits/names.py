@@ -82,7 +82,7 @@ class Tier(StrEnum):
 
 
 class InterferenceClass(StrEnum):
-    """``numa_ext:interference_class``: cache behaviour (Xie & Loh's animals, reference 001 table 3)."""
+    """``numa_ext:interference_class``: cache behaviour (Xie & Loh's animal classes, reference 001 table 3)."""
 
     SHEEP = "sheep"
     RABBIT = "rabbit"

@@ -41,7 +41,7 @@ class RootMissingError(NumaExtError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TreeChange:
     """One thing that was written.
 
     :param provider: name of the provider
@@ -66,7 +66,7 @@ class SyncReport:
     """
 
     root_uuid: str
-    changes: tuple[Change, ...]
+    changes: tuple[TreeChange, ...]
     problems: tuple[str, ...]
     requests: int
     writes: int
@@ -219,7 +219,7 @@ class Reporter:
                 self._client.put(f"/resource_classes/{resource_class}")
             self._known_names.add(resource_class)
 
-    def doubt_names(self) -> None:
+    def forget_names(self) -> None:
         """Look again which traits and classes exist before the next write: a refusal may mean that one was deleted."""
         self._known_names.clear()
 
@@ -231,7 +231,7 @@ class _Pass:
         self._client = client
         self._reporter = reporter
         self._tree = tree
-        self._changes: list[Change] = []
+        self._changes: list[TreeChange] = []
         self._problems: dict[str, None] = {}  # in order, each once
         self._requests = client.counters.requests
         self._writes = client.counters.writes
@@ -296,7 +296,7 @@ class _Pass:
                 )
                 return None
             return _Listed(new, name, there["generation"])
-        self._changes.append(Change(name, "created"))
+        self._changes.append(TreeChange(name, "created"))
         created = _Listed(new, name, 0)
         self._reporter.remember(created, _Actual(0, frozenset(), {}))
         return created
@@ -319,7 +319,7 @@ class _Pass:
             self._problem(f"Provider {provider.name} cannot be removed now. {error}")
             return
         self._reporter.remember(provider, None)
-        self._changes.append(Change(provider.name, "deleted"))
+        self._changes.append(TreeChange(provider.name, "deleted"))
 
     def _usages(self, provider: _Listed) -> dict[str, int]:
         body = self._client.get(f"/resource_providers/{provider.uuid}/usages")
@@ -338,7 +338,7 @@ class _Pass:
                 raise
             except PlacementError as error:
                 if error.status != 409:
-                    self._reporter.doubt_names()
+                    self._reporter.forget_names()
                     self._problem(f"Provider {provider.name} could not be written. {error}")
                     return
             # Another writer, or a server that took what was about to be removed.
@@ -365,7 +365,7 @@ class _Pass:
             [f"+{trait}" for trait in sorted(wanted - ours)]
             + [f"-{trait}" for trait in sorted(ours - wanted)]
         )
-        self._changes.append(Change(provider.name, "traits", detail))
+        self._changes.append(TreeChange(provider.name, "traits", detail))
         return written
 
     def _write_inventories(
@@ -392,7 +392,7 @@ class _Pass:
             _Actual(answer["resource_provider_generation"], actual.traits, inventories),
         )
         self._changes.append(
-            Change(provider.name, "inventories", _inventory_difference(there, inventories))
+            TreeChange(provider.name, "inventories", _inventory_difference(there, inventories))
         )
 
     def _still_used(

@@ -12,7 +12,7 @@ from placement_traits.errors import InvalidValueError
 
 
 @dataclass(frozen=True, slots=True)
-class PressureSettings:
+class ReservationSettings:
     """How ``reserved`` follows.
 
     :param dead_band: share of the capacity by which the wanted value must differ before anything is written
@@ -37,7 +37,11 @@ def excess_mbps(measured_mbps: int, declared_mbps: int) -> int:
 
 
 def next_reserved(
-    reserved: int, excess: int | None, capacity: int, elapsed_s: float, settings: PressureSettings
+    reserved: int,
+    excess: int | None,
+    capacity: int,
+    elapsed_s: float,
+    settings: ReservationSettings,
 ) -> int:
     """Return the value of ``reserved`` to publish now.
 

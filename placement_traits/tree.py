@@ -270,7 +270,7 @@ class ProviderTree:
         return next((child for child in self.children if child.name == name), None)
 
 
-def wanted_tree(
+def desired_tree(
     root: str,
     topology: HostTopology,
     settings: TreeSettings,

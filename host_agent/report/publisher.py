@@ -34,9 +34,9 @@ from placement_traits.names import (
     PackingTrait,
     Tier,
 )
-from placement_traits.reserved_bandwidth import PressureSettings
+from placement_traits.reserved_bandwidth import ReservationSettings
 from placement_traits.topology import HostTopology
-from placement_traits.tree import L3State, ProviderTree, TreeSettings, wanted_tree
+from placement_traits.tree import L3State, ProviderTree, TreeSettings, desired_tree
 
 if TYPE_CHECKING:
     from host_agent.report.allocations import Allocations
@@ -202,7 +202,7 @@ def wanted(
             done, pinned=settings.pinned, unsatisfiable=unsatisfiable
         ).items()
     }
-    return wanted_tree(settings.root, done.observation.topology, tree_settings, states)
+    return desired_tree(settings.root, done.observation.topology, tree_settings, states)
 
 
 class Publisher:
@@ -455,5 +455,5 @@ def make_pressure(conf: cfg.ConfigOpts, resctrl: Resctrl) -> Pressure | None:
         return None
     # A group is read once per look; a rate is as old as the look is.
     reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
-    settings = PressureSettings(dead_band=conf.placement.pressure_dead_band_percent / 100)
+    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band_percent / 100)
     return Pressure(reader.host, settings, interval_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from host_agent.decide.amounts.claims import Claim, declared_mbps
 from host_agent.observe.bandwidth import Bandwidth
-from placement_traits.reserved_bandwidth import PressureSettings, excess_mbps, next_reserved
+from placement_traits.reserved_bandwidth import ReservationSettings, excess_mbps, next_reserved
 from placement_traits.topology import HostTopology
 from placement_traits.tree import bandwidth_shares
 
@@ -22,7 +22,7 @@ class Pressure:
     def __init__(
         self,
         measure: Callable[[], Bandwidth | None],
-        settings: PressureSettings,
+        settings: ReservationSettings,
         interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

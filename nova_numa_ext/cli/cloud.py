@@ -10,7 +10,7 @@ from uuid import UUID
 
 from openstack.exceptions import ForbiddenException
 
-from nova_numa_ext.cli.doctor import Doctor
+from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.fleet import one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa.whatif import Answer
@@ -53,7 +53,7 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class ListedProvider:
     """One resource provider.
 
     :param uuid: its uuid
@@ -106,7 +106,7 @@ class Cloud:
             aggregates=aggregates,
         )
 
-    def tree(self, host: str) -> tuple[Provider, ...]:
+    def tree(self, host: str) -> tuple[ListedProvider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.
 
         :raises InvalidValueError: when Placement knows no such host
@@ -128,16 +128,16 @@ class Cloud:
         """
         return from_tree(read_tree(self._placement, host)).topology
 
-    def doctor(self) -> Doctor:
+    def doctor(self) -> CloudDoctor:
         """Return what examines the cloud."""
-        return Doctor(self._connection.compute, self._placement)
+        return CloudDoctor(self._connection.compute, self._placement)
 
     def allocations(self, server_uuid: str) -> dict[str, dict[str, int]]:
         """Return what a server has allocated: amounts by resource class by provider."""
         body = self._get(f"/allocations/{server_uuid}")
         return {uuid: entry["resources"] for uuid, entry in body["allocations"].items()}
 
-    def provider(self, uuid: str) -> Provider:
+    def provider(self, uuid: str) -> ListedProvider:
         """Return one provider."""
         return self._provider(self._get(f"/resource_providers/{uuid}"))
 
@@ -154,7 +154,7 @@ class Cloud:
         found = compute.find_server(name, ignore_missing=False, all_projects=all_projects)
         return compute.get_server(found.id)
 
-    def _provider(self, member: Mapping[str, Any]) -> Provider:
+    def _provider(self, member: Mapping[str, Any]) -> ListedProvider:
         uuid = member["uuid"]
         inventories = self._get(f"/resource_providers/{uuid}/inventories")["inventories"]
         usages = self._get(f"/resource_providers/{uuid}/usages")["usages"]
@@ -168,7 +168,7 @@ class Cloud:
             )
             for name, inventory in sorted(inventories.items())
         }
-        return Provider(
+        return ListedProvider(
             uuid=uuid,
             name=member["name"],
             parent=member["parent_provider_uuid"],

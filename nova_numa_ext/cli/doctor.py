@@ -16,7 +16,7 @@ from placement_traits.request import InvalidRequestError, concerns_us, parse
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
 
 
-class Doctor:
+class CloudDoctor:
     """One examination.
 
     :param compute: openstacksdk's compute proxy

@@ -8,7 +8,7 @@ from typing import Any
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
-from nova_numa_ext.cli.cloud import Provider
+from nova_numa_ext.cli.cloud import ListedProvider
 from placement_traits.fleet import Amount, HostView
 from placement_traits.names import NeighbourTrait, TierTrait
 
@@ -90,7 +90,7 @@ def _sum(amounts: list[Amount | None]) -> Amount | None:
 
 
 def _tree(
-    provider: Provider, providers: tuple[Provider, ...], indent: str
+    provider: ListedProvider, providers: tuple[ListedProvider, ...], indent: str
 ) -> Iterator[tuple[str, str, str, str]]:
     resources = ", ".join(formatting.stock(name, stock) for name, stock in provider.stocks.items())
     yield (

@@ -7,7 +7,7 @@ from typing import Any
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
-from nova_numa_ext.cli.cloud import Cloud, Provider
+from nova_numa_ext.cli.cloud import Cloud, ListedProvider
 from placement_traits import names
 from placement_traits.request import InvalidRequestError, parse
 
@@ -59,7 +59,7 @@ def _asked(server: Any) -> dict[str, Any]:
     }
 
 
-def _held(held: list[tuple[Provider, dict[str, int]]]) -> dict[str, Any]:
+def _held(held: list[tuple[ListedProvider, dict[str, int]]]) -> dict[str, Any]:
     def total(resource: str) -> int:
         return sum(resources.get(resource, 0) for _, resources in held)
 
@@ -84,7 +84,7 @@ def _held(held: list[tuple[Provider, dict[str, int]]]) -> dict[str, Any]:
     }
 
 
-def _gpus(cloud: Cloud, held: list[tuple[Provider, dict[str, int]]]) -> str:
+def _gpus(cloud: Cloud, held: list[tuple[ListedProvider, dict[str, int]]]) -> str:
     """GPUs that the server holds; without any device among its allocations nobody is asked."""
     devices = [
         provider
@@ -98,6 +98,6 @@ def _gpus(cloud: Cloud, held: list[tuple[Provider, dict[str, int]]]) -> str:
     return "\n".join(told) or "-"
 
 
-def _numbers(provider: Provider, kind: str) -> list[int]:
+def _numbers(provider: ListedProvider, kind: str) -> list[int]:
     parsed = (names.parse_numbered(trait) for trait in provider.traits)
     return [pair[1] for pair in parsed if pair is not None and pair[0] == kind]

@@ -18,12 +18,12 @@ from nova_numa_ext.policy.numa import batch, batch_score, score
 from nova_numa_ext.policy.numa.arrays import Floats, HostArrays, Integers
 from nova_numa_ext.policy.numa.batch import Batch, Offered, Question
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.score import SCORED, Offer, Scores
+from nova_numa_ext.policy.numa.score import SCORED, HostOffer, Scores
 from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import host_table, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
-from nova_numa_ext.scheduler.judge import Judge, Surroundings, Verdict
+from nova_numa_ext.scheduler.judge import HostVerdict, Judge, Surroundings
 from placement_traits.fleet import HostView, ViewState
 from placement_traits.reason import Reason
 from placement_traits.request import (
@@ -36,7 +36,7 @@ from placement_traits.request import (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ParsedSpec:
     """What a RequestSpec asks of us.
 
     :param server: uuid of the server
@@ -56,12 +56,12 @@ class Wish:
         return self.request is not None or bool(self.problems)
 
 
-def wish(spec: Any) -> Wish:
+def parse_spec(spec: Any) -> ParsedSpec:
     """Read a RequestSpec."""
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
     traits = nova_objects.image_traits(spec)
     if not concerns_us(extra_specs, traits):
-        return Wish(spec.instance_uuid, None)
+        return ParsedSpec(spec.instance_uuid, None)
     try:
         request = parse(
             extra_specs,
@@ -70,8 +70,8 @@ def wish(spec: Any) -> Wish:
             image_traits=traits,
         )
     except InvalidRequestError as error:
-        return Wish(spec.instance_uuid, None, error.problems)
-    return Wish(spec.instance_uuid, request, guest=nova_objects.guest_cells(spec))
+        return ParsedSpec(spec.instance_uuid, None, error.problems)
+    return ParsedSpec(spec.instance_uuid, request, guest=nova_objects.guest_cells(spec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Arrays:
 class Judged:
     """What was decided about all hosts for one server; a host is named by its position in nova's list.
 
-    :param wanted: what the server asks
+    :param parsed: what the server asks
     :param host_states: nova's HostStates
     :param reasons: why hosts are refused; a host that passes is not in it
     :param instances: servers on each host when we looked (nova adds one when it picks the host)
@@ -124,13 +124,13 @@ class Judged:
     :param verdicts: hosts that were judged alone
     """
 
-    wanted: Wish
+    parsed: ParsedSpec
     host_states: Sequence[Any]
     reasons: Mapping[int, tuple[Reason, ...]]
     instances: Integers
     judge: Judge | None = None
     arrays: Arrays | None = None
-    verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[int, HostVerdict] = field(default_factory=dict)
 
     @cached_property
     def passed(self) -> list[int]:
@@ -150,13 +150,13 @@ class Judged:
         at = dict(zip(map(id, self.host_states), range(len(self.host_states)), strict=True))
         return list(map(at.get, map(id, host_states)))
 
-    def verdict(self, at: int) -> Verdict:
+    def verdict(self, at: int) -> HostVerdict:
         """Explain one host, before its candidates are put in order."""
         if at in self.verdicts:
             return self.verdicts[at]
         if self.judge is not None:
             return self.judge.verdict(self.host_states[at])
-        return Verdict(self.host_states[at], self.reasons.get(at, ()), offer=Offer())
+        return HostVerdict(self.host_states[at], self.reasons.get(at, ()), offer=HostOffer())
 
     def reorder(self) -> None:
         """Give nova the candidates of hosts that pass, best first.
@@ -181,11 +181,11 @@ class Judged:
 
     def pick(self, at: int) -> Pick:
         """Return the pick that it is when nova takes this host."""
-        request = self.wanted.request
+        request = self.parsed.request
         if request is None:
             raise ValueError("a server that says nothing to us is no pick")
         base = Pick(
-            self.wanted.server,
+            self.parsed.server,
             self.host_states[at].uuid,
             request.tier,
             request.interference_class,
@@ -195,7 +195,7 @@ class Judged:
             (view,) = self.judge.views([self.host_states[at]])
             return _with_arrays(base, self.arrays, at, view)
         verdict = self.verdict(at)
-        offer, kept = verdict.offer or Offer(), verdict.ordering.kept
+        offer, kept = verdict.offer or HostOffer(), verdict.ordering.kept
         gpus = kept[0].gpus if kept else None
         parts = {uuid: kept[0].candidate.parts[uuid] for uuid in gpus.providers} if gpus else {}
         return replace(
@@ -232,7 +232,7 @@ class Judged:
         if self.arrays is not None and offers is not None:
             terms = batch_score.terms(self.arrays.question, offers, most)
             rows[together] = np.stack([terms[term] for term in SCORED], axis=1)
-        request = self.wanted.request
+        request = self.parsed.request
         if request is not None:
             for row, offer in alone.items():
                 values = score.terms(request, offer, most)
@@ -241,7 +241,7 @@ class Judged:
 
 
 def decide(
-    wanted: Wish,
+    parsed: ParsedSpec,
     spec: Any,
     host_states: Sequence[Any],
     around: Surroundings,
@@ -252,18 +252,18 @@ def decide(
 
     def all_alike(*reasons: Reason) -> Judged:
         everywhere = dict.fromkeys(range(len(host_states)), reasons) if reasons else {}
-        return Judged(wanted, host_states, everywhere, instances)
+        return Judged(parsed, host_states, everywhere, instances)
 
-    if wanted.problems:
-        return all_alike(*(Reason(Term.FLAVOR, problem) for problem in wanted.problems))
-    if wanted.request is None:
+    if parsed.problems:
+        return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
+    if parsed.request is None:
         return all_alike()
     state = around.snapshot.state
-    if state is not ViewState.FRESH and around.refuse_stale and wanted.request.tier:
+    if state is not ViewState.FRESH and around.refuse_stale and parsed.request.tier:
         return all_alike(Reason(Term.VIEW, state, "refuse"))
-    judge = Judge(wanted.request, wanted.guest, spec, around, table.known)
+    judge = Judge(parsed.request, parsed.guest, spec, around, table.known)
     arrays, left = (
-        _together(judge, wanted.request, host_states, table)
+        _together(judge, parsed.request, host_states, table)
         if judge.many_at_once
         else (None, range(len(host_states)))
     )
@@ -273,7 +273,7 @@ def decide(
         reasons.pop(at, None)
         if verdict.reasons:
             reasons[at] = verdict.reasons
-    return Judged(wanted, host_states, reasons, instances, judge, arrays, verdicts)
+    return Judged(parsed, host_states, reasons, instances, judge, arrays, verdicts)
 
 
 def _together(

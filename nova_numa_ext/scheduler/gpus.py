@@ -14,17 +14,17 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuMap,
+    GpuOccupancy,
     GpuOffer,
+    GpuRequest,
     GpuRules,
-    GpuWish,
-    Situation,
     gpu_map,
     lacking,
+    occupancy,
     parts_left,
     published,
-    situation,
 )
-from nova_numa_ext.policy.numa.batch_devices import NO_SET, Devices, JudgedSets
+from nova_numa_ext.policy.numa.batch_devices import NO_SET, CandidateDevices, JudgedSets
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import nova_objects
@@ -63,7 +63,7 @@ class GpuPlanner:
 
     def offer(
         self,
-        wanted: GpuWish,
+        gpu_request: GpuRequest,
         view: HostView,
         free_devices: Iterable[str],
         candidates: Sequence[Candidate],
@@ -87,16 +87,16 @@ class GpuPlanner:
             for uuid in candidate.parts.keys() - lacking(left, candidate.parts)
         )
         return GpuOffer(
-            wanted,
+            gpu_request,
             self._rules,
             gpus,
-            known.situation(offered, gpus.mask(free_devices), recent).host(),
+            known.occupancy(offered, gpus.mask(free_devices), recent).host(),
             [candidate.providers for candidate in candidates],
         )
 
     def offers(
         self,
-        wanted: GpuWish,
+        gpu_request: GpuRequest,
         host_states: Sequence[Any],
         views: Sequence[HostView | None],
         known_hosts: Sequence[nova_objects.HostFacts],
@@ -104,7 +104,7 @@ class GpuPlanner:
         near: Sequence[int],
         recent: Mapping[str, Sequence[Pick]],
         earlier: Mapping[str, Sequence[Pick]],
-    ) -> Devices:
+    ) -> CandidateDevices:
         """Judge the GPUs of all candidates of many hosts, as :meth:`offer` does for one.
 
         :param known_hosts: facts of each
@@ -112,7 +112,7 @@ class GpuPlanner:
         :param recent: this scheduler's recent picks by host
         :param earlier: those of them that belong to the same request
         """
-        judged = JudgedSets(wanted, self._rules)
+        judged = JudgedSets(gpu_request, self._rules)
         numbers: list[int] = []
         parts: list[Mapping[str, int]] = []
         taken: list[int] = []
@@ -143,9 +143,9 @@ class GpuPlanner:
                 masks.append(mask)
                 taken.append(len(short))
             free = known.free(host)
-            there = known.situation(offered, free, recent.get(state.uuid, ()))
+            there = known.occupancy(offered, free, recent.get(state.uuid, ()))
             numbers += judged.numbers(there, masks)
-        return Devices(
+        return CandidateDevices(
             np.array(near, np.uint64),
             np.array(numbers, np.int64),
             parts,
@@ -153,9 +153,9 @@ class GpuPlanner:
             judged,
         )
 
-    def wish(self, request: Any, spec: Any) -> GpuWish:
+    def gpu_request(self, request: Any, spec: Any) -> GpuRequest:
         """Read what a RequestSpec asks of its GPUs."""
-        return GpuWish.of(request, spec.flavor.name, self._rules)
+        return GpuRequest.of(request, spec.flavor.name, self._rules)
 
     def _known(self, view: HostView) -> "_Known":
         known = self._maps.get(view.root_uuid)
@@ -191,7 +191,7 @@ class _Known:
             self._free = (known, mask)
         return mask
 
-    def situation(self, offered: int, reported: int, recent: Sequence[Pick]) -> Situation:
+    def occupancy(self, offered: int, reported: int, recent: Sequence[Pick]) -> GpuOccupancy:
         """Return the host's GPUs as they are now.
 
         Placement may show fewer candidates than there are, or only those with a trait that the flavor requires.
@@ -201,7 +201,7 @@ class _Known:
         :param recent: this scheduler's recent picks on the host
         """
         picked = self.gpus.mask([uuid for pick in recent for uuid in pick.gpus]) if recent else 0
-        return situation(self.gpus, self._published, offered | reported & ~picked, recent)
+        return occupancy(self.gpus, self._published, offered | reported & ~picked, recent)
 
 
 def planner(options: SchedulerOptions) -> GpuPlanner:

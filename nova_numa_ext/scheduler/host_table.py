@@ -10,7 +10,7 @@ import numpy as np
 from nova_numa_ext.policy.numa import arrays
 from nova_numa_ext.policy.numa.arrays import CELL, DOMAIN, HostArrays, Integers, Mask, Records
 from nova_numa_ext.policy.numa.batch import Offered
-from nova_numa_ext.policy.numa.batch_devices import Devices
+from nova_numa_ext.policy.numa.batch_devices import CandidateDevices
 from nova_numa_ext.scheduler.nova_objects import HostFacts, KnownHosts
 from placement_traits import names
 from placement_traits.fleet import HostView
@@ -183,7 +183,7 @@ def offered(
     *,
     dedicated: bool,
     taken: Collection[str] = (),
-    devices: Devices | None = None,
+    devices: CandidateDevices | None = None,
 ) -> Offered:
     """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
 
@@ -233,7 +233,7 @@ def _offered(
     *,
     used: Sequence[str],
     taken: Collection[str],
-    devices: Devices | None,
+    devices: CandidateDevices | None,
 ) -> Offered:
     """Put the candidates' uses of L3 domains side by side.
 

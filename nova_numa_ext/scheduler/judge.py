@@ -8,10 +8,10 @@ from typing import Any
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.batch import Question, decidable
-from nova_numa_ext.policy.numa.batch_devices import Devices
+from nova_numa_ext.policy.numa.batch_devices import CandidateDevices
 from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.score import Offer
+from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
@@ -22,7 +22,7 @@ from placement_traits.request import WorkloadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HostVerdict:
     """What was decided about one host.
 
     :param host_state: nova's HostState
@@ -34,7 +34,7 @@ class Verdict:
     host_state: Any
     reasons: tuple[Reason, ...]
     ordering: Ordering = field(default_factory=lambda: Ordering((), ()))
-    offer: Offer | None = None
+    offer: HostOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Judge:
         self._last_word = nova_objects.LastWord(spec, known)
         self._server = spec.instance_uuid
         self._hosts = around.snapshot.hosts
-        self._gpus = around.planner.wish(request, spec) if gpus.asked(spec) else None
+        self._gpus = around.planner.gpu_request(request, spec) if gpus.asked(spec) else None
         self._mine: dict[str, list[Pick]] = {}
         for pick in around.request_picks:
             self._mine.setdefault(pick.host, []).append(pick)
@@ -111,7 +111,7 @@ class Judge:
 
     def devices_of(
         self, host_states: Sequence[Any], views: Sequence[HostView | None]
-    ) -> Devices | None:
+    ) -> CandidateDevices | None:
         """Return the devices of the candidates of many hosts; None when the request asks for none.
 
         :param views: our view of each
@@ -132,7 +132,7 @@ class Judge:
             earlier=self._mine,
         )
 
-    def verdict(self, host_state: Any) -> Verdict:
+    def verdict(self, host_state: Any) -> HostVerdict:
         """Judge one host and order its candidates."""
         (view,) = self.views([host_state])
         known = self._known.of(host_state)
@@ -142,7 +142,7 @@ class Judge:
             reasons = (*requirements.capabilities(self._request, view), *reasons)
             reasons += requirements.neighbours(self._request, view) if view else ()
         if reasons:
-            return Verdict(host_state, reasons)
+            return HostVerdict(host_state, reasons)
         nodes = _Nodes(self, host_state, view, known)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
@@ -165,8 +165,8 @@ class Judge:
         reasons = self._lacking(host_state, ordering, nodes, own_cells)
         reasons = reasons or self._poor_gpus(devices, first)
         if reasons:
-            return Verdict(host_state, reasons, ordering)
-        offer = Offer(
+            return HostVerdict(host_state, reasons, ordering)
+        offer = HostOffer(
             view,
             own_cells,
             nodes.of(best) if best else None,
@@ -174,7 +174,7 @@ class Judge:
             self._guest,
             chosen.utility if chosen else None,
         )
-        return Verdict(host_state, (), ordering, offer)
+        return HostVerdict(host_state, (), ordering, offer)
 
     def _devices(
         self,

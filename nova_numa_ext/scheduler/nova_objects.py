@@ -14,10 +14,10 @@ from nova.virt import hardware
 from nova_numa_ext.policy.numa.arrays import MOST_BITS
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.cells import (
+    AllocationRatios,
     CpuPolicy,
     GuestCell,
     HostCell,
-    Limits,
     PagePool,
     ThreadPolicy,
 )
@@ -73,9 +73,9 @@ def isolated_emulator(spec: Any) -> bool:
     return topology is not None and bool(topology.emulator_threads_isolated)
 
 
-def limits(host_state: Any) -> Limits:
+def limits(host_state: Any) -> AllocationRatios:
     """Overcommit of a HostState."""
-    return Limits(host_state.cpu_allocation_ratio, host_state.ram_allocation_ratio)
+    return AllocationRatios(host_state.cpu_allocation_ratio, host_state.ram_allocation_ratio)
 
 
 def pci_free(host_state: Any) -> dict[int | None, int] | None:
@@ -106,14 +106,14 @@ class HostFacts:
     """
 
     cells: tuple[HostCell, ...]
-    limits: Limits
+    limits: AllocationRatios
     pci_free: Mapping[int | None, int] | None
     free_devices: tuple[str, ...] = ()
-    devices: "dict[Hashable, Devices]" = field(default_factory=dict)
+    devices: "dict[Hashable, DeviceAnswers]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class DeviceAnswers:
     """What is known of nova's answers about the devices of one host.
 
     :param number_of: numbers of Placement's providers on this host
@@ -170,7 +170,7 @@ class KnownHosts:
 
     def devices(
         self, host_state: Any, facts: HostFacts, asked: Hashable, *, alike: bool
-    ) -> Devices:
+    ) -> DeviceAnswers:
         """Return the devices of a host.
 
         :param asked: the requests for devices
@@ -182,7 +182,7 @@ class KnownHosts:
             if len(self._answers) >= _MOST_HOSTS_REMEMBERED:
                 self._answers.clear()
             answers = self._answers.setdefault((asked, shape), {}) if alike else {}
-            found = facts.devices[asked] = Devices(number_of, answers)
+            found = facts.devices[asked] = DeviceAnswers(number_of, answers)
         return found
 
 
@@ -350,7 +350,7 @@ class LastWord:
             found.append(near)
         return found
 
-    def _devices(self, host_state: Any, known: HostFacts) -> Devices:
+    def _devices(self, host_state: Any, known: HostFacts) -> DeviceAnswers:
         return self._known.devices(host_state, known, self._asked, alike=self._alike)
 
     def _devices_near(

@@ -19,7 +19,7 @@ from nova_numa_ext.policy.numa.score import Score, Scores
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.scheduler.decision import Judged
-from nova_numa_ext.scheduler.judge import Surroundings, Verdict
+from nova_numa_ext.scheduler.judge import HostVerdict, Surroundings
 from placement_traits.fleet import L3View
 from placement_traits.reason import Reason
 from placement_traits.request import concerns_us
@@ -43,7 +43,7 @@ def filter_entry(
     :param limit: hosts described one by one, refused and passed apart
     """
     entry = _head("filter", request_id, spec)
-    if not judged.wanted.concerned:
+    if not judged.parsed.concerned:
         return {**entry, "opinion": False, "hosts": len(judged.host_states)}
     age_s = around.snapshot.age_s
     refused = sorted(judged.reasons)
@@ -51,7 +51,7 @@ def filter_entry(
         **entry,
         "opinion": True,
         "alternates": settled,
-        "problems": list(judged.wanted.problems),
+        "problems": list(judged.parsed.problems),
         "view": {
             "state": around.snapshot.state.value,
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
@@ -174,7 +174,7 @@ def _refused(judged: Judged) -> list[dict[str, Any]]:
     ]
 
 
-def _host(verdict: Verdict) -> dict[str, Any]:
+def _host(verdict: HostVerdict) -> dict[str, Any]:
     state, ordering = verdict.host_state, verdict.ordering
     best = ordering.kept[0].rank if ordering.kept else None
     return {

@@ -2,9 +2,9 @@
 """The state around decisions in one nova-scheduler process: view, recent picks, journal, counters.
 
 Nova calls, per server of a request and in one thread: the filter with all hosts, then (with two hosts or more) the
-weigher with those that are left. It never says which host it took. But it adds one to ``num_instances`` of the
-HostState it consumed, so the next look at the same HostStates tells for sure; until then the best host by all
-weights so far is our guess.
+weigher with those that are left. It does not report which host it took, but it adds one to
+``num_instances`` of the HostState it consumed: the next look at the same HostStates shows it. Until then the best host
+by all weights so far is assumed.
 """
 
 import gc
@@ -30,7 +30,7 @@ from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
-from nova_numa_ext.scheduler.decision import Judged, Wish, decide, wish
+from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, decide, parse_spec
 from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
@@ -41,18 +41,18 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LastDecision:
     """What the filter decided last in this thread, for the weigher and for the next server of the request.
 
     :param spec: the RequestSpec object; nova uses one object for all servers of a request
-    :param wanted: what it asks
+    :param parsed: what we read from it
     :param around: what the decision knew
     :param judged: what was decided about the hosts
-    :param settled: nova has already placed the server; it only wants alternates
+    :param settled: nova has already placed the server and asks for alternates only
     """
 
     spec: Any
-    wanted: Wish
+    parsed: ParsedSpec
     around: Surroundings
     judged: Judged
     settled: bool = False
@@ -64,7 +64,7 @@ class Engine:
     :param conf: nova's configuration
     :param options: ours in it
     :param view: the view of Placement
-    :param journal: where decisions are noted, None for nowhere
+    :param journal: where decisions are recorded, None for nowhere
     :param clock_s: monotonic clock
     """
 
@@ -97,16 +97,16 @@ class Engine:
             return self._filter(host_states, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
             self._fault("filter", spec, error)
-            refuse = self._options.on_error == "refuse" and _may_speak_to_us(spec)
+            refuse = self._options.on_error == "refuse" and _may_concern_us(spec)
             return [] if refuse else list(host_states)
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
-        wanted = wish(spec)
-        around, settled = self._surroundings(spec, wanted)
+        parsed = parse_spec(spec)
+        around, settled = self._surroundings(spec, parsed)
         with _collector_paused():
-            decision = self._decide(spec, wanted, around, host_states, settled)
+            decision = self._decide(spec, parsed, around, host_states, settled)
             judged = decision.judged
-            self._note(
+            self._record(
                 lambda: records.filter_entry(
                     _request_id(), spec, around, judged, settled=settled, limit=self._limit
                 )
@@ -120,28 +120,28 @@ class Engine:
     def _decide(
         self,
         spec: Any,
-        wanted: Wish,
+        parsed: ParsedSpec,
         around: Surroundings,
         host_states: Sequence[Any],
         settled: bool,
-    ) -> Decision:
-        judged = decide(wanted, spec, host_states, around, self._table)
-        return Decision(spec, wanted, around, judged, settled)
+    ) -> LastDecision:
+        judged = decide(parsed, spec, host_states, around, self._table)
+        return LastDecision(spec, parsed, around, judged, settled)
 
-    def _surroundings(self, spec: Any, wanted: Wish) -> tuple[Surroundings, bool]:
+    def _surroundings(self, spec: Any, parsed: ParsedSpec) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
         now_s = self._clock_s()
-        last: Decision | None = getattr(self._current, "decision", None)
+        last: LastDecision | None = getattr(self._current, "decision", None)
         if last is not None and last.spec is spec:
             picks = self._settle(last)
             snapshot = last.around.snapshot
         else:
             picks = ()
             snapshot = self._view.snapshot()
-        settled = any(pick.server == wanted.server for pick in picks)
+        settled = any(pick.server == parsed.server for pick in picks)
         around = Surroundings(
             snapshot=snapshot,
-            recent=self._ledger.by_host(now_s, without=wanted.server),
+            recent=self._ledger.by_host(now_s, without=parsed.server),
             request_picks=picks,
             refuse_stale=self._options.on_stale == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
@@ -149,10 +149,10 @@ class Engine:
         )
         return around, settled
 
-    def _settle(self, last: Decision) -> tuple[Pick, ...]:
+    def _settle(self, last: LastDecision) -> tuple[Pick, ...]:
         """Find the host that nova took for the last server of this request; return all picks of the request."""
         picks = last.around.request_picks
-        if last.settled or last.wanted.request is None:
+        if last.settled or last.parsed.request is None:
             return picks
         judged = last.judged
         for at in judged.passed:
@@ -162,8 +162,8 @@ class Engine:
                 return (*picks, pick)
         return picks
 
-    def _guess(self, decision: Decision, at: int) -> None:
-        if decision.wanted.request is not None and not decision.settled:
+    def _guess(self, decision: LastDecision, at: int) -> None:
+        if decision.parsed.request is not None and not decision.settled:
             self._ledger.record(decision.judged.pick(at), self._clock_s())
 
     # Weigher ----------------------------------------------------------------------------------------------------------
@@ -178,14 +178,14 @@ class Engine:
             return [0.0] * len(weighed)
 
     def _weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
-        decision: Decision | None = getattr(self._current, "decision", None)
+        decision: LastDecision | None = getattr(self._current, "decision", None)
         if decision is None or decision.spec is not spec:
             # The filter is not enabled, or nova skipped filters for this request (az:host): judge without refusing.
-            wanted = wish(spec)
-            around, settled = self._surroundings(spec, wanted)
-            decision = self._decide(spec, wanted, around, [w.obj for w in weighed], settled)
+            parsed = parse_spec(spec)
+            around, settled = self._surroundings(spec, parsed)
+            decision = self._decide(spec, parsed, around, [w.obj for w in weighed], settled)
             self._current.decision = decision
-        if decision.wanted.request is None:
+        if decision.parsed.request is None:
             return [0.0] * len(weighed)
         judged, host_states = decision.judged, [w.obj for w in weighed]
         multipliers = self._multipliers(host_states)
@@ -199,7 +199,7 @@ class Engine:
         best = positions[int(totals.argmax())]
         if best is not None and best not in judged.reasons:
             self._guess(decision, best)
-        self._note(
+        self._record(
             lambda: records.weigh_entry(
                 _request_id(), spec, weighed, result, totals=totals, limit=self._limit
             )
@@ -221,7 +221,7 @@ class Engine:
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
         """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
         options = {name: self._options.multiplier(name) for name in ("weight", *SCORED)}
-        if not _told(host_states, map(aggregate_key, options)):
+        if not _any_aggregate_sets(host_states, map(aggregate_key, options)):
             return np.tile([*options.values()], (len(host_states), 1))
         rows: list[list[float]] = []
         row_of: dict[tuple[int, ...], int] = {}
@@ -235,13 +235,13 @@ class Engine:
             chosen.append(row)
         return np.array(rows).reshape(-1, len(options))[chosen]
 
-    # Faults and notes -------------------------------------------------------------------------------------------------
+    # Faults and records -----------------------------------------------------------------------------------------------
 
     @property
     def _limit(self) -> int:
         return self._options.journal_hosts
 
-    def _note(self, entry: Callable[[], Mapping[str, Any]]) -> None:
+    def _record(self, entry: Callable[[], Mapping[str, Any]]) -> None:
         if self._journal is not None:
             self._journal.append(entry())
 
@@ -257,21 +257,21 @@ class Engine:
             self._options.on_error if where == "filter" else "no opinion",
         )
         try:
-            self._note(lambda: records.fault_entry(_request_id(), spec, where, error))
+            self._record(lambda: records.fault_entry(_request_id(), spec, where, error))
         except Exception:
-            LOG.exception("The fault could not be noted in the decision journal.")
+            LOG.exception("The fault could not be recorded in the decision journal.")
 
 
-def _told(host_states: Iterable[Any], keys: Iterable[str]) -> bool:
-    """Tell whether the aggregates of any of the hosts have one of these keys."""
-    wanted = frozenset(keys)
+def _any_aggregate_sets(host_states: Iterable[Any], keys: Iterable[str]) -> bool:
+    """Return whether the aggregates of any of the hosts have one of these keys."""
+    watched = frozenset(keys)
     every = list(chain.from_iterable([state.aggregates for state in host_states]))
     different = dict(zip(map(id, every), every, strict=True)).values()
-    return not all(wanted.isdisjoint(aggregate.metadata) for aggregate in different)
+    return not all(watched.isdisjoint(aggregate.metadata) for aggregate in different)
 
 
 def _multiplier(host_state: Any, name: str, option: float) -> float:
-    """Return ``option``, or what the host's aggregates say instead."""
+    """Return ``option``, or what the host's aggregates set instead."""
     if not host_state.aggregates:
         return option
     value: float = scheduler_utils.get_weight_multiplier(host_state, aggregate_key(name), option)
@@ -294,14 +294,14 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _may_speak_to_us(spec: Any) -> bool:
-    """Tell whether a request concerns us, after a fault; when the fault was in reading the request, it may well."""
+def _may_concern_us(spec: Any) -> bool:
+    """Return whether a request concerns us, after a fault; True when the fault was in reading the request."""
     try:
         extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
         return concerns_us(extra_specs, nova_objects.image_traits(spec))
     except Exception:
         LOG.exception(
-            "It cannot be told whether the request concerns NumaExt; it is refused as if it did."
+            "Whether the request concerns NumaExt is unknown; it is refused as if it did."
         )
         return True
 

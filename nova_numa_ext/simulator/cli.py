@@ -16,7 +16,7 @@ from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator import metrics
 from nova_numa_ext.simulator.gpu.cluster import strategy_class
 from nova_numa_ext.simulator.gpu.machines import fleet
-from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
 from nova_numa_ext.simulator.gpu.workload import (
     Model,
     Submission,
@@ -88,7 +88,7 @@ def simulate(
     *,
     bandwidth_mbps: int | None = None,
     progress: Callable[[str, int, int], None] = lambda strategy, ended, total: None,
-) -> list[Run]:
+) -> list[SimulationRun]:
     """Run several strategies over one workload.
 
     :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
@@ -140,7 +140,7 @@ class ProgressBar:
         self._file.flush()
 
 
-def run(args: argparse.Namespace, progress: Callable[[str, int, int], None]) -> list[Run]:
+def run(args: argparse.Namespace, progress: Callable[[str, int, int], None]) -> list[SimulationRun]:
     """Do what the options of :func:`add_arguments` say and write the files they name.
 
     :raises NumaExtError: for a value that is not allowed
@@ -217,7 +217,7 @@ def _options(text: str | None) -> UtilityOptions:
     return UtilityOptions(communication, interference, fragmentation)
 
 
-def write_files(runs: Sequence[Run], source: dict[str, object], directory: Path) -> None:
+def write_files(runs: Sequence[SimulationRun], source: dict[str, object], directory: Path) -> None:
     """Write ``results.json``, ``jobs.csv`` and, where matplotlib is installed, plots, into an existing directory."""
     with (directory / "results.json").open("w") as file:
         metrics.write_json(runs, source, file)
@@ -235,7 +235,7 @@ def write_files(runs: Sequence[Run], source: dict[str, object], directory: Path)
         plots.timeline(runs, directory / "timeline.png", title)
 
 
-def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+def table(runs: Sequence[SimulationRun]) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
     """Return columns and rows, numbers to four digits."""
     rows: list[tuple[str | float, ...]] = []
     for run in runs:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, TextIO
 
-from nova_numa_ext.simulator.gpu.simulation import Record, Run
+from nova_numa_ext.simulator.gpu.simulation import Record, SimulationRun
 
 JOB_COLUMNS: Final = (
     "strategy",
@@ -39,7 +39,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def summary(run: Run) -> dict[str, float]:
+def summary(run: SimulationRun) -> dict[str, float]:
     """Return the figures of a run; the unit is the end of the name, the rest are ratios, shares or counts.
 
     ``fragmentation`` is the share of free GPU time on sockets that were partly in use; ``makespan_s`` is the time
@@ -93,7 +93,7 @@ def row(strategy: str, record: Record) -> dict[str, object]:
     return dict(zip(JOB_COLUMNS, values, strict=True))
 
 
-def write_csv(runs: Sequence[Run], file: TextIO) -> None:
+def write_csv(runs: Sequence[SimulationRun], file: TextIO) -> None:
     """Write one line per job and strategy."""
     writer = csv.DictWriter(file, JOB_COLUMNS)
     writer.writeheader()
@@ -101,7 +101,7 @@ def write_csv(runs: Sequence[Run], file: TextIO) -> None:
         writer.writerows(row(run.strategy, record) for record in run.records)
 
 
-def write_json(runs: Sequence[Run], source: Mapping[str, object], file: TextIO) -> None:
+def write_json(runs: Sequence[SimulationRun], source: Mapping[str, object], file: TextIO) -> None:
     """Write the summaries.
 
     :param source: what the runs were made from: fleet, seed, hash of the model

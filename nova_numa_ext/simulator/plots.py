@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nova_numa_ext.simulator.gpu.simulation import Run
+from nova_numa_ext.simulator.gpu.simulation import SimulationRun
 
 STYLES: Final = ("-", "--", "-.", ":")
 
@@ -21,7 +21,7 @@ def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def timeline(runs: Sequence[Run], path: Path, title: str) -> None:
+def timeline(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
     """Draw which job had which GPU when, one panel per strategy (figure 17 a-d)."""
     from matplotlib import colormaps
 
@@ -73,7 +73,7 @@ def timeline(runs: Sequence[Run], path: Path, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def sorted_slowdowns(runs: Sequence[Run], path: Path, title: str) -> None:
+def sorted_slowdowns(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
     """Draw the slowdown of every job, worst first: by placement alone, and with waiting (figures 19 and 20).
 
     Lines become thinner from strategy to strategy, so that one that lies on another leaves it visible.

@@ -22,7 +22,7 @@ from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import Reporter
-from placement_traits.tree import L3State, TreeSettings, wanted_tree
+from placement_traits.tree import L3State, TreeSettings, desired_tree
 from placement_traits.view import FleetView, ViewSettings
 
 LC = {
@@ -87,7 +87,9 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
     def publish(self, name, neighbours=(), **settings):
         """Let the host's agent report; ``neighbours`` are what runs in each of its L3 domains."""
         state = {l3: L3State(frozenset(neighbours)) for l3 in range(4)}
-        tree = wanted_tree(name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state)
+        tree = desired_tree(
+            name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state
+        )
         assert Reporter(self.client).sync(tree).problems == ()
 
     # Servers ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from host_agent.report.allocations import Allocations
 from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
-from placement_traits.tree import wanted_tree
+from placement_traits.tree import desired_tree
 from tests.support.cloud import Cloud
 from tests.support.faults import FaultyAdapter
 from tests.support.hosts import SETTINGS
@@ -46,7 +46,7 @@ class Host:
         self.cloud = Cloud(adapter)
         for name in ("h1", "h2"):
             self.cloud.compute(name, PCPU=8)
-            Reporter(self.cloud.client).sync(wanted_tree(name, four_nodes(), SETTINGS))
+            Reporter(self.cloud.client).sync(desired_tree(name, four_nodes(), SETTINGS))
         self.cloud.child(self.cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
         self.nova = report.SchedulerReportClient(adapter=_novas(adapter))
         self.context = nova_context.RequestContext("user", "project", is_admin=True)

@@ -39,7 +39,7 @@ from placement_traits.interference import (
     BENEFIT_MIN,
     INITIAL_BENEFIT,
     Benefits,
-    Domain,
+    IsolationLevel,
     penalty,
     updated_benefit,
 )
@@ -96,7 +96,7 @@ class Trial:
     """
 
     server: str
-    domain: Domain
+    domain: IsolationLevel
     before: float
     due_s: float
 
@@ -185,7 +185,7 @@ class Configuration:
     slots: Mapping[str, Slot]
     cost_mb: int
     benefit: float
-    domain: Domain
+    domain: IsolationLevel
     rank: Rank
 
 
@@ -627,11 +627,15 @@ def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None
     return Configuration(found.slots, cost, gain[0], gain[1], after), True
 
 
-def _owned(occupancy: Occupancy, server: Server) -> set[Domain]:
+def _owned(occupancy: Occupancy, server: Server) -> set[IsolationLevel]:
     """Return the kinds of domain that the server shares with no rabbit and no devil."""
     layout = occupancy.layout
     touched = {layout.cell_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
-    keys = {Domain.SOCKET: "socket", Domain.NODE: "node", Domain.CHASSIS: "chassis"}
+    keys = {
+        IsolationLevel.SOCKET: "socket",
+        IsolationLevel.NODE: "node",
+        IsolationLevel.CHASSIS: "chassis",
+    }
     owned = set()
     for domain, key in keys.items():
         mine = {getattr(cell, key) for cell in touched}
@@ -645,8 +649,8 @@ def _owned(occupancy: Occupancy, server: Server) -> set[Domain]:
 
 
 def _gain(
-    benefit: Benefits, server: Server, before: Rank, after: Rank, gained: set[Domain]
-) -> tuple[float, Domain] | None:
+    benefit: Benefits, server: Server, before: Rank, after: Rank, gained: set[IsolationLevel]
+) -> tuple[float, IsolationLevel] | None:
     """Return the expected benefit of a change and the domain it is booked on; None when the change is no improvement.
 
     Fewer slices count as the domain that is crossed no more, fewer forbidden neighbours as a node of one's own.
@@ -659,9 +663,9 @@ def _gain(
         return None
     kinds = set(gained)
     if after.chassis < before.chassis:
-        kinds.add(Domain.CHASSIS)
+        kinds.add(IsolationLevel.CHASSIS)
     if after.nodes < before.nodes or after.violations < before.violations:
-        kinds.add(Domain.NODE)
+        kinds.add(IsolationLevel.NODE)
     if not kinds:
         return None
     kind = max(kinds, key=lambda domain: (benefit[domain][server.interference_class], domain))

@@ -11,7 +11,7 @@ from typing import Any
 
 from host_agent.decide.cores.mapping import Expectation, State
 from placement_traits.errors import InvalidValueError
-from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, Domain
+from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, IsolationLevel
 from placement_traits.names import InterferenceClass
 
 
@@ -20,7 +20,7 @@ def to_plain(state: State) -> dict[str, Any]:
     return {
         "benefit": {
             domain.value: {kind.value: state.benefit[domain][kind] for kind in InterferenceClass}
-            for domain in Domain
+            for domain in IsolationLevel
         },
         "expectations": {
             name: known.value
@@ -41,7 +41,7 @@ def from_plain(data: Mapping[str, Any], where: str = "mapping memory") -> State:
             kind: _number(data, f"{where}.benefit", domain.value, kind.value)
             for kind in InterferenceClass
         }
-        for domain in Domain
+        for domain in IsolationLevel
     }
     for domain, row in benefit.items():
         for kind, value in row.items():

@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.distances import Measured
 from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of, members, shared
-from nova_numa_ext.policy.gpu.job import COMM_PROFILES, GpuJob, ProfileStore, comm_profile, wish
+from nova_numa_ext.policy.gpu.job import (
+    COMM_PROFILES,
+    GpuJob,
+    ProfileStore,
+    comm_profile,
+    flavor_job,
+)
 from nova_numa_ext.policy.gpu.placement import NEVER_ENOUGH, choose, preference, rank
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
 from nova_numa_ext.policy.picks import Pick
@@ -50,7 +56,7 @@ DEFAULT_RULES: Final = GpuRules()
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWish:
+class GpuRequest:
     """What a server asks of its GPUs.
 
     :param policy: in which order sets are preferred
@@ -65,7 +71,7 @@ class GpuWish:
     profile: str
 
     @classmethod
-    def of(cls, request: WorkloadRequest, flavor: str, rules: GpuRules) -> "GpuWish":
+    def of(cls, request: WorkloadRequest, flavor: str, rules: GpuRules) -> "GpuRequest":
         """Read a request.
 
         :param flavor: name of the flavor, which may have a profile of its own
@@ -83,7 +89,7 @@ class GpuWish:
 
     def job(self, gpus: int) -> GpuJob:
         """Return the job of so many GPUs."""
-        return wish(gpus, self.comm, self.min_utility, profile=self.profile)
+        return flavor_job(gpus, self.comm, self.min_utility, profile=self.profile)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,10 +151,10 @@ def occupied(gpus: GpuMap, host: HostView, free: int, recent: Iterable[Pick] = (
     :param free: mask of the free GPUs
     :param recent: this scheduler's recent picks on the host; one whose GPUs are free again is not there
     """
-    return situation(gpus, published(gpus, host), free, recent).host()
+    return occupancy(gpus, published(gpus, host), free, recent).host()
 
 
-class Situation(NamedTuple):
+class GpuOccupancy(NamedTuple):
     """All that the utility of a host's GPU sets depends on, equal where hosts look alike and are occupied alike.
 
     :param graph: all its GPUs
@@ -178,9 +184,9 @@ class Situation(NamedTuple):
         return HostGpus(graph, free, tuple(neighbours))
 
 
-def situation(
+def occupancy(
     gpus: GpuMap, weights: tuple[frozenset[int], ...], free: int, recent: Iterable[Pick] = ()
-) -> Situation:
+) -> GpuOccupancy:
     """Return the situation of one host's GPUs.
 
     :param weights: what :func:`published` says of it
@@ -189,7 +195,7 @@ def situation(
     """
     masks = [(pick.gpu_comm, gpus.mask(pick.gpus)) for pick in recent]
     known = tuple([(comm, mask) for comm, mask in masks if mask and not mask & free])
-    return Situation(gpus.graph, gpus.nodes, free, weights, known)
+    return GpuOccupancy(gpus.graph, gpus.nodes, free, weights, known)
 
 
 def parts_left(host: HostView, picks: Iterable[Pick]) -> dict[str, int]:
@@ -272,7 +278,7 @@ class GpuSet:
 class GpuOffer:
     """The GPU sets that one host offers to one server.
 
-    :param wanted: what the server asks
+    :param gpu_request: what the server asks
     :param rules: the operator's choices
     :param gpus: the host's GPUs
     :param host: which of them are free, and who is on the others
@@ -281,18 +287,18 @@ class GpuOffer:
 
     def __init__(
         self,
-        wanted: GpuWish,
+        gpu_request: GpuRequest,
         rules: GpuRules,
         gpus: GpuMap,
         host: HostGpus,
         sets: Iterable[Sequence[str]],
     ) -> None:
-        self._wanted = wanted
+        self._wanted = gpu_request
         self._rules = rules
         self._gpus = gpus
         self._host = host
         masks = frozenset(gpus.mask(providers) for providers in sets) - {0}
-        self._judged = judge(wanted, rules, host, gpus.nodes, masks)
+        self._judged = judge(gpu_request, rules, host, gpus.nodes, masks)
 
     def of(self, providers: Sequence[str]) -> GpuSet | None:
         """Return the GPUs among a candidate's providers, None when there are none."""
@@ -312,7 +318,7 @@ class GpuOffer:
 
 @lru_cache(maxsize=_MEMORY)
 def judge(
-    wanted: GpuWish,
+    gpu_request: GpuRequest,
     rules: GpuRules,
     host: HostGpus,
     nodes: tuple[int | None, ...],
@@ -333,15 +339,15 @@ def judge(
                 sorted({node for number in placement.gpus if (node := nodes[number]) is not None})
             ),
             placement.terms,
-            preference(placement, host.graph, wanted.policy),
-            placement.utility >= wanted.min_utility,
+            preference(placement, host.graph, gpu_request.policy),
+            placement.utility >= gpu_request.min_utility,
         )
         for size, numbers in by_size.items()
         for placement in rank(
-            wanted.job(size),
+            gpu_request.job(size),
             host,
             numbers,
-            wanted.policy,
+            gpu_request.policy,
             store=rules.store,
             options=rules.options,
         )
@@ -349,7 +355,7 @@ def judge(
 
 
 def best_of_host(
-    wanted: GpuWish, rules: GpuRules, view: HostView, amounts: Sequence[int]
+    gpu_request: GpuRequest, rules: GpuRules, view: HostView, amounts: Sequence[int]
 ) -> tuple[GpuSet | None, tuple[Reason, ...]]:
     """Return the best GPUs of a host for a what-if, by what the view knows, and what the host lacks.
 
@@ -364,33 +370,39 @@ def best_of_host(
     mask = gpus.mask(device.uuid for device in free)
     host = occupied(gpus, view, mask)
     size = min(len(amounts), mask.bit_count())
-    choice = choose(wanted.job(size), host, wanted.policy, store=rules.store, options=rules.options)
+    choice = choose(
+        gpu_request.job(size), host, gpu_request.policy, store=rules.store, options=rules.options
+    )
     if choice.best is None:
         return None, choice.reasons
     taken = [d.uuid for d in free if gpus.number_of[d.uuid] in choice.best.gpus]
-    found = GpuOffer(wanted, rules, gpus, host, [taken]).of(taken)
-    reasons = below_minimum(wanted, rules, host, size, choice.best.terms)
+    found = GpuOffer(gpu_request, rules, gpus, host, [taken]).of(taken)
+    reasons = below_minimum(gpu_request, rules, host, size, choice.best.terms)
     return found, () if choice.satisfied else reasons
 
 
 def below_minimum(
-    wanted: GpuWish, rules: GpuRules, host: HostGpus, gpus: int, terms: Terms
+    gpu_request: GpuRequest, rules: GpuRules, host: HostGpus, gpus: int, terms: Terms
 ) -> tuple[Reason, ...]:
     """Return the reasons of a refusal.
 
     :param gpus: number of GPUs
     :param terms: of the best set that was offered
     """
-    choice = choose(wanted.job(gpus), host, wanted.policy, store=rules.store, options=rules.options)
+    choice = choose(
+        gpu_request.job(gpus), host, gpu_request.policy, store=rules.store, options=rules.options
+    )
     if choice.satisfied and choice.best is not None:
         names = ", ".join(host.graph.gpus[number] for number in choice.best.gpus)
         needed = Reason(Term.GPU_NEEDED, f"a candidate with the free GPUs {names}")
     else:
         needed = choice.reasons[-1]
-    postponed = (Reason(Term.GPU_POSTPONED, wanted.policy.value),)
-    waits = wanted.policy is GpuPolicy.TOPO_P and needed.value != NEVER_ENOUGH
+    postponed = (Reason(Term.GPU_POSTPONED, gpu_request.policy.value),)
+    waits = gpu_request.policy is GpuPolicy.TOPO_P and needed.value != NEVER_ENOUGH
     return (
-        Reason(Term.GPU_BELOW_MINIMUM, round(terms.utility, _SHOWN_DECIMALS), wanted.min_utility),
+        Reason(
+            Term.GPU_BELOW_MINIMUM, round(terms.utility, _SHOWN_DECIMALS), gpu_request.min_utility
+        ),
         *terms.reasons[1:],
         needed,
         *(postponed if waits else ()),

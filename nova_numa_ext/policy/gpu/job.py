@@ -94,7 +94,7 @@ class GpuJob:
         return sum(part.tasks for part in self.parts)
 
 
-def wish(
+def flavor_job(
     gpus: int,
     comm: int = 0,
     min_utility: float = 0.0,

@@ -179,7 +179,7 @@ def in_order(
     )
 
 
-def _wanted(part: JobGraph, policy: GpuPolicy) -> JobGraph:
+def _preferred_graph(part: JobGraph, policy: GpuPolicy) -> JobGraph:
     """``pack`` wants GPUs near each other even where the job names no communication."""
     if policy is GpuPolicy.PACK and not part.edges:
         return JobGraph.complete(part.tasks, 1.0)
@@ -200,7 +200,7 @@ def rank(
     :param job: a job of one part
     :param candidates: GPUs of each set; the tasks of a graph that is not uniform get them in the order given
     """
-    scene = Scene(_wanted(job.graph, policy), job.profile, host, store, options)
+    scene = Scene(_preferred_graph(job.graph, policy), job.profile, host, store, options)
     placements = [Placement(tuple(gpus), scene.terms(gpus)) for gpus in candidates]
     return in_order(placements, host.graph, policy)
 
@@ -221,7 +221,7 @@ def choose(
     :returns: ranked placements; ``satisfied`` says whether the best one reaches the job's minimum utility, and the
         caller decides whether that refuses or postpones the job
     """
-    part = _wanted(job.graph, policy)
+    part = _preferred_graph(job.graph, policy)
     if not host.fits(job, part):
         return Choice((), False, _misfit(job, part, host))
     scene = Scene(part, job.profile, host, store, options)
@@ -255,7 +255,7 @@ def _needed(
         free = host.free | mask_of(gpu for i in ended for gpu in members(host.neighbours[i].gpus))
         left = tuple(other for i, other in enumerate(host.neighbours) if i not in ended)
         later = HostGpus(host.graph, free, left, host.bandwidth_mbps)
-        scene = Scene(_wanted(job.graph, policy), job.profile, later, store, options)
+        scene = Scene(_preferred_graph(job.graph, policy), job.profile, later, store, options)
         best = in_order(search(scene, even=policy is GpuPolicy.SPREAD), host.graph, policy)[0]
         if best.utility >= job.min_utility:
             wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)

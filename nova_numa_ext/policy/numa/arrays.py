@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nova_numa_ext.policy.numa.cells import HostCell, Limits
+from nova_numa_ext.policy.numa.cells import AllocationRatios, HostCell
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import NeighbourTrait
 
@@ -189,7 +189,7 @@ def wider(records: Records, width: int) -> Records:
     return np.concatenate([records, np.zeros((len(records), missing), records.dtype)], axis=1)
 
 
-def limits(hosts: Sequence[Limits]) -> tuple[Floats, Floats]:
+def limits(hosts: Sequence[AllocationRatios]) -> tuple[Floats, Floats]:
     """Return the overcommit of CPUs and of memory, one number per host."""
     return np.array([each.cpu_ratio for each in hosts]), np.array(
         [each.ram_ratio for each in hosts]

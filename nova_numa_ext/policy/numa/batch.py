@@ -27,7 +27,7 @@ from nova_numa_ext.policy.numa.arrays import (
     count_bits,
     union,
 )
-from nova_numa_ext.policy.numa.batch_devices import Devices
+from nova_numa_ext.policy.numa.batch_devices import CandidateDevices
 from nova_numa_ext.policy.numa.candidates import OTHER_TIER, worst_penalty
 from nova_numa_ext.policy.numa.cells import (
     KIB_PER_MIB,
@@ -43,7 +43,7 @@ from placement_traits.names import InterferenceClass, NeighbourTrait, PackingTra
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
 
-_ANIMALS: Final = (None, *requirements.ANIMALS.values())
+_CLASSES: Final = (None, *requirements.CLASS_OF_TRAIT.values())
 _SETS: Final = tuple(
     frozenset(trait for bit, trait in enumerate(NEIGHBOURS) if number >> bit & 1)
     for number in range(1 << len(NEIGHBOURS))
@@ -92,7 +92,7 @@ class Offered:
     ways: Integers
     bandwidth: Integers
     taken: Mask
-    devices: Devices | None = None
+    devices: CandidateDevices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def decide(question: Question, hosts: HostArrays, offered: Offered) -> Batch:
     height = len(hosts.kind)
     picked = picked_cells(question, hosts, offered)
     nodes = _nodes(picked, hosts, offered)
-    animals = _lookup(_conflicts(question.request.interference_class), offered, hosts)
-    against = _first_nonzero(animals)
+    neighbours = _lookup(_conflicts(question.request.interference_class), offered, hosts)
+    against = _first_nonzero(neighbours)
     order, same = _ordered(question.request, hosts, offered, nodes, against)
     kept = np.bincount(offered.host[against == 0], minlength=height)
     first = np.searchsorted(offered.host, np.arange(height))
@@ -178,17 +178,21 @@ def _host_reasons(question: Question, hosts: HostArrays) -> dict[int, tuple[Reas
     capabilities = [requirements.capabilities(request, kind) for kind in hosts.kinds]
     remote = _must_be_remote(request, hosts)
     incapable = np.array([bool(reasons) for reasons in capabilities], bool)[hosts.kind]
-    animals = _worst_everywhere(request.interference_class, hosts.domains)
+    neighbours = _worst_everywhere(request.interference_class, hosts.domains)
     if not question.fresh:
-        incapable[:], animals[:] = False, 0
+        incapable[:], neighbours[:] = False, 0
     local = (Reason(Term.LOCAL_MEMORY, request.vcpus, f"{request.memory_mb} MiB"),)
     reasons = {}
-    for row in np.flatnonzero(incapable | remote | (animals > 0)).tolist():
-        animal = _ANIMALS[animals[row]]
+    for row in np.flatnonzero(incapable | remote | (neighbours > 0)).tolist():
+        neighbour = _CLASSES[neighbours[row]]
         reasons[row] = (
             *(capabilities[hosts.kind[row]] if incapable[row] else ()),
             *(local if remote[row] else ()),
-            *((Reason(Term.NEIGHBOURS, animal, request.interference_class),) if animal else ()),
+            *(
+                (Reason(Term.NEIGHBOURS, neighbour, request.interference_class),)
+                if neighbour
+                else ()
+            ),
         )
     return reasons
 
@@ -209,22 +213,24 @@ def _must_be_remote(request: WorkloadRequest, hosts: HostArrays) -> Mask:
 
 
 def _worst_everywhere(mine: InterferenceClass, domains: Records) -> Integers:
-    """:func:`.admission.neighbours`: the first domain's animal where no domain is free of conflicts, otherwise 0."""
-    animals = np.where(domains["present"], _conflicts(mine)[domains["neighbours"]], 0)
-    free = domains["present"] & (animals == 0)
-    return np.where(free.any(axis=1), 0, _first_nonzero(animals))
+    """:func:`.requirements.neighbours`: the first domain's class where no domain is free of conflicts, otherwise 0."""
+    neighbours = np.where(domains["present"], _conflicts(mine)[domains["neighbours"]], 0)
+    free = domains["present"] & (neighbours == 0)
+    return np.where(free.any(axis=1), 0, _first_nonzero(neighbours))
 
 
 def _conflict_reasons(request: WorkloadRequest, codes: Sequence[int]) -> tuple[Reason, ...]:
     mine = request.interference_class
-    found = [_ANIMALS[code] for code in dict.fromkeys(codes)]
-    return tuple(Reason(Term.DOMAIN_NEIGHBOURS, animal, mine) for animal in found if animal)
+    found = [_CLASSES[code] for code in dict.fromkeys(codes)]
+    return tuple(
+        Reason(Term.DOMAIN_NEIGHBOURS, neighbour, mine) for neighbour in found if neighbour
+    )
 
 
 @functools.cache
 def _conflicts(mine: InterferenceClass) -> Integers:
-    """By set of neighbours, the number of the animal that ``mine`` must not share a cache with; 0 for none."""
-    return np.array([_ANIMALS.index(requirements.conflict(mine, each)) for each in _SETS])
+    """By set of neighbours, the number of the class that ``mine`` must not share a cache with; 0 for none."""
+    return np.array([_CLASSES.index(requirements.conflict(mine, each)) for each in _SETS])
 
 
 @functools.cache
@@ -363,7 +369,7 @@ def _ordered(
     nodes: Bits,
     against: Integers,
 ) -> tuple[Integers, Mask]:
-    """Return the order of :class:`.candidates.Rank`, and which candidates may be equal to one of the same host."""
+    """Return the order of :class:`.candidates.CandidateRank`, and which candidates may equal one of the same host."""
     used = offered.domain >= 0
     domains = _used_domains(offered, hosts)
     short = (offered.taken & used & ~_holds(domains, offered)).sum(axis=1)

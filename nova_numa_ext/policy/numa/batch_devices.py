@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from nova_numa_ext.policy.gpu.candidate_sets import (
+    GpuOccupancy,
+    GpuRequest,
     GpuRules,
     GpuSet,
-    GpuWish,
-    Situation,
     below_minimum,
     judge,
 )
@@ -32,19 +32,19 @@ _NO_GPUS: Final = (np.inf,)
 class JudgedSets:
     """GPU sets of one decision, each judged once for all hosts in the same situation.
 
-    :param wanted: what the server asks
+    :param gpu_request: what the server asks
     :param rules: the operator's choices
     """
 
-    def __init__(self, wanted: GpuWish, rules: GpuRules) -> None:
-        self.wanted = wanted
+    def __init__(self, gpu_request: GpuRequest, rules: GpuRules) -> None:
+        self.gpu_request = gpu_request
         self.sets: list[GpuSet] = []
         self._rules = rules
         self._hosts: list[HostGpus] = []
-        self._number: dict[Situation, dict[int, int]] = {}
+        self._number: dict[GpuOccupancy, dict[int, int]] = {}
         self._refusals: dict[int, tuple[Reason, ...]] = {}
 
-    def numbers(self, there: Situation, masks: Sequence[int]) -> list[int]:
+    def numbers(self, there: GpuOccupancy, masks: Sequence[int]) -> list[int]:
         """Return the number of each GPU set of one host, :data:`NO_SET` for one without GPUs.
 
         :param masks: the sets
@@ -55,7 +55,9 @@ class JudgedSets:
         missing = frozenset(masks).difference(number)
         if missing:
             host = there.host()
-            for mask, found in judge(self.wanted, self._rules, host, there.nodes, missing).items():
+            for mask, found in judge(
+                self.gpu_request, self._rules, host, there.nodes, missing
+            ).items():
                 number[mask] = len(self.sets)
                 self.sets.append(found)
                 self._hosts.append(host)
@@ -67,20 +69,20 @@ class JudgedSets:
         :param fresh: the view of Placement may be trusted
         """
         if number == NO_SET:
-            return self.wanted.unknown if fresh else ()
+            return self.gpu_request.unknown if fresh else ()
         best = self.sets[number]
         if best.enough:
             return ()
         reasons = self._refusals.get(number)
         if reasons is None:
             reasons = self._refusals[number] = below_minimum(
-                self.wanted, self._rules, self._hosts[number], len(best.addresses), best.terms
+                self.gpu_request, self._rules, self._hosts[number], len(best.addresses), best.terms
             )
         return reasons
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class CandidateDevices:
     """Devices of the candidates.
 
     :param near: N, cells (bits) of the host that nova accepts with the candidate's devices
@@ -119,7 +121,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """GPU sets of the candidates in the terms of :class:`.candidates.Rank`.
+    """GPU sets of the candidates in the terms of :class:`.candidates.CandidateRank`.
 
     :param below: N, the set is below the server's minimum utility
     :param nodes: N, NUMA nodes (bits) of its GPUs

@@ -46,7 +46,7 @@ class Spares:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """Hosts with the best they can do, as :class:`.score.Offer` has it for one host.
+    """Hosts with the best they can do, as :class:`.score.HostOffer` has it for one host.
 
     :param cells: ``CELL`` records, H x C
     :param domains: ``DOMAIN`` records, H x D

@@ -2,7 +2,7 @@
 """Which allocation candidate of a host is the best?
 
 Nova claims the first candidate of the chosen host and tries no other, so the order decides which L3 domain and which
-PCI devices a server gets. The order is total and depends on nothing but its arguments: see :class:`Rank`.
+PCI devices a server gets. The order is total and depends on nothing but its arguments: see :class:`CandidateRank`.
 
 A candidate is *removed* only for a class conflict: neighbours of one request only grow, so it can not become possible
 again while the request lasts. Everything else only ranks, because nova filters the same list again for the next
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
-from nova_numa_ext.policy.numa.requirements import ANIMALS, conflict, holds
+from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, conflict, holds
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
@@ -52,7 +52,7 @@ class Candidate:
     parts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-class Rank(NamedTuple):
+class CandidateRank(NamedTuple):
     """Why a candidate comes where it does: lower is better, the first field that differs decides.
 
     1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
@@ -79,7 +79,7 @@ class Rank(NamedTuple):
     gpu_addresses: tuple[str, ...]
     providers: tuple[str, ...]
 
-    def loses_to(self, better: "Rank") -> Reason:
+    def loses_to(self, better: "CandidateRank") -> Reason:
         """Return the first field on which this rank is worse than ``better``."""
         for name, mine, theirs in zip(self._fields, self, better, strict=True):
             if mine != theirs:
@@ -92,7 +92,7 @@ class Ranked:
     """A candidate with its rank and its GPUs, None without."""
 
     candidate: Candidate
-    rank: Rank
+    rank: CandidateRank
     gpus: GpuSet | None = None
 
 
@@ -136,7 +136,7 @@ def order(
             removed.append((candidate, against))
             continue
         expected, chosen = nodes(candidate), gpus(candidate)
-        rank = Rank(
+        rank = CandidateRank(
             int(candidate.fallback_cpus),
             sum([d.uuid in taken and not holds(d, amount) for d, amount in used])
             + len(lacking(left, candidate.parts)),
@@ -165,8 +165,8 @@ def class_penalty(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
 @functools.cache
 def worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
     """Worst penalty of a class with the neighbours in one L3 domain."""
-    animals = [animal for trait, animal in ANIMALS.items() if trait in neighbours]
-    return max([penalty(mine, animal) for animal in animals], default=0)
+    there = [other for trait, other in CLASS_OF_TRAIT.items() if trait in neighbours]
+    return max([penalty(mine, other) for other in there], default=0)
 
 
 def shared_tiers(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
@@ -177,9 +177,9 @@ def shared_tiers(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
 
 def _conflict(request: WorkloadRequest, domains: Sequence[L3View]) -> Reason | None:
     for domain in domains:
-        animal = conflict(request.interference_class, domain.neighbours)
-        if animal is not None:
-            return Reason(Term.DOMAIN_NEIGHBOURS, animal, request.interference_class)
+        neighbour = conflict(request.interference_class, domain.neighbours)
+        if neighbour is not None:
+            return Reason(Term.DOMAIN_NEIGHBOURS, neighbour, request.interference_class)
     return None
 
 

@@ -137,7 +137,7 @@ class GuestCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AllocationRatios:
     """Overcommit that nova allows for shared guests: allocation ratios."""
 
     cpu_ratio: float
@@ -147,7 +147,7 @@ class Limits:
 def predict(
     host: Sequence[HostCell],
     guest: Sequence[GuestCell],
-    limits: Limits | None,
+    limits: AllocationRatios | None,
     *,
     pack: bool = False,
     isolated_emulator: bool = False,
@@ -187,7 +187,9 @@ class _Fitting:
     chosen on one host cell binds it on the next. Both reach nova's caches, so they are kept here as well.
     """
 
-    def __init__(self, guest: list[GuestCell], limits: Limits | None, isolated: bool) -> None:
+    def __init__(
+        self, guest: list[GuestCell], limits: AllocationRatios | None, isolated: bool
+    ) -> None:
         self._guest = guest
         self._limits = limits
         self._isolated = isolated
@@ -286,7 +288,7 @@ def _packs(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
     return wanted + reserved <= sum(cell.free_threads)
 
 
-def _within(cell: HostCell, guest: GuestCell, limits: Limits | None) -> bool:
+def _within(cell: HostCell, guest: GuestCell, limits: AllocationRatios | None) -> bool:
     if limits is None or not guest.floats:
         return True
     return (

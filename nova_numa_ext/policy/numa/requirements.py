@@ -33,7 +33,7 @@ from placement_traits.names import (
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
 
-ANIMALS: dict[NeighbourTrait, InterferenceClass] = {
+CLASS_OF_TRAIT: dict[NeighbourTrait, InterferenceClass] = {
     NeighbourTrait.RABBIT: InterferenceClass.RABBIT,
     NeighbourTrait.DEVIL: InterferenceClass.DEVIL,
 }
@@ -61,9 +61,9 @@ def conflict(
     one: InterferenceClass, neighbours: frozenset[NeighbourTrait]
 ) -> InterferenceClass | None:
     """Return the class among the neighbours of an L3 domain that ``one`` must not share it with, None when it may."""
-    for trait, animal in ANIMALS.items():
-        if trait in neighbours and not may_share(one, animal):
-            return animal
+    for trait, neighbour in CLASS_OF_TRAIT.items():
+        if trait in neighbours and not may_share(one, neighbour):
+            return neighbour
     return None
 
 
@@ -71,10 +71,10 @@ def neighbours(request: WorkloadRequest, host: HostView) -> tuple[Reason, ...]:
     """Refuse a host whose every L3 domain has a neighbour that the request's class must not share a cache with."""
     worst = None
     for domain in host.l3:
-        animal = conflict(request.interference_class, domain.neighbours)
-        if animal is None:
+        neighbour = conflict(request.interference_class, domain.neighbours)
+        if neighbour is None:
             return ()
-        worst = worst or animal
+        worst = worst or neighbour
     return () if worst is None else (Reason(Term.NEIGHBOURS, worst, request.interference_class),)
 
 

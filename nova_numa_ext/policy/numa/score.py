@@ -51,7 +51,7 @@ WORST_PENALTY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HostOffer:
     """One host with the best it can do for a server.
 
     :param view: our part of its provider tree, None when unknown
@@ -121,7 +121,7 @@ class Scores:
         )
 
 
-def terms(request: WorkloadRequest, offer: Offer, most: Spare) -> dict[Term, float | None]:
+def terms(request: WorkloadRequest, offer: HostOffer, most: Spare) -> dict[Term, float | None]:
     """Return the terms of one host, None where one is unknown.
 
     :param most: :func:`most_spare` of the hosts that are compared
@@ -143,7 +143,7 @@ def terms(request: WorkloadRequest, offer: Offer, most: Spare) -> dict[Term, flo
     }
 
 
-def spare(offer: Offer) -> Spare | None:
+def spare(offer: HostOffer) -> Spare | None:
     """Return the memory bandwidth that is free on a host, None when it is unknown."""
     domains = offer.view.l3 if offer.view is not None else ()
     known = [(d, max(0, d.bandwidth_mbps.free)) for d in domains if d.bandwidth_mbps is not None]
@@ -188,7 +188,7 @@ def combine(rows: Floats, weights: Floats) -> Floats:
     return np.clip(np.where(some, total / np.where(some, weight, 1.0), NEUTRAL), 0.0, 1.0)
 
 
-def _amounts(offer: Offer) -> list[tuple[L3View, int, int]]:
+def _amounts(offer: HostOffer) -> list[tuple[L3View, int, int]]:
     """L3 domains of the candidate with the ways and the bandwidth that it takes there."""
     if offer.view is None or offer.candidate is None:
         return []
@@ -200,18 +200,18 @@ def _amounts(offer: Offer) -> list[tuple[L3View, int, int]]:
     ]
 
 
-def _chosen(offer: Offer) -> list[L3View]:
+def _chosen(offer: HostOffer) -> list[L3View]:
     return [domain for domain, _, _ in _amounts(offer)]
 
 
-def _lived_in(offer: Offer) -> list[L3View]:
+def _lived_in(offer: HostOffer) -> list[L3View]:
     """L3 domains that the server will use: those it claims, unless nova-compute will pick nodes away from them all."""
     reachable = _reachable(offer)
     claimed = {domain.uuid for domain in _chosen(offer)}
     return [domain for domain in reachable if domain.uuid in claimed] or reachable
 
 
-def _reachable(offer: Offer) -> list[L3View]:
+def _reachable(offer: HostOffer) -> list[L3View]:
     """L3 domains on the guest's nodes, or all when it floats."""
     if offer.view is None:
         return []
@@ -220,7 +220,7 @@ def _reachable(offer: Offer) -> list[L3View]:
     return [domain for domain in offer.view.l3 if set(domain.nodes) & set(offer.nodes)]
 
 
-def _slices(request: WorkloadRequest, offer: Offer) -> float | None:
+def _slices(request: WorkloadRequest, offer: HostOffer) -> float | None:
     if not offer.cells:
         return None
     if offer.nodes is not None:
@@ -257,7 +257,7 @@ def _share(value: float | None, most: float) -> float | None:
     return None if value is None or most <= 0 else value / most
 
 
-def _usable(offer: Offer) -> float | None:
+def _usable(offer: HostOffer) -> float | None:
     """Share of the free dedicated CPUs that cells of the guest's shape can still use once it is placed."""
     if offer.nodes is None or not offer.guest or not offer.guest[0].pcpus:
         return None

@@ -18,9 +18,9 @@ import numpy as np
 
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
+    GpuRequest,
     GpuRules,
     GpuSet,
-    GpuWish,
     best_of_host,
 )
 from nova_numa_ext.policy.numa import requirements
@@ -28,7 +28,7 @@ from nova_numa_ext.policy.numa.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import (
     SCORED,
-    Offer,
+    HostOffer,
     Score,
     Scores,
     combine,
@@ -96,7 +96,7 @@ def _scored(
         return []
     best = [_best(request, answer.host) for answer in answers]
     offers = [
-        Offer(
+        HostOffer(
             answer.host,
             candidate=chosen.candidate if chosen else None,
             gpu_utility=answer.gpus.utility if answer.gpus else None,
@@ -162,7 +162,7 @@ def _gpus(
 ) -> tuple[GpuSet | None, tuple[Reason, ...]]:
     if not request.gpus:
         return None, ()
-    return best_of_host(GpuWish.of(request, flavor, rules), rules, host, request.gpus)
+    return best_of_host(GpuRequest.of(request, flavor, rules), rules, host, request.gpus)
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:

@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StrategyOffer:
     """What a strategy would do with a job.
 
     :param places: where it would run
@@ -119,7 +119,7 @@ class Strategy(ABC):
         self.options = options
 
     @abstractmethod
-    def offer(self, job: GpuJob) -> Offer | None:
+    def offer(self, job: GpuJob) -> StrategyOffer | None:
         """Return where the job would run, None when it does not fit."""
 
     def utility(self, job: GpuJob, places: Sequence[Place]) -> float:
@@ -140,7 +140,7 @@ class Strategy(ABC):
 class Greedy(Strategy):
     """A machine by number of free GPUs, then GPUs by number."""
 
-    def offer(self, job: GpuJob) -> Offer | None:
+    def offer(self, job: GpuJob) -> StrategyOffer | None:
         """Return the first machine that fits, for every part another one."""
         free = self.cluster.room(job)
         places = []
@@ -150,7 +150,7 @@ class Greedy(Strategy):
                 return None
             places.append(Place(machine, number, self.gpus(machine, part.tasks)))
             free[machine] = 0
-        return Offer(tuple(places), self.utility(job, places))
+        return StrategyOffer(tuple(places), self.utility(job, places))
 
     @abstractmethod
     def machine(self, free: Counts, tasks: int) -> int | None:
@@ -222,7 +222,7 @@ class ByPolicy(Strategy):
         super().__init__(cluster, store, options)
         self._rankings: dict[int, Ranking] = {}
 
-    def offer(self, job: GpuJob) -> Offer | None:
+    def offer(self, job: GpuJob) -> StrategyOffer | None:
         """Return the best machine for a job of one part, else all parts or nothing."""
         if len(job.parts) > 1:
             return self._parts(job)
@@ -232,7 +232,7 @@ class ByPolicy(Strategy):
         found = ranking.best()
         if found is not None:
             machine, placement = found
-            return Offer((Place(machine, 0, placement.gpus),), placement.utility)
+            return StrategyOffer((Place(machine, 0, placement.gpus),), placement.utility)
         return None if job.single_node else self._span(job)
 
     def choose(self, job: GpuJob, machine: int) -> Choice:
@@ -245,15 +245,15 @@ class ByPolicy(Strategy):
             options=self.options,
         )
 
-    def _parts(self, job: GpuJob) -> Offer | None:
+    def _parts(self, job: GpuJob) -> StrategyOffer | None:
         hosts = {str(number): host for number, host in enumerate(self.cluster.hosts)}
         found = place_parts(job, hosts, self.policy, store=self.store, options=self.options)
         if found is None:
             return None
         places = tuple(Place(int(host), part, p.gpus) for part, (host, p) in sorted(found.items()))
-        return Offer(places, min(placement.utility for _, placement in found.values()))
+        return StrategyOffer(places, min(placement.utility for _, placement in found.values()))
 
-    def _span(self, job: GpuJob) -> Offer | None:
+    def _span(self, job: GpuJob) -> StrategyOffer | None:
         """Join the machines with most free GPUs until the job fits: as many tasks as possible on one machine."""
         used: list[int] = []
         free_of = self.cluster.room(job)
@@ -281,7 +281,7 @@ class ByPolicy(Strategy):
             gpus = tuple(int(gpu - start) for gpu in best.gpus if start <= gpu < end)
             if gpus:
                 places.append(Place(machine, 0, gpus))
-        return Offer(tuple(places), best.utility)
+        return StrategyOffer(tuple(places), best.utility)
 
 
 class Pack(ByPolicy):

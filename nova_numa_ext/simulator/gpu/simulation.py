@@ -21,7 +21,13 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
 from nova_numa_ext.policy.gpu.placement import spread_stretch
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions, slowdowns
-from nova_numa_ext.simulator.gpu.cluster import Cluster, Offer, Place, Strategy, strategy_class
+from nova_numa_ext.simulator.gpu.cluster import (
+    Cluster,
+    Place,
+    Strategy,
+    StrategyOffer,
+    strategy_class,
+)
 from nova_numa_ext.simulator.gpu.workload import Submission
 from placement_traits.errors import NumaExtError
 
@@ -74,7 +80,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulationRun:
     """A finished simulation.
 
     :param strategy: name of the strategy
@@ -100,7 +106,7 @@ class Run:
 @dataclass(slots=True)
 class _Running:
     submission: Submission
-    offer: Offer
+    offer: StrategyOffer
     start_s: float
     stretch: float
     left_s: float
@@ -154,7 +160,7 @@ class Simulation:
         self._usage = _Usage(self._cluster)
         self._now = 0.0
 
-    def run(self) -> Run:
+    def run(self) -> SimulationRun:
         """Simulate until the last job has ended.
 
         :raises NeverPlacedError: when jobs are left that are not placed even on an empty cluster
@@ -179,7 +185,7 @@ class Simulation:
             before = self._clock()
             self._round()
             self._round_s.append(self._clock() - before)
-        return Run(
+        return SimulationRun(
             self._name,
             self._graphs,
             tuple(sorted(self._records, key=lambda record: record.submission.number)),
@@ -219,7 +225,7 @@ class Simulation:
         for number in placed:
             del self._queue[number]
 
-    def _start(self, submission: Submission, offer: Offer) -> None:
+    def _start(self, submission: Submission, offer: StrategyOffer) -> None:
         kind = id(submission.job)
         self._waiting_kinds[kind] -= 1
         if not self._waiting_kinds[kind]:

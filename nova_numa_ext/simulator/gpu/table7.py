@@ -15,7 +15,7 @@ from typing import Final
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.gpu.machines import graph
-from nova_numa_ext.simulator.gpu.simulation import Run, Simulation
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
 from nova_numa_ext.simulator.gpu.workload import Submission
 
 # Makespans that the source reports, seconds.
@@ -68,7 +68,7 @@ def replay(
     strategy: str,
     jobs: Sequence[Submission] | None = None,
     profiles: ProfileStore | None = None,
-) -> Run:
+) -> SimulationRun:
     """Run the six jobs on one Minsky."""
     simulation = Simulation([graph("minsky")], jobs or submissions(), strategy, profiles or store())
     return simulation.run()

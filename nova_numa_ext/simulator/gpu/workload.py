@@ -104,7 +104,7 @@ def poisson(model: Model, jobs: int, rate_per_min: float, seed: int) -> tuple[Su
     draw = random.Random(seed)
     parameters = model.document["jobs"]
     store = model.store()
-    wishes: dict[tuple[str, int], GpuJob] = {}
+    known: dict[tuple[str, int], GpuJob] = {}
     submissions = []
     clock = 0.0
     for number in range(jobs):
@@ -113,7 +113,7 @@ def poisson(model: Model, jobs: int, rate_per_min: float, seed: int) -> tuple[Su
         network = NETWORKS[_binomial(draw, len(NETWORKS) - 1, parameters["network_p"])]
         key = (f"{network}-{batch}", draw.choice(parameters["gpus"]))
         noise = draw.uniform(1 - parameters["solo_noise"], 1 + parameters["solo_noise"])
-        job = wishes.setdefault(key, model.job(*key))
+        job = known.setdefault(key, model.job(*key))
         submissions.append(
             Submission(number, clock, job, store.get(key[0]).solo_s * noise, model.slo_slowdown)
         )
@@ -142,14 +142,14 @@ def read_trace(
         if column not in columns:
             allowed = f"a first line that names it, as in {','.join(TRACE_COLUMNS)}"
             raise InvalidValueError(f"{where}, column {column}", ",".join(sorted(columns)), allowed)
-    wishes: dict[GpuJob, GpuJob] = {}
+    known: dict[GpuJob, GpuJob] = {}
     rows = []
     for line, given in enumerate(reader, start=2):
-        row = _Row(f"{where} line {line}", {key: text or "" for key, text in given.items()})
+        row = _TraceLine(f"{where} line {line}", {key: text or "" for key, text in given.items()})
         job = row.job(model, store)
         arrival_s = row.number("arrival_s", 0.0)
         solo_s = row.number("solo_s", 0.001, default=store.get(job.profile).solo_s)
-        rows.append((arrival_s, wishes.setdefault(job, job), solo_s))
+        rows.append((arrival_s, known.setdefault(job, job), solo_s))
     if not rows:
         raise InvalidValueError(where, "no line", "at least one job")
     rows.sort(key=lambda row: row[0])
@@ -160,7 +160,7 @@ def read_trace(
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _TraceLine:
     """One line of a trace.
 
     :param at: file and line, for messages

@@ -6,7 +6,7 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from placement_traits.reporter import Reporter
-from placement_traits.tree import wanted_tree
+from placement_traits.tree import desired_tree
 from tests.support.allocations import Host
 from tests.support.cloud import Cloud
 from tests.support.hosts import SETTINGS
@@ -39,7 +39,7 @@ def reported_compute(one_compute):
     ├─ h1:gpu-0000:05:00.0  NODE_0, NV2 to the other
     └─ h1:gpu-0000:85:00.0  NODE_2, NV2 to the other
     """
-    one_compute.tree = wanted_tree("h1", four_nodes(), SETTINGS)
+    one_compute.tree = desired_tree("h1", four_nodes(), SETTINGS)
     one_compute.reporter = Reporter(one_compute.client)
     one_compute.reporter.sync(one_compute.tree)
     return one_compute

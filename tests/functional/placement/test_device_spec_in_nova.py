@@ -23,7 +23,14 @@ from placement_traits import names, presets
 from placement_traits.device_spec import device_spec_lines
 from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter
-from placement_traits.tree import from_tree, gpu_edges, gpu_place, publish, publishable, wanted_tree
+from placement_traits.tree import (
+    desired_tree,
+    from_tree,
+    gpu_edges,
+    gpu_place,
+    publish,
+    publishable,
+)
 from tests.support.hosts import SETTINGS
 
 VENDOR, PRODUCT = "10de", "20b0"
@@ -126,7 +133,7 @@ def test_links_come_back_from_novas_own_providers(one_compute, preset):
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_comes_back_exactly_from_our_own_providers(one_compute, preset):
     topology = PRESETS[preset]
-    Reporter(one_compute.client).sync(wanted_tree("h1", topology, SETTINGS))
+    Reporter(one_compute.client).sync(desired_tree("h1", topology, SETTINGS))
     found = from_tree(read_tree(one_compute.client, "h1"))
     assert found == publish(topology, SETTINGS)
     assert found.topology == publishable(topology)
@@ -135,7 +142,7 @@ def test_every_preset_comes_back_exactly_from_our_own_providers(one_compute, pre
 def test_novas_periodic_update_and_restart_leave_ours_and_ours_leaves_novas(one_compute):
     """Issue 3: survives nova-compute's periodic update and restart; the whole tree stays as it is."""
     topology = four_nodes()
-    tree = wanted_tree("h1", topology, SETTINGS)
+    tree = desired_tree("h1", topology, SETTINGS)
     reporter = Reporter(one_compute.client)
     compute = Compute(one_compute, "h1", topology)
     compute.update()

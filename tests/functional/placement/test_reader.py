@@ -8,14 +8,14 @@ from placement_traits import presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree
 from placement_traits.reporter import Reporter
-from placement_traits.tree import from_tree, publishable, wanted_tree
+from placement_traits.tree import desired_tree, from_tree, publishable
 from tests.support.hosts import SETTINGS
 
 
 @pytest.mark.parametrize("name", presets.available())
 def test_each_preset_makes_the_round_trip(one_compute, name):
     topology = presets.load(name).topology
-    tree = wanted_tree("h1", topology, SETTINGS)
+    tree = desired_tree("h1", topology, SETTINGS)
     Reporter(one_compute.client).sync(tree)
     read = read_tree(one_compute.client, "h1")
     assert read == tree
@@ -29,7 +29,7 @@ def test_what_others_add_is_not_read(shared_compute):
 def test_a_host_with_nothing_below_its_root_is_read(one_compute):
     """No L3, no RDT, no GPU: not even the trait that marks our children exists."""
     bare = four_nodes(l3_domains=(), cores=(), rdt=None, gpus=(), gpu_links=())
-    tree = wanted_tree("h1", bare, SETTINGS)
+    tree = desired_tree("h1", bare, SETTINGS)
     Reporter(one_compute.client).sync(tree)
     assert read_tree(one_compute.client, "h1") == tree
 

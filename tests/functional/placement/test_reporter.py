@@ -24,13 +24,13 @@ from placement_traits.reporter import Reporter, RootMissingError, child_uuid
 from placement_traits.tree import (
     L3State,
     TreeSettings,
-    wanted_tree,
+    desired_tree,
 )
 from tests.support.cloud import Cloud, as_literal
 from tests.support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
 from tests.support.hosts import SETTINGS, hosts
 
-TREE = wanted_tree("h1", four_nodes(), SETTINGS)
+TREE = desired_tree("h1", four_nodes(), SETTINGS)
 
 
 def test_the_first_run_makes_the_whole_tree(one_compute):
@@ -55,7 +55,7 @@ def test_a_restarted_agent_reads_but_writes_nothing(reported_compute):
 
 def test_only_what_differs_is_written(reported_compute):
     state = {2: L3State(frozenset({NeighbourTrait.LC}), 1500)}
-    tree = wanted_tree("h1", four_nodes(), SETTINGS, state)
+    tree = desired_tree("h1", four_nodes(), SETTINGS, state)
     report = reported_compute.reporter.sync(tree)
     assert [(c.provider, c.what, c.detail) for c in report.changes] == [
         ("h1:l3_2", "traits", "+CUSTOM_NUMA_EXT_HAS_LC"),
@@ -66,11 +66,11 @@ def test_only_what_differs_is_written(reported_compute):
 
 def test_a_restarted_agent_leaves_what_is_held_back_until_it_has_measured(reported_compute):
     """Else each restart puts on sale what undeclared traffic uses."""
-    held = wanted_tree("h1", four_nodes(), SETTINGS, {2: L3State(frozenset(), 1500)})
+    held = desired_tree("h1", four_nodes(), SETTINGS, {2: L3State(frozenset(), 1500)})
     reported_compute.reporter.sync(held)
     unknown = {l3: L3State(frozenset(), None) for l3 in range(4)}
     restarted = Reporter(reported_compute.connect())
-    report = restarted.sync(wanted_tree("h1", four_nodes(), SETTINGS, unknown))
+    report = restarted.sync(desired_tree("h1", four_nodes(), SETTINGS, unknown))
     assert (report.writes, report.changes) == (0, ())
     assert reported_compute.everything() == as_literal(held)
     restarted.sync(TREE)
@@ -83,7 +83,7 @@ def test_a_host_without_rdt_makes_our_resource_classes_known_too(one_compute):
     with pytest.raises(PlacementError, match="Invalid resource class"):
         one_compute.client.get(asked)
     host = four_nodes(rdt=None, gpus=(), gpu_links=())
-    Reporter(one_compute.client).sync(wanted_tree("h1", host, SETTINGS))
+    Reporter(one_compute.client).sync(desired_tree("h1", host, SETTINGS))
     assert one_compute.client.get(asked)["allocation_requests"] == []
     there = one_compute.client.get("/resource_classes")["resource_classes"]
     assert {c["name"] for c in there} >= set(names.RESOURCE_CLASSES)
@@ -92,7 +92,7 @@ def test_a_host_without_rdt_makes_our_resource_classes_known_too(one_compute):
 def test_what_is_gone_is_removed(reported_compute):
     """F-000-05: GPUs that are pulled out go with their providers."""
     host = four_nodes(gpus=(), gpu_links=(), rdt=None)
-    tree = wanted_tree("h1", host, SETTINGS)
+    tree = desired_tree("h1", host, SETTINGS)
     report = reported_compute.reporter.sync(tree)
     assert reported_compute.everything() == as_literal(tree)
     assert {c.provider for c in report.changes if c.what == "deleted"} == {
@@ -104,7 +104,7 @@ def test_what_is_gone_is_removed(reported_compute):
 
 def test_what_belongs_to_others_is_left_alone(shared_compute):
     before = shared_compute.everything()
-    tree = wanted_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
+    tree = desired_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
     assert shared_compute.reporter.sync(tree).problems == ()
     after = shared_compute.everything()
     assert after["h1_0000:05:00.0"] == before["h1_0000:05:00.0"]
@@ -184,7 +184,7 @@ def test_resources_that_servers_hold_are_closed_then_removed(reported_compute):
             cloud.uuid("h1:rdt"): {names.RDT_CLOS: 1},
         },
     )
-    tree = wanted_tree("h1", four_nodes(rdt=None), SETTINGS)
+    tree = desired_tree("h1", four_nodes(rdt=None), SETTINGS)
     report = cloud.reporter.sync(tree)
     assert len(report.problems) == 3  # the ways; the provider of classes, and its inventory
     shown = cloud.everything()
@@ -202,7 +202,7 @@ def test_resources_that_servers_hold_are_closed_then_removed(reported_compute):
 def test_an_inventory_may_shrink_below_what_is_held(reported_compute):
     cloud = reported_compute
     cloud.claim(str(uuid.uuid4()), allocations={cloud.uuid("h1:l3_0"): {names.LLC_WAY: 10}})
-    tree = wanted_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, min_be_ways=8))
+    tree = desired_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, min_be_ways=8))
     assert cloud.reporter.sync(tree).problems == ()
     assert cloud.everything() == as_literal(tree)
 
@@ -242,7 +242,7 @@ def test_fifty_writers_at_once_lose_nothing(reported_compute):
     everything = frozenset(NeighbourTrait)
     for i in range(6):
         state = {n: L3State(everything if i % 2 else frozenset(), 100 * i) for n in range(4)}
-        tree = wanted_tree(
+        tree = desired_tree(
             "h1",
             four_nodes(),
             TreeSettings(list(PackingTrait)[i % 2]),
@@ -304,7 +304,7 @@ def test_answers_to_removals_may_get_lost(reported_compute):
         lambda method, _url: next(lost, None) if method == "DELETE" else None,
     )
     lost = itertools.cycle([lose_answer, None])
-    tree = wanted_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
+    tree = desired_tree("h1", four_nodes(rdt=None, gpus=(), gpu_links=()), SETTINGS)
     assert Reporter(reported_compute.connect(faulty)).sync(tree).problems == ()
     assert reported_compute.everything() == as_literal(tree)
 
@@ -359,7 +359,7 @@ def test_a_token_that_expires_is_renewed_by_the_session(one_compute):
 
 def test_a_trait_that_was_deleted_meanwhile_is_made_again(reported_compute):
     cloud = reported_compute
-    busy = wanted_tree("h1", four_nodes(), SETTINGS, {0: L3State(frozenset({NeighbourTrait.LC}))})
+    busy = desired_tree("h1", four_nodes(), SETTINGS, {0: L3State(frozenset({NeighbourTrait.LC}))})
     cloud.reporter.sync(busy)
     cloud.reporter.sync(TREE)
     cloud.client.delete(f"/traits/{NeighbourTrait.LC}")
@@ -403,14 +403,14 @@ def test_the_reporter_converges_from_any_state_to_any_tree(lasting_cloud, before
     cloud, numbers = lasting_cloud
     name = f"n{next(numbers)}"
     root = cloud.compute(name)
-    Reporter(cloud.client).sync(wanted_tree(name, *before))
+    Reporter(cloud.client).sync(desired_tree(name, *before))
     _spoil(cloud, root, data)
     seed = data.draw(st.integers(0, 2**32), label="seed of faults")
     chance = random.Random(seed)
     faults = [*[None] * 7, refuse(503), lose_request, lose_answer]
     faulty = FaultyAdapter(cloud.adapter, lambda _m, _u: chance.choice(faults))
     reporter = Reporter(cloud.connect(faulty, attempts=40))
-    wanted = wanted_tree(name, *after)
+    wanted = desired_tree(name, *after)
     reporter.sync(wanted)
     assert reporter.sync(wanted).problems == ()
     assert read_tree(cloud.client, name) == wanted

@@ -15,7 +15,7 @@ from placement_traits.fleet import Amount, ViewState
 from placement_traits.names import GpuLink, NeighbourTrait
 from placement_traits.reporter import Reporter
 from placement_traits.topology import Gpu
-from placement_traits.tree import L3State, wanted_tree
+from placement_traits.tree import L3State, desired_tree
 from placement_traits.view import FleetView, ViewSettings
 from tests.support.faults import FaultyAdapter, lose_request
 from tests.support.hosts import SETTINGS
@@ -64,7 +64,7 @@ def fleet(empty_cloud):
         empty_cloud.child(
             empty_cloud.roots[name], f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE"
         )
-        Reporter(empty_cloud.client).sync(wanted_tree(name, two_nodes(), SETTINGS))
+        Reporter(empty_cloud.client).sync(desired_tree(name, two_nodes(), SETTINGS))
     empty_cloud.compute("plain")
     empty_cloud.seen = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: empty_cloud.fault)
     empty_cloud.fault = None
@@ -79,7 +79,7 @@ def fleet(empty_cloud):
 
 
 def report(cloud, name, state=None, **changes):
-    Reporter(cloud.client).sync(wanted_tree(name, two_nodes(**changes), SETTINGS, state))
+    Reporter(cloud.client).sync(desired_tree(name, two_nodes(**changes), SETTINGS, state))
 
 
 def test_nothing_of_ours_is_an_empty_fleet(empty_cloud):
@@ -97,7 +97,7 @@ def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
     assert set(snapshot.hosts) == set(fleet.roots.values())
     host = snapshot.host(fleet.roots["h3"])
     assert host.name == "h3"
-    assert host.traits == wanted_tree("h3", two_nodes(), SETTINGS).root_traits
+    assert host.traits == desired_tree("h3", two_nodes(), SETTINGS).root_traits
     assert host.rdt.clos == Amount(6, 0)
     assert [domain.l3_id for domain in host.l3] == [0, 1]
     domain = host.l3[1]
@@ -191,7 +191,7 @@ def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
 def test_what_only_the_root_says_is_picked_up_by_the_next_complete_reading(fleet):
     fleet.view.refresh()
     settings = dataclasses.replace(SETTINGS, tiers=frozenset())
-    Reporter(fleet.client).sync(wanted_tree("h1", two_nodes(), settings))
+    Reporter(fleet.client).sync(desired_tree("h1", two_nodes(), settings))
     fleet.clock.now += ViewSettings().full_interval_s
     fleet.view.refresh()
     traits = fleet.view.snapshot().host(fleet.roots["h1"]).traits
@@ -298,7 +298,7 @@ def test_devices_that_nova_or_the_operator_counts_are_found_by_their_place(empty
         empty_cloud.child(root, f"h_fpga{number}", *place, CUSTOM_FPGA=1)
     gpus = (Gpu("0000:85:00.0", 1), Gpu("0000:af:00.0", 0))
     topology = two_nodes(gpus=gpus, gpu_links=())
-    Reporter(empty_cloud.client).sync(wanted_tree("h", topology, SETTINGS))
+    Reporter(empty_cloud.client).sync(desired_tree("h", topology, SETTINGS))
     view = FleetView(empty_cloud.adapter, background=False)
     view.refresh()
     host = view.snapshot().host(root)

@@ -29,7 +29,7 @@ from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import Reporter
-from placement_traits.tree import TreeSettings, wanted_tree
+from placement_traits.tree import TreeSettings, desired_tree
 from placement_traits.view import FleetView, ViewSettings
 
 FILTERS = ["NUMATopologyFilter", "PciPassthroughFilter", "NumaExtFilter"]
@@ -148,7 +148,7 @@ class Cloud:
     def publish(self, name, topology=None, state=None, **settings):
         """Let the host's agent report, with ``state`` as what runs in each L3 domain; then let the scheduler see it."""
         settings = TreeSettings(PackingTrait.SPREAD, **settings)
-        tree = wanted_tree(name, topology or four_nodes(), settings, state or {})
+        tree = desired_tree(name, topology or four_nodes(), settings, state or {})
         Reporter(self.placement).sync(tree)
         self.view.refresh()
 

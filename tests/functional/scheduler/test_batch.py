@@ -14,7 +14,7 @@ from nova.scheduler import host_manager
 
 from nova_numa_ext.policy.numa import score
 from nova_numa_ext.policy.numa.arrays import MOST_BITS
-from nova_numa_ext.policy.numa.score import SCORED, Offer
+from nova_numa_ext.policy.numa.score import SCORED, HostOffer
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import decision, nova_objects
@@ -227,9 +227,9 @@ def questions(draw):
     return [state for state, _ in hosts], spec, surroundings(draw, hosts, placed)
 
 
-def alone(wanted, spec, states, around):
+def alone(parsed, spec, states, around):
     """Each host judged by itself."""
-    judge = Judge(wanted.request, wanted.guest, spec, around, nova_objects.KnownHosts())
+    judge = Judge(parsed.request, parsed.guest, spec, around, nova_objects.KnownHosts())
     return [judge.verdict(state) for state in states]
 
 
@@ -244,18 +244,18 @@ def order_both_ways(spec, state, view, earlier=(), request=()):
         {view.root_uuid: [*earlier, *request]},
         request,
     )
-    wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [state], around, HostTable(nova_objects.KnownHosts()))
+    parsed = decision.parse_spec(spec)
+    judged = decision.decide(parsed, spec, [state], around, HostTable(nova_objects.KnownHosts()))
     assert judged.verdicts == {}, "decided over arrays"
     assert judged.passed == [0]
-    [verdict] = alone(wanted, spec, [state], around)
+    [verdict] = alone(parsed, spec, [state], around)
     found = list(judged.order(0))
     assert found == [ranked.candidate.index for ranked in verdict.ordering.kept]
     return found
 
 
 def scores_alone(request, verdicts):
-    offers = [verdict.offer or Offer() for verdict in verdicts]
+    offers = [verdict.offer or HostOffer() for verdict in verdicts]
     most = score.most_spare(map(score.spare, offers))
     rows = [score.terms(request, offer, most) for offer in offers]
     return np.array([[row[term] for term in SCORED] for row in rows], float)
@@ -266,7 +266,7 @@ def test_no_host_is_no_fault(nova_configuration, flavor):
     around = Surroundings(FleetSnapshot({}, 1.0, ViewState.FRESH))
     spec = request_spec(flavor)
     judged = decision.decide(
-        decision.wish(spec), spec, [], around, HostTable(nova_objects.KnownHosts())
+        decision.parse_spec(spec), spec, [], around, HostTable(nova_objects.KnownHosts())
     )
     assert judged.passed == []
 
@@ -284,12 +284,12 @@ def check(before, question):
     """Decide both with one table of hosts, and compare the second decision with that about each host."""
     table = HostTable(nova_objects.KnownHosts())
     states, spec, around = before
-    decision.decide(decision.wish(spec), spec, states[::-1], around, table)
+    decision.decide(decision.parse_spec(spec), spec, states[::-1], around, table)
     states, spec, around = question
-    wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, states, around, table)
+    parsed = decision.parse_spec(spec)
+    judged = decision.decide(parsed, spec, states, around, table)
     event(f"together: {len(states) - len(judged.verdicts)} of {len(states)} hosts")
-    verdicts = alone(wanted, spec, states, around)
+    verdicts = alone(parsed, spec, states, around)
     assert [judged.reasons.get(at, ()) for at in range(len(states))] == [
         verdict.reasons for verdict in verdicts
     ]
@@ -307,7 +307,7 @@ def check(before, question):
         assert pick.gpus == (gpus.providers if gpus else ())
     if judged.passed:
         weights = np.ones((len(judged.passed), len(SCORED)))
-        expected = scores_alone(wanted.request, [verdicts[at] for at in judged.passed])
+        expected = scores_alone(parsed.request, [verdicts[at] for at in judged.passed])
         result = judged.scores(judged.passed, weights)
         np.testing.assert_allclose(result.rows, expected, rtol=1e-12)
         np.testing.assert_allclose(result.values, score.combine(expected, weights), rtol=1e-12)
@@ -392,13 +392,13 @@ def test_a_host_judged_alone_is_compared_with_those_judged_together(nova_configu
     views = {view.root_uuid: view for view in (small_view, large_view)}
     around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
-    wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, states, around, HostTable(nova_objects.KnownHosts()))
+    parsed = decision.parse_spec(spec)
+    judged = decision.decide(parsed, spec, states, around, HostTable(nova_objects.KnownHosts()))
     assert list(judged.verdicts) == [odd]
     result = judged.scores([0, 1], np.ones((2, len(SCORED))))
     at = [SCORED.index(term) for term in (Term.BANDWIDTH, Term.CROSS_SOCKET_BANDWIDTH)]
     assert result.rows[:, at].tolist() == [[2 / 10, 1 / 5], [1.0, 1.0]]
-    expected = scores_alone(wanted.request, alone(wanted, spec, states, around))
+    expected = scores_alone(parsed.request, alone(parsed, spec, states, around))
     np.testing.assert_array_equal(result.rows, expected)
 
 
@@ -412,9 +412,9 @@ def test_a_host_without_a_row_does_not_disturb_the_others(nova_configuration):
     views = {view.root_uuid: view for view in (small_view, odd_view)}
     around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
-    wanted = decision.wish(spec)
+    parsed = decision.parse_spec(spec)
     judged = decision.decide(
-        wanted, spec, [small, odd], around, HostTable(nova_objects.KnownHosts())
+        parsed, spec, [small, odd], around, HostTable(nova_objects.KnownHosts())
     )
     assert (list(judged.verdicts), judged.passed) == ([1], [0, 1])
     assert [list(judged.order(at)) for at in judged.passed] == [[0, 1], [0, 1, 2]]

@@ -296,9 +296,9 @@ def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trust
     view = replace(view, gpus=(), devices=())
     spec = request_spec(flavor, instance_uuid="server")
     around = Surroundings(FleetSnapshot({"root": view}, 1.0, state))
-    wanted = decision.wish(spec)
-    judged = decision.decide(wanted, spec, [host], around, HostTable(nova_objects.KnownHosts()))
-    [verdict] = alone(wanted, spec, [host], around)
+    parsed = decision.parse_spec(spec)
+    judged = decision.decide(parsed, spec, [host], around, HostTable(nova_objects.KnownHosts()))
+    [verdict] = alone(parsed, spec, [host], around)
     assert judged.verdicts == {}, "decided over arrays"
     assert judged.reasons.get(0, ()) == verdict.reasons
     assert bool(verdict.reasons) == refused

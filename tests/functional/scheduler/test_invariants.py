@@ -84,7 +84,7 @@ def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flav
     views = [view for view, _, known in fleet if known]
     states = [state_of(view, used) for view, used, _ in fleet]
     passed = decide(views, states, flavor)
-    request = session.engine()._current.decision.wanted.request
+    request = session.engine()._current.decision.parsed.request
     by_root = {view.root_uuid: view for view in views}
     for state in passed:
         view = by_root[state.uuid]

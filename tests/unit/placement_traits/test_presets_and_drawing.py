@@ -13,7 +13,7 @@ from placement_traits.draw_svg import draw_svg
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
 from placement_traits.topology import Gpu, HostTopology
-from placement_traits.tree import from_tree, publishable, wanted_tree
+from placement_traits.tree import desired_tree, from_tree, publishable
 from tests.support.hosts import SETTINGS, topologies
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.parametrize("name", presets.available())
 def test_each_preset_survives_placement_and_names_its_source(name):
     preset = presets.load(name)
-    tree = wanted_tree("host", preset.topology, SETTINGS)
+    tree = desired_tree("host", preset.topology, SETTINGS)
     assert from_tree(tree).topology == publishable(preset.topology)
     assert len(preset.source) > 40
 

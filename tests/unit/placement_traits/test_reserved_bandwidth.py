@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_traits.errors import InvalidValueError
-from placement_traits.reserved_bandwidth import PressureSettings, excess_mbps, next_reserved
+from placement_traits.reserved_bandwidth import ReservationSettings, excess_mbps, next_reserved
 
-CALM = PressureSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)
+CALM = ReservationSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)
 amounts = st.integers(0, 100_000)
 
 
@@ -53,4 +53,4 @@ def test_constant_pressure_is_reached_within_the_dead_band_and_then_left_alone(
 
 def test_a_share_above_one_is_refused():
     with pytest.raises(InvalidValueError, match="pressure dead_band: 5"):
-        PressureSettings(dead_band=5)
+        ReservationSettings(dead_band=5)

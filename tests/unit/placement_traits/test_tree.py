@@ -17,11 +17,11 @@ from placement_traits.tree import (
     Provider,
     TreeSettings,
     bandwidth_shares,
+    desired_tree,
     from_tree,
     publish,
     publishable,
     to_tree,
-    wanted_tree,
 )
 from tests.support.hosts import hosts, topologies
 
@@ -30,7 +30,7 @@ SETTINGS = TreeSettings(PackingTrait.SPREAD)
 
 def test_the_lab_host_as_one_literal():
     state = {2: L3State(frozenset({NeighbourTrait.LC}), 1500)}
-    tree = wanted_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, foreign_groups=1), state)
+    tree = desired_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, foreign_groups=1), state)
     assert tree.root_traits == {
         "CUSTOM_NUMA_EXT_HOST",
         "CUSTOM_NUMA_EXT_RDT_L3_CAT",
@@ -92,7 +92,7 @@ def test_what_is_said_of_the_topology_is_stable(topology):
 
 @given(hosts())
 def test_every_inventory_is_one_that_placement_accepts(host):
-    for child in wanted_tree("h1", *host).children:
+    for child in desired_tree("h1", *host).children:
         assert names.OWNER in child.traits
         assert len(child.name) <= 200
         for inventory in child.inventories.values():
@@ -103,7 +103,7 @@ def test_every_inventory_is_one_that_placement_accepts(host):
 
 @given(hosts())
 def test_every_trait_is_ours_and_legal(host):
-    tree = wanted_tree("h1", *host)
+    tree = desired_tree("h1", *host)
     for traits in (tree.root_traits, *(child.traits for child in tree.children)):
         for trait in traits:
             assert names.is_ours(trait)
@@ -124,7 +124,7 @@ def test_bandwidth_sold_is_the_capacity_of_the_nodes(topology):
 
 @given(topologies())
 def test_each_link_trait_is_held_by_exactly_its_two_ends(topology):
-    tree = wanted_tree("h1", topology, SETTINGS)
+    tree = desired_tree("h1", topology, SETTINGS)
     holders = [t for c in tree.children for t in c.traits if t.startswith(names.GPU_LINK_PREFIX)]
     assert sorted(holders) == sorted(2 * list(set(holders)))
     assert len(set(holders)) == len(topology.gpu_links)
@@ -132,30 +132,30 @@ def test_each_link_trait_is_held_by_exactly_its_two_ends(topology):
 
 def test_unknown_bandwidth_is_not_sold():
     host = four_nodes(nodes=tuple(NumaNode(n, n // 2) for n in range(4)))
-    assert set(wanted_tree("h1", host, SETTINGS).child("h1:l3_0").inventories) == {names.LLC_WAY}
+    assert set(desired_tree("h1", host, SETTINGS).child("h1:l3_0").inventories) == {names.LLC_WAY}
 
 
 def test_without_rdt_there_is_no_lc_tier_no_class_of_service_and_no_way():
-    tree = wanted_tree("h1", four_nodes(rdt=None), SETTINGS)
+    tree = desired_tree("h1", four_nodes(rdt=None), SETTINGS)
     assert not any("RDT" in trait or trait.endswith("TIER_LC") for trait in tree.root_traits)
     assert tree.child("h1:rdt") is None
     assert set(tree.child("h1:l3_0").inventories) == {names.MEMORY_BANDWIDTH_MBPS}
 
 
 def test_an_operator_can_refuse_a_tier():
-    tree = wanted_tree("h1", four_nodes(), TreeSettings(PackingTrait.PACK, frozenset({Tier.BE})))
+    tree = desired_tree("h1", four_nodes(), TreeSettings(PackingTrait.PACK, frozenset({Tier.BE})))
     assert "CUSTOM_NUMA_EXT_TIER_LC" not in tree.root_traits
 
 
 def test_too_few_ways_or_classes_are_no_inventory_rather_than_one_of_zero():
     rdt = dataclasses.replace(four_nodes().rdt, cat=L3Cat(2, 3, 0b100, 2))
-    tree = wanted_tree("h1", four_nodes(rdt=rdt), SETTINGS)
+    tree = desired_tree("h1", four_nodes(rdt=rdt), SETTINGS)
     assert tree.child("h1:rdt").inventories == {}
     assert names.LLC_WAY not in tree.child("h1:l3_0").inventories
 
 
 def test_a_provider_that_we_would_not_have_written_is_named():
-    tree = wanted_tree("h1", four_nodes(), SETTINGS)
+    tree = desired_tree("h1", four_nodes(), SETTINGS)
     odd = dataclasses.replace(tree, children=(*tree.children, Provider("h1:l3_9")))
     with pytest.raises(InvalidValueError, match="provider h1:l3_9"):
         from_tree(odd)

@@ -32,7 +32,7 @@ from host_agent.report.rehome import Settled
 from host_agent.report.reserved_bandwidth import Pressure
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
-from placement_traits.reserved_bandwidth import PressureSettings
+from placement_traits.reserved_bandwidth import ReservationSettings
 from placement_traits.tree import ProviderTree
 
 SETTINGS = PublishSettings("compute1", PackingTrait.PACK, frozenset(Tier), 1, 60.0, 0.01)
@@ -309,7 +309,7 @@ def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_li
 def test_traffic_that_nobody_declared_reaches_placement() -> None:
     placement = Placement(failures=0)
     traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
-    pressure = Pressure(lambda: traffic, PressureSettings(), 10.0)
+    pressure = Pressure(lambda: traffic, ReservationSettings(), 10.0)
     publisher = Publisher(
         lambda: SETTINGS, lambda: placement, lambda: 0, Metrics(), pressure=pressure
     )

@@ -8,8 +8,8 @@ from tests.support.fleet import amount, domain, host
 TWO = host(domain(0), domain(1))
 
 
-def pick(tier=Tier.LC, animal=InterferenceClass.DEVIL, **more):
-    return Pick("server", "root-h1", tier, animal, **more)
+def pick(tier=Tier.LC, interference_class=InterferenceClass.DEVIL, **more):
+    return Pick("server", "root-h1", tier, interference_class, **more)
 
 
 def neighbours(view):

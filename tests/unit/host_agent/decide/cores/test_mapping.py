@@ -12,7 +12,7 @@ from host_agent.conf.mapping import Limits, Metric, Settings
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.mapping import Observation, State, deviation
 from host_agent.decide.cores.slots import Layout, Occupancy, Server, Slot
-from placement_traits.interference import INITIAL_BENEFIT, Domain, updated_benefit
+from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
 from placement_traits.reason import Reason
 
@@ -201,7 +201,7 @@ def test_f_001_10_a_matrix_that_learnt_that_moving_does_not_pay_stops_moves() ->
     host = _disturbed()
     benefit = INITIAL_BENEFIT
     for _ in range(20):
-        for domain in Domain:
+        for domain in IsolationLevel:
             benefit = updated_benefit(benefit, domain, RABBIT, 1.0)
     host.state = replace(host.state, benefit=benefit)
     before = host.state.slots

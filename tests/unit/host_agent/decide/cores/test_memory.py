@@ -9,7 +9,7 @@ import pytest
 from host_agent.decide.cores.mapping import Expectation, State
 from host_agent.decide.cores.memory import from_plain, to_plain
 from placement_traits.errors import InvalidValueError
-from placement_traits.interference import INITIAL_BENEFIT, Domain, updated_benefit
+from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
 
 RABBIT = InterferenceClass.RABBIT
@@ -18,15 +18,15 @@ RABBIT = InterferenceClass.RABBIT
 def learnt() -> State:
     return replace(
         State(),
-        benefit=updated_benefit(INITIAL_BENEFIT, Domain.NODE, RABBIT, 9.0),
+        benefit=updated_benefit(INITIAL_BENEFIT, IsolationLevel.NODE, RABBIT, 9.0),
         expectations={"s1": Expectation(1.25, (1.2,), ()), "s2": Expectation()},
     )
 
 
 def test_f_001_10_benefits_and_expectations_survive_a_restart() -> None:
     back = from_plain(json.loads(json.dumps(to_plain(learnt()))))
-    assert back.benefit[Domain.NODE][RABBIT] == pytest.approx(0.8 * 5 + 0.2 * 9)
-    assert back.benefit[Domain.SOCKET] == INITIAL_BENEFIT[Domain.SOCKET]
+    assert back.benefit[IsolationLevel.NODE][RABBIT] == pytest.approx(0.8 * 5 + 0.2 * 9)
+    assert back.benefit[IsolationLevel.SOCKET] == INITIAL_BENEFIT[IsolationLevel.SOCKET]
     assert back.expectations == {"s1": Expectation(1.25)}
     assert back.slots == {}
 

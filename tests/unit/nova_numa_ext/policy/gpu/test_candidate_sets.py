@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuOffer,
+    GpuRequest,
     GpuRules,
-    GpuWish,
     gpu_map,
     lacking,
     occupied,
@@ -151,8 +151,8 @@ def offer(
     request = be(**{f"numa_ext:{key}": value for key, value in specs.items()})
     gpus = gpu_map(view)
     providers = [tuple(f"gpu-{number}" for number in one) for one in sets]
-    wanted = GpuWish.of(request, "flavor", rules)
-    return GpuOffer(wanted, rules, gpus, occupied(gpus, view, free), providers)
+    gpu_request = GpuRequest.of(request, "flavor", rules)
+    return GpuOffer(gpu_request, rules, gpus, occupied(gpus, view, free), providers)
 
 
 def test_a_set_tells_addresses_nodes_and_costs() -> None:

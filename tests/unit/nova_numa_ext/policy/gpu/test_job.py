@@ -9,9 +9,9 @@ from nova_numa_ext.policy.gpu.job import (
     JobGraph,
     ProfileStore,
     comm_profile,
+    flavor_job,
     p95,
     parse_profiles,
-    wish,
 )
 from placement_traits.errors import InvalidValueError
 
@@ -24,7 +24,7 @@ def test_data_parallel_jobs_are_complete_graphs_of_one_weight() -> None:
 
 
 def test_weight_0_is_no_communication_but_still_one_part() -> None:
-    job = wish(2, comm=0)
+    job = flavor_job(2, comm=0)
     assert job.graph.edges == ()
     assert job.graph.uniform
     assert job.gpus == 2
@@ -46,7 +46,7 @@ def test_edges_that_mean_nothing_are_refused(edges) -> None:
 def test_f_000_06_wishes_outside_their_limits_are_refused() -> None:
     for wrong in ({"gpus": 0}, {"gpus": 1, "min_utility": 1.1}):
         with pytest.raises(InvalidValueError):
-            wish(**wrong)
+            flavor_job(**wrong)
     with pytest.raises(InvalidValueError):
         GpuJob(())
 

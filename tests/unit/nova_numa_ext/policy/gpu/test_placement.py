@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from emulation.gpu_machines import random_scene
 from nova_numa_ext.policy.gpu import placement as gpu_placement
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, members
-from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore, wish
+from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore, flavor_job
 from nova_numa_ext.policy.gpu.placement import (
     EXACT_LIMIT,
     MOST_ENDINGS,
@@ -56,7 +56,7 @@ def test_f_000_13_eight_free_gpus_are_searched_exactly_and_many_more_are_biparti
     for tasks in range(1, 9):
         assert assignments(JobGraph.complete(tasks, 4), 8) <= EXACT_LIMIT
     host = HostGpus(wide_host(24, 4), (1 << 24) - 1)
-    job = wish(8, comm=4)
+    job = flavor_job(8, comm=4)
     assert assignments(job.graph, 24) > EXACT_LIMIT
     choice = choose(job, host)
     assert len(choice.ranked) == 1
@@ -67,26 +67,29 @@ def test_f_000_13_eight_free_gpus_are_searched_exactly_and_many_more_are_biparti
 
 def test_f_000_14_pack_picks_a_linked_pair_and_spread_two_sockets() -> None:
     host = HostGpus(MINSKY, 0b1110)
-    assert choose(wish(2, 4), host, GpuPolicy.PACK).ranked[0].gpus == (2, 3)
-    assert choose(wish(2, 4), host, GpuPolicy.SPREAD).ranked[0].gpus == (1, 2)
+    assert choose(flavor_job(2, 4), host, GpuPolicy.PACK).ranked[0].gpus == (2, 3)
+    assert choose(flavor_job(2, 4), host, GpuPolicy.SPREAD).ranked[0].gpus == (1, 2)
 
 
 def test_f_000_14_pack_wants_near_gpus_even_without_communication() -> None:
-    assert choose(wish(2, 0), HostGpus(MINSKY, 0b1110), GpuPolicy.PACK).ranked[0].gpus == (2, 3)
+    assert choose(flavor_job(2, 0), HostGpus(MINSKY, 0b1110), GpuPolicy.PACK).ranked[0].gpus == (
+        2,
+        3,
+    )
 
 
 def test_f_000_14_spread_shares_evenly() -> None:
-    chosen = choose(wish(4, 0), HostGpus(DGX1, DGX1.all), GpuPolicy.SPREAD).ranked[0]
+    chosen = choose(flavor_job(4, 0), HostGpus(DGX1, DGX1.all), GpuPolicy.SPREAD).ranked[0]
     assert [(mask & chosen.mask).bit_count() for mask in DGX1.socket_masks] == [2, 2]
     wide = HostGpus(wide_host(24, 4), (1 << 24) - 1)
-    chosen = choose(wish(8, 0), wide, GpuPolicy.SPREAD).ranked[0]
+    chosen = choose(flavor_job(8, 0), wide, GpuPolicy.SPREAD).ranked[0]
     assert [(mask & chosen.mask).bit_count() for mask in wide.graph.socket_masks] == [2, 2, 2, 2]
 
 
 def test_f_000_14_spread_ranks_even_sets_before_uneven_ones() -> None:
     """F-000-14: both touch two sockets and are worth the same; the lower numbers alone would win."""
     sets = [(0, 1, 2, 4), (0, 1, 4, 5)]
-    ranked = rank(wish(4, 0), HostGpus(DGX1, DGX1.all), sets, GpuPolicy.SPREAD)
+    ranked = rank(flavor_job(4, 0), HostGpus(DGX1, DGX1.all), sets, GpuPolicy.SPREAD)
     assert ranked[0].utility == ranked[1].utility
     assert ranked[0].gpus == (0, 1, 4, 5)
 
@@ -101,14 +104,14 @@ def test_f_000_14_topo_leaves_a_noisy_socket_and_mends_a_broken_one() -> None:
 
 
 def test_f_000_09_too_few_gpus_and_too_little_bandwidth_are_refused_with_the_numbers() -> None:
-    choice = choose(wish(3, 4), HostGpus(MINSKY, 0b0011))
+    choice = choose(flavor_job(3, 4), HostGpus(MINSKY, 0b0011))
     assert not choice.satisfied and choice.best is None
     assert str(choice.reasons[0]) == "gpus_free=2 (against 3)"
     busy_memory = HostGpus(MINSKY, 0b0011, bandwidth_mbps=9_000)
-    choice = choose(wish(1, 4, bandwidth_mbps=10_000), busy_memory)
+    choice = choose(flavor_job(1, 4, bandwidth_mbps=10_000), busy_memory)
     assert choice.ranked == ()
     assert str(choice.reasons[1]) == "bandwidth_free_mbps=9000 (against 10000)"
-    assert choose(wish(1, 4, bandwidth_mbps=9_000), busy_memory).satisfied
+    assert choose(flavor_job(1, 4, bandwidth_mbps=9_000), busy_memory).satisfied
 
 
 def test_f_000_15_a_placement_below_the_minimum_says_what_would_be_needed() -> None:
@@ -125,7 +128,7 @@ def test_f_000_15_a_placement_below_the_minimum_says_what_would_be_needed() -> N
 
 
 def test_f_000_15_a_minimum_that_no_set_of_the_host_reaches_is_said_to_be_so() -> None:
-    greedy = wish(4, 4, min_utility=0.9)
+    greedy = flavor_job(4, 4, min_utility=0.9)
     reason = choose(greedy, HostGpus(MINSKY, 0b1111)).reasons[-1]
     assert reason.value == "no set of this host reaches the minimum, even when it is empty"
 
@@ -138,19 +141,19 @@ def test_a_refusal_looks_at_few_endings_however_many_jobs_run(monkeypatch) -> No
     )
     busy = tuple(Neighbour("comm-4", 1 << number) for number in range(2, 24))
     host = HostGpus(wide_host(24, 4), 0b11, busy)
-    reason = choose(wish(2, 4, min_utility=0.99), host).reasons[-1]
+    reason = choose(flavor_job(2, 4, min_utility=0.99), host).reasons[-1]
     assert "even when it is empty" in str(reason.value)
     assert len(looks) == 1 + MOST_ENDINGS + 1
-    reason = choose(wish(2, 4, min_utility=0.8), host).reasons[-1]
+    reason = choose(flavor_job(2, 4, min_utility=0.8), host).reasons[-1]
     assert str(reason.value).endswith("when the jobs on g4 end")
 
 
 def test_candidate_sets_of_somebody_else_are_ranked() -> None:
     host = HostGpus(MINSKY, 0b1111)
     sets = [(0, 2), (1, 3), (2, 3), (0, 1)]
-    best_first = [placement.gpus for placement in rank(wish(2, 4), host, sets)]
+    best_first = [placement.gpus for placement in rank(flavor_job(2, 4), host, sets)]
     assert best_first == [(0, 1), (2, 3), (0, 2), (1, 3)]
-    spread = [placement.gpus for placement in rank(wish(2, 4), host, sets, GpuPolicy.SPREAD)]
+    spread = [placement.gpus for placement in rank(flavor_job(2, 4), host, sets, GpuPolicy.SPREAD)]
     assert spread == [(0, 2), (1, 3), (0, 1), (2, 3)]
 
 

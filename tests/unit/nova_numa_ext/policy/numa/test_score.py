@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, HostCell
-from nova_numa_ext.policy.numa.score import SCORED, Offer, Score, combine, most_spare, spare, terms
+from nova_numa_ext.policy.numa.score import (
+    SCORED,
+    HostOffer,
+    Score,
+    combine,
+    most_spare,
+    spare,
+    terms,
+)
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
 from tests.support.fleet import amount, be, domain, host, hosts, lc
@@ -40,14 +48,14 @@ def better(request, good, bad):
 
 def test_be_goes_where_no_lc_lives():
     assert better(
-        be(), Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
+        be(), HostOffer(host(domain(0))), HostOffer(host(domain(0, neighbours=[NeighbourTrait.LC])))
     )
 
 
 def test_be_prefers_most_spare_bandwidth_in_megabytes_not_in_percent():
     """F-004-44: half of a big host is more than three quarters of a small one."""
-    big = Offer(host(domain(0, bandwidth=(100_000, 50_000))))
-    small = Offer(host(domain(0, bandwidth=(10_000, 2_500)), name="h2"))
+    big = HostOffer(host(domain(0, bandwidth=(100_000, 50_000))))
+    small = HostOffer(host(domain(0, bandwidth=(10_000, 2_500)), name="h2"))
     assert better(be(), big, small)
 
 
@@ -67,7 +75,7 @@ def sockets(*free, name="h1"):
 
 def test_be_goes_to_the_host_with_most_spare_cross_socket_bandwidth():
     """F-004-44: as much is free in all, but there it is on one socket, and pages have nowhere to go."""
-    lonely, shared = Offer(sockets(10_000, 0)), Offer(sockets(5_000, 5_000, name="h2"))
+    lonely, shared = HostOffer(sockets(10_000, 0)), HostOffer(sockets(5_000, 5_000, name="h2"))
     assert better(be(), shared, lonely)
     first, second = scores(be(), [shared, lonely], [CROSS_ONLY, CROSS_ONLY])
     assert (first.value, second.value) == (1.0, 0.0)
@@ -86,7 +94,7 @@ def test_spare_bandwidth_is_local_or_on_other_sockets(nodes, claims, local, cros
     """Local is where the server lives; one that may live anywhere lives on the socket with most of it."""
     taken = tuple((f"l3-{number}", amount(0, 100)) for number in claims)
     candidate = Candidate(0, taken, tuple(uuid for uuid, _ in taken)) if claims else None
-    found = spare(Offer(sockets(3_000, 7_000, 2_000), nodes=nodes, candidate=candidate))
+    found = spare(HostOffer(sockets(3_000, 7_000, 2_000), nodes=nodes, candidate=candidate))
     assert (found.local, found.cross_socket) == (local, cross_socket)
 
 
@@ -97,9 +105,9 @@ def test_spare_bandwidth_is_the_sum_over_the_domains_of_a_socket_and_never_negat
         domain(1, bandwidth=(10_000, 7_000)),
         domain(2, bandwidth=(10_000, 12_000)),
     )
-    found = spare(Offer(view))
+    found = spare(HostOffer(view))
     assert (found.local, found.cross_socket) == (4_000 + 3_000, 0)
-    assert spare(Offer()) is None
+    assert spare(HostOffer()) is None
 
 
 @pytest.mark.parametrize(
@@ -107,19 +115,19 @@ def test_spare_bandwidth_is_the_sum_over_the_domains_of_a_socket_and_never_negat
     [(be(), True), (be(**{"numa_ext:memory_policy": "local"}), False), (lc(), False)],
 )
 def test_cross_socket_bandwidth_counts_for_servers_whose_pages_may_go_there(request_, counts):
-    offer = Offer(sockets(5_000, 5_000))
+    offer = HostOffer(sockets(5_000, 5_000))
     assert (term(request_, offer, Term.CROSS_SOCKET_BANDWIDTH) is not None) == counts
 
 
 @pytest.mark.parametrize(("nodes", "value"), [((0, 1), 1.0), ((1, 2), 0.5)])
 def test_a_numa_guest_on_one_socket_is_best(nodes, value):
-    offer = Offer(cells=tuple(cell(n) for n in range(4)), nodes=nodes)
+    offer = HostOffer(cells=tuple(cell(n) for n in range(4)), nodes=nodes)
     assert term(lc(), offer, Term.SLICES) == value
 
 
 @pytest.mark.parametrize(("vcpus", "value"), [(4, 1.0), (5, 0.5), (17, 0.0)])
 def test_a_floating_guest_likes_hosts_where_one_node_would_do(vcpus, value):
-    offer = Offer(cells=tuple(cell(n) for n in range(4)))
+    offer = HostOffer(cells=tuple(cell(n) for n in range(4)))
     assert term(be(vcpus=vcpus), offer, Term.SLICES) == value
 
 
@@ -133,33 +141,36 @@ def test_neighbours_are_those_where_the_server_will_live(nodes, value):
     view = host(domain(0), domain(1, neighbours=devil), domain(2, neighbours=best_effort))
     claims = Candidate(0, (("l3-0", amount(3)),), ("l3-0",))
     rabbit = lc(3, **{"numa_ext:interference_class": "rabbit"})
-    assert term(rabbit, Offer(view, nodes=nodes, candidate=claims), Term.NEIGHBOURS) == value
+    assert term(rabbit, HostOffer(view, nodes=nodes, candidate=claims), Term.NEIGHBOURS) == value
 
 
 def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
     candidate = Candidate(0, (("l3-0", amount(3, 4000)),), ("l3-0",))
-    offer = Offer(host(domain(0, ways=(12, 3)), domain(1)), candidate=candidate)
+    offer = HostOffer(host(domain(0, ways=(12, 3)), domain(1)), candidate=candidate)
     assert term(lc(3, 4000), offer, Term.WAYS) == 0.5
     assert term(lc(3, 4000), offer, Term.BANDWIDTH) == 0.6
 
 
 def test_leftovers_too_small_for_another_such_server_are_fragments():
     shape = GuestCell(0, 2, 1024, CpuPolicy.DEDICATED)
-    whole = Offer(cells=(cell(0, free=4), cell(1, free=4)), nodes=(0,), guest=(shape,))
-    broken = Offer(cells=(cell(0, free=3), cell(1, free=3)), nodes=(0,), guest=(shape,))
+    whole = HostOffer(cells=(cell(0, free=4), cell(1, free=4)), nodes=(0,), guest=(shape,))
+    broken = HostOffer(cells=(cell(0, free=3), cell(1, free=3)), nodes=(0,), guest=(shape,))
     assert term(lc(), whole, Term.FRAGMENTATION) == 1.0
     assert term(lc(), broken, Term.FRAGMENTATION) == 0.5
 
 
 def test_an_unknown_host_scores_the_mean_of_the_known_ones():
-    lonely, shared = Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
-    first, second, unknown = scores(be(), [lonely, shared, Offer()], [EQUAL] * 3)
+    lonely, shared = (
+        HostOffer(host(domain(0))),
+        HostOffer(host(domain(0, neighbours=[NeighbourTrait.LC]))),
+    )
+    first, second, unknown = scores(be(), [lonely, shared, HostOffer()], [EQUAL] * 3)
     assert unknown.value == pytest.approx((first.value + second.value) / 2)
     assert set(unknown.terms.values()) == {None}
 
 
 def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
-    [only] = scores(be(), [Offer(host(domain(0)))], [EQUAL])
+    [only] = scores(be(), [HostOffer(host(domain(0)))], [EQUAL])
     assert {term for term, value in only.terms.items() if value is None} == {
         Term.SLICES,
         Term.WAYS,
@@ -172,7 +183,10 @@ def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
 
 def test_a_multiplier_of_zero_leaves_a_term_out():
     deaf = {**EQUAL, Term.NEIGHBOURS: 0.0}
-    lonely, shared = Offer(host(domain(0))), Offer(host(domain(0, neighbours=[NeighbourTrait.LC])))
+    lonely, shared = (
+        HostOffer(host(domain(0))),
+        HostOffer(host(domain(0, neighbours=[NeighbourTrait.LC]))),
+    )
     first, second = scores(be(), [lonely, shared], [deaf, deaf])
     assert first.value == second.value
 
@@ -182,7 +196,7 @@ weights = st.fixed_dictionaries({each: st.floats(0.0, 5.0) for each in SCORED})
 
 @given(st.lists(st.tuples(hosts(), weights), min_size=1, max_size=4), st.sampled_from([be(), lc()]))
 def test_scores_stay_in_their_bounds(rows, request_):
-    result = scores(request_, [Offer(view) for view, _ in rows], [w for _, w in rows])
+    result = scores(request_, [HostOffer(view) for view, _ in rows], [w for _, w in rows])
     for score in result:
         assert 0.0 <= score.value <= 1.0
         assert all(value is None or 0.0 <= value <= 1.0 for value in score.terms.values())

@@ -9,7 +9,12 @@ import pytest
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
-from nova_numa_ext.simulator.gpu.simulation import NeverPlacedError, Record, Run, Simulation
+from nova_numa_ext.simulator.gpu.simulation import (
+    NeverPlacedError,
+    Record,
+    Simulation,
+    SimulationRun,
+)
 from nova_numa_ext.simulator.gpu.workload import Submission, load_model, poisson
 from nova_numa_ext.simulator.metrics import summary
 
@@ -160,7 +165,7 @@ def test_f_000_17_perturbed_times_keep_the_gain_on_average() -> None:
 
 
 @pytest.fixture(scope="module")
-def hundred_jobs() -> dict[str, Run]:
+def hundred_jobs() -> dict[str, SimulationRun]:
     """100 jobs on 5 machines, one run per strategy."""
     jobs = poisson(MODEL, 100, 10, seed=0)
     names = ("fcfs", "bf", "topo", "topo_p")
@@ -168,7 +173,7 @@ def hundred_jobs() -> dict[str, Run]:
 
 
 def test_f_000_19_topo_p_violates_no_objective_and_waits_no_longer(
-    hundred_jobs: dict[str, Run],
+    hundred_jobs: dict[str, SimulationRun],
 ) -> None:
     found = {name: summary(run) for name, run in hundred_jobs.items()}
     assert found["topo_p"]["slo_violations"] == found["topo_p"]["below_min_utility"] == 0
@@ -177,7 +182,7 @@ def test_f_000_19_topo_p_violates_no_objective_and_waits_no_longer(
     assert found["topo"]["waiting_mean_s"] <= greedy
 
 
-def test_no_gpu_ever_serves_two_jobs(hundred_jobs: dict[str, Run]) -> None:
+def test_no_gpu_ever_serves_two_jobs(hundred_jobs: dict[str, SimulationRun]) -> None:
     for run in hundred_jobs.values():
         spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for record in run.records:
@@ -192,7 +197,7 @@ def test_no_gpu_ever_serves_two_jobs(hundred_jobs: dict[str, Run]) -> None:
 
 
 def test_no_job_runs_faster_than_alone_or_slower_than_the_worst(
-    hundred_jobs: dict[str, Run],
+    hundred_jobs: dict[str, SimulationRun],
 ) -> None:
     for run in hundred_jobs.values():
         assert [record.submission.number for record in run.records] == list(range(100))
@@ -201,7 +206,7 @@ def test_no_job_runs_faster_than_alone_or_slower_than_the_worst(
             assert record.waiting_s >= 0
 
 
-def test_usage_adds_up(hundred_jobs: dict[str, Run]) -> None:
+def test_usage_adds_up(hundred_jobs: dict[str, SimulationRun]) -> None:
     for run in hundred_jobs.values():
         used = sum(
             (record.end_s - record.start_s) * record.submission.job.gpus for record in run.records
@@ -211,7 +216,7 @@ def test_usage_adds_up(hundred_jobs: dict[str, Run]) -> None:
         assert 0 <= run.broken_gpu_s <= run.free_gpu_s
 
 
-def test_equal_seeds_give_equal_runs(hundred_jobs: dict[str, Run]) -> None:
+def test_equal_seeds_give_equal_runs(hundred_jobs: dict[str, SimulationRun]) -> None:
     again = Simulation(fleet("minsky:5"), poisson(MODEL, 100, 10, seed=0), "topo_p", STORE).run()
     assert again.records == hundred_jobs["topo_p"].records
 
