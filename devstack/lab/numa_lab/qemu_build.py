@@ -57,6 +57,10 @@ CONFIGURE_OPTIONS = (
     "--enable-cap-ng",
     "--enable-virtfs",
     "--enable-fdt=system",
+    # The one only costs time to compile, the others are in the way of each access to a device.
+    "--disable-debug-info",
+    "--disable-qom-cast-debug",
+    "--disable-stack-protector",
     "--disable-docs",
     "--disable-guest-agent",
     "--disable-tools",
