@@ -19,6 +19,7 @@ import json
 import shlex
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 import uuid
@@ -65,6 +66,9 @@ _SILENCE_S = 90.0
 _BOOT_TRIES = ("multi", "multi", "multi", "single")
 
 _OUR_PACKAGES = ("placement_traits", "nova_numa_ext", "host_agent", "emulation")
+# The agent's code as it was when it was last started. Each look at a file of the checkout is a message to QEMU: from
+# there, it takes twice as long to start.
+_PACKAGES_INSIDE = "/run/numa-lab/packages"
 _SETUP_FAILED = "numa-lab: set-up failed"  # guest/init
 
 _preparing = threading.Lock()
@@ -77,6 +81,7 @@ class GuestService:
     :param argv: the command.
     :param environment: in addition to the host's usual variables.
     :param reads: configuration files and code folders whose change asks for a restart.
+    :param packages: Python packages of the checkout that it runs from a copy in the host's memory.
     :param ready: shell command that is true, inside, when it serves.
     """
 
@@ -84,6 +89,7 @@ class GuestService:
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     reads: tuple[Path, ...] = ()
+    packages: tuple[Path, ...] = ()
     ready: str = ""
     ready_within_s: int = 300
     grace_s: int = 20
@@ -315,9 +321,14 @@ class EmulatedHost:
 
     def _agent(self) -> GuestService:
         argv = (f"{self._settings.venv}/bin/numa-host-agent", f"--config-file={self.agent_conf}")
-        code = (self._settings.checkout / name for name in _OUR_PACKAGES)
+        code = tuple(self._settings.checkout / name for name in _OUR_PACKAGES)
         return GuestService(
-            "numa-host-agent", (str(self._settings.python), *argv), reads=(self.agent_conf, *code)
+            "numa-host-agent",
+            (str(self._settings.python), *argv),
+            reads=(self.agent_conf, *code),
+            packages=code,
+            # Longer than its longest round: killed in the middle of one, it leaves its guard behind, which writes.
+            grace_s=120,
         )
 
     @property
@@ -345,11 +356,29 @@ class EmulatedHost:
             *(f"{name}={value}" for name, value in variables.items()),
             *service.argv,
         ]
-        configuration.write_if_changed(script, f"#!/bin/sh\nexec {shlex.join(words)}\n", 0o755)
+        fetch = self._fetch(service) if service.packages else ""
+        text = f"#!/bin/sh\n{fetch}exec {shlex.join(words)}\n"
+        configuration.write_if_changed(script, text, 0o755)
         stamp = self.folder / "run" / f"{service.name}.started-with"
         stamp.write_text(self._fingerprint(service))
         wait = (str(service.ready_within_s), service.ready) if service.ready else ()
         self._control("start", service.name, *wait, timeout_s=service.ready_within_s + 60)
+
+    def _fetch(self, service: GuestService) -> str:
+        """Pack the service's packages as they are now; returns the shell line that unpacks them inside."""
+        _compile(self._settings)
+        archive = self.folder / "services" / f"{service.name}.tar"
+        with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as stream:
+            for package in service.packages:
+                stream.add(package, package.name)
+        steps = (
+            f"rm -rf {_PACKAGES_INSIDE}",
+            f"mkdir {_PACKAGES_INSIDE}",
+            f"tar -xf {shlex.quote(str(archive))} -C {_PACKAGES_INSIDE}",
+            # stevedore reads all entry points again when a folder of sys.path has another time.
+            f"touch -d @0 {_PACKAGES_INSIDE}",
+        )
+        return " && ".join(steps) + " || exit\n"
 
     def _halt(self, service: GuestService) -> None:
         grace_s = service.grace_s
@@ -374,6 +403,7 @@ class EmulatedHost:
             "LANG": "C.UTF-8",
             "PATH": f"{self._settings.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": _PACKAGES_INSIDE,
             "PYTHONWARNINGS": "ignore",
             # Entry points of all distributions are read once and kept, which takes long here.
             "XDG_CACHE_HOME": f"{self.folder}/cache",

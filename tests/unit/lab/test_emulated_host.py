@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,26 @@ def test_a_service_is_asked_to_restart_when_what_it_reads_has_changed(host, tmp_
     assert host._fingerprint(service) == before
     read.write_text("[DEFAULT]\ndry_run = true\n")
     assert host._fingerprint(service) != before
+
+
+def test_a_service_runs_its_packages_as_they_are_when_it_is_launched(host, monkeypatch, tmp_path):
+    monkeypatch.setattr(EmulatedHost, "_control", lambda *_, timeout_s: None)
+    monkeypatch.setattr(emulated, "_compile", lambda _: None)
+    monkeypatch.setattr(emulated, "_PACKAGES_INSIDE", str(tmp_path / "inside"))
+    for folder in (host.folder / "run", host.folder / "services", tmp_path / "package"):
+        folder.mkdir(parents=True)
+    code = tmp_path / "package" / "__init__.py"
+    service = GuestService("agent", ("cat", f"{tmp_path}/inside/package/__init__.py"))
+    service = replace(service, packages=(code.parent,))
+    for text in ("old = 1\n", "new = 2\n"):
+        code.write_text(text)
+        host._launch(service)
+        done = subprocess.run(
+            [host.folder / "services" / "agent"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == text
+    assert (tmp_path / "inside").stat().st_mtime == 0, "stevedore would look for entry points anew"
+    assert host._environment()["PYTHONPATH"] == str(tmp_path / "inside")
 
 
 # -- the script that runs inside, here on this machine
