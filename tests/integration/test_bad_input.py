@@ -30,7 +30,7 @@ def sentences(extra_specs: dict[str, str]) -> tuple[str, ...]:
 def test_the_api_refuses_a_bad_value_with_our_sentence(cloud: Cloud, key: str, value: str) -> None:
     flavor = cloud.flavor({})
     done = cloud.openstack("flavor", "set", "--property", f"{key}={value}", flavor, check=False)
-    assert done.returncode != 0
+    assert done.returncode != 0, done.stdout
     assert str(EXTRA_SPECS[key].problem(value)) in done.stderr
     assert "400" in done.stderr
 
@@ -38,7 +38,7 @@ def test_the_api_refuses_a_bad_value_with_our_sentence(cloud: Cloud, key: str, v
 def test_the_api_refuses_an_unknown_key_and_names_the_near_one(cloud: Cloud) -> None:
     flavor = cloud.flavor({})
     done = cloud.openstack("flavor", "set", "--property", "numa_ext:teir=LC", flavor, check=False)
-    assert done.returncode != 0
+    assert done.returncode != 0, done.stdout
     assert unknown_key("numa_ext:teir") in done.stderr
     assert "400" in done.stderr
 
@@ -59,7 +59,7 @@ def test_a_bad_combination_gets_the_same_sentence_everywhere(
     wanted = sentences(extra_specs)
     flavor = cloud.flavor(extra_specs)
     checked = cloud.openstack("numa", "flavor", "check", flavor, "-f", "json", check=False)
-    assert checked.returncode != 0
+    assert checked.returncode != 0, checked.stdout
     said = checked.stdout + checked.stderr
     server = cloud.settled(cloud.create(flavor))
     assert server.status == "ERROR"

@@ -48,7 +48,7 @@ def test_the_commands_to_start_with_work(cloud: Cloud) -> None:
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         word = ANSWERS[command.split()[-1]]
-        assert word in done.stdout, f"{command} says nothing of {word}"
+        assert word in done.stdout, f"{command} says nothing of {word}: {done.stdout}"
 
 
 def test_the_make_targets_exist() -> None:

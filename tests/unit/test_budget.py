@@ -85,7 +85,7 @@ def test_the_command_ends_with_the_verdict_and_its_status(
     (tmp_path / "Makefile").write_text(f"lint:\n\ttrue\ntest-unit:\n\t{recipe}\n")
     words = [sys.executable, "-m", "tests.budget", "check", "make", "-C", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.returncode == status
+    assert done.returncode == status, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == last
 
 
