@@ -193,7 +193,7 @@ def write_files(topology: HostTopology, made: Sequence[Server], port: str, folde
     }
     calibration = calibration_store.Calibration(far, sets, pairs, "by distance, for a benchmark")
     (folder / "state").mkdir()
-    calibration_store.save(folder / "state" / "calibration.json", calibration)
+    calibration_store.store(folder / "state" / "calibration.json").save(calibration)
     facts = [{"uuid": s.uuid, "node": s.node, "bound": bool(s.cpus)} for s in made]
     (folder / "servers.json").write_text(json.dumps(facts))
     (folder / "agent.conf").write_text(f"""\

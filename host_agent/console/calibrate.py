@@ -51,7 +51,7 @@ def run(
     progress(f"measured {found.measured}")
     if keep:
         try:
-            calibration_store.save(paths.calibration, found)
+            calibration_store.store(paths.calibration).save(found)
         except OSError as error:
             raise CapabilityMissingError(
                 f"{paths.calibration} cannot be written: {error.strerror}; see [agent]state_dir"

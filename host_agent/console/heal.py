@@ -54,7 +54,9 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
     bound = claims(observation)
     wanted = (
         *bound,
-        *floating_claims(observation, home_nodes_store.load(agent_conf.paths(conf).homes), bound),
+        *floating_claims(
+            observation, home_nodes_store.store(agent_conf.paths(conf).homes).load() or {}, bound
+        ),
     )
     allocations = make_allocations(conf, root)
     journal = None if dry_run else open_journal(conf)

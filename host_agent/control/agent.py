@@ -69,7 +69,7 @@ class Agent:
         self._observer = observer
         self._executor = executor
         self._settings = settings
-        self._homes_file = homes_file
+        self._homes_store = home_nodes_store.store(homes_file) if homes_file else None
         self._paused_mark = paused_mark
         self._refiners = refiners or Refiners()
         self._listeners = listeners
@@ -77,9 +77,9 @@ class Agent:
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
-        self._homes: dict[str, tuple[int, ...]] = (
-            home_nodes_store.load(homes_file) if homes_file else {}
-        )
+        self._homes: home_nodes_store.HomeNodes = (
+            self._homes_store.load() if self._homes_store else None
+        ) or {}
         self._kept = self._homes
         self._writer = BestEffortWriter("state", lost)
         self._libvirt_lost = False
@@ -150,11 +150,11 @@ class Agent:
             listener.on_round(done)
         return done
 
-    def _keep(self, homes: dict[str, tuple[int, ...]]) -> None:
-        file = self._homes_file
-        if file is None or homes == self._kept:
+    def _keep(self, homes: home_nodes_store.HomeNodes) -> None:
+        store = self._homes_store
+        if store is None or homes == self._kept:
             return
-        if self._writer.attempt(lambda: home_nodes_store.save(file, homes)):
+        if self._writer.attempt(lambda: store.save(homes)):
             self._kept = homes
 
     def _observe(self, *, full: bool, relist: bool) -> Observation:

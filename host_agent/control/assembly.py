@@ -19,7 +19,7 @@ from host_agent.control.parts import build_observer, open_journal
 from host_agent.control.pipeline import Refiner, Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
-from host_agent.control.slo_store import QosStore
+from host_agent.control.slo_store import SloStore
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import foreign_groups, tree
@@ -130,7 +130,7 @@ def build_qos(
             paused=paths.paused.exists,
             margin_mb=settings.memory.margin_mb,
         ),
-        QosStore(paths.slo, metrics.lost),
+        SloStore(paths.slo, metrics.lost),
         SloReport(
             slo,
             journal,

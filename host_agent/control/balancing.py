@@ -76,10 +76,10 @@ class SteeringRefiner:
         self._choices = choices
         self._canonical = canonical
         self._refused = refused
-        self._file = file
+        self._store = balancing_store.store(file) if file else None
         self._writer = BestEffortWriter("steering state", lost)
         self._clock = clock
-        self._state = balancing_store.load(file) if file else balancing.State()
+        self._state = (self._store.load() if self._store else None) or balancing.State()
         self._kept: dict[str, Any] = balancing_store.to_plain(self._state)
         self._kept_s = clock()
         self._layout: Layout | None = None
@@ -182,8 +182,8 @@ class SteeringRefiner:
 
     def _keep(self, now_s: float) -> None:
         """Write what was learnt: where searches stand at once, figures now and then."""
-        file = self._file
-        if file is None:
+        store = self._store
+        if store is None:
             return
         content = balancing_store.to_plain(self._state)
         if content == self._kept:
@@ -191,7 +191,7 @@ class SteeringRefiner:
         news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
         if not news and now_s - self._kept_s < self._choices.keep_s:
             return
-        if self._writer.attempt(lambda: balancing_store.save(file, content)):
+        if self._writer.attempt(lambda: store.save(self._state)):
             self._kept, self._kept_s = content, now_s
 
 

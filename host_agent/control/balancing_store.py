@@ -1,57 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What steering keeps over restarts: the mapping's memory, and where BWAP's searches stand.
+"""What NUMA balancing keeps over restarts: the mapping's memory, and where BWAP's searches stand.
 
 Slots and pages are read from the host itself. A search that had ended goes on watching for a new phase; one that had
 not begins again from where the pages are. A lost or broken file costs nothing but learning again.
 """
 
-import json
-import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.control.home_nodes_store import write_json
 from host_agent.decide.balancing import State
 from host_agent.decide.cores import memory
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.shares import Memory
-from placement_traits.errors import InvalidValueError
-
-LOG = logging.getLogger(__name__)
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
 
 _VERSION: Final = 1
 
 
-def load(path: Path) -> State:
-    """Return what was kept; a fresh state when there is no usable file."""
-    try:
-        content: Any = json.loads(path.read_text())
-        if content["version"] != _VERSION:
-            return State()
-        mapper = memory.from_plain(content["mapping"], str(path))
-        searches = {uuid: _search(kept) for uuid, kept in content["searches"].items()}
-    except FileNotFoundError:
-        return State()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidValueError) as error:
-        LOG.warning("what was learnt is lost, beginning again: %s: %s", path, error)
-        return State()
-    return State(mapper, {uuid: Memory(search=search) for uuid, search in searches.items()})
-
-
-def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the file.
-
-    :raises OSError: it cannot be written
-    """
-    write_json(path, content)
+def store(path: Path) -> JsonStore[State]:
+    """Return the file."""
+    return JsonStore(path, _VERSION, _decode, to_plain)
 
 
 def to_plain(state: State) -> dict[str, Any]:
     """Return what is kept, as plain JSON types."""
     return {
-        "version": _VERSION,
         "mapping": memory.to_plain(state.mapper),
         "searches": {
             uuid: _plain(known.search)
@@ -59,6 +34,12 @@ def to_plain(state: State) -> dict[str, Any]:
             if known.search is not None and known.search.phase_mapi is not None
         },
     }
+
+
+def _decode(found: Value) -> State:
+    mapper = memory.from_plain(found.member("mapping"))
+    searches = {uuid: _search(kept) for uuid, kept in found.member("searches").members().items()}
+    return State(mapper, {uuid: Memory(search=search) for uuid, search in searches.items()})
 
 
 def _plain(search: bwap.State) -> dict[str, Any]:
@@ -75,17 +56,30 @@ def _plain(search: bwap.State) -> dict[str, Any]:
     }
 
 
-def _search(kept: Mapping[str, Any]) -> bwap.State:
-    found, best = kept["found"], kept["best"]
+def _search(kept: Value) -> bwap.State:
+    found, best = kept.member("found").flag(), kept.member("best").optional()
+    canonical = kept.member("canonical").shares()
+    workers = kept.member("workers")
+    nodes = frozenset(node.integer() for node in workers.items())
+    if not any(canonical.get(node) for node in nodes):
+        raise workers.refused("nodes of which some has a canonical share")
     return bwap.State(
-        canonical={int(node): float(share) for node, share in kept["canonical"].items()},
-        workers=frozenset(map(int, kept["workers"])),
-        co_scheduled=bool(kept["co_scheduled"]),
+        canonical=canonical,
+        workers=nodes,
+        co_scheduled=kept.member("co_scheduled").flag(),
         started=True,
         phase=bwap.Phase.FOUND if found else bwap.Phase.WAITING,
-        dwp=min(1.0, max(0.0, float(kept["dwp"]))),
-        lower_bound=float(kept["lower_bound"]),
-        best=bwap.Measured(*map(float, best)) if found and best else None,
-        phase_mapi=kept["phase_mapi"] if found else None,
+        dwp=kept.member("dwp").number(0.0, 1.0),
+        lower_bound=kept.member("lower_bound").number(0.0, 1.0),
+        best=_measured(best) if found and best else None,
+        phase_mapi=kept.member("phase_mapi").number(0.0) if found else None,
         sampled_s=-math.inf,
     )
+
+
+def _measured(best: Value) -> bwap.Measured:
+    figures = best.items()
+    if len(figures) != 3:
+        raise best.refused("DWP, stall rate and its error")
+    dwp, stall_rate, error = figures
+    return bwap.Measured(dwp.number(0.0, 1.0), stall_rate.number(0.0), error.number(0.0))

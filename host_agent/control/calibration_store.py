@@ -6,18 +6,18 @@ It holds, per worker set that was measured, the bandwidth from each node to each
 sets that are symmetric to a measured one. A file of a machine with other nodes or distances is not used.
 """
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.control.home_nodes_store import write_json
 from host_agent.decide.pages.weights import Shares, canonical_weights
 from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
 from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -72,60 +72,63 @@ def distances(topology: HostTopology) -> dict[int, dict[int, int]]:
     return {a: {b: topology.distance(a, b) for b in nodes} for a in nodes}
 
 
-def save(path: Path, found: Calibration) -> None:
-    """Write the file.
-
-    :raises OSError: it cannot be written
-    """
-    write_json(
-        path,
-        {
-            "version": _VERSION,
-            "measured": found.measured,
-            "unit": "MB/s",
-            "distances": found.distances,
-            "sets": [
-                {"workers": sorted(workers), "bandwidth": bandwidth}
-                for workers, bandwidth in found.sets.items()
-            ],
-            "pairs": found.pairs,
-        },
-    )
+def store(path: Path) -> JsonStore[Calibration]:
+    """Return the file."""
+    return JsonStore(path, _VERSION, _decode, _encode)
 
 
-def load(path: Path) -> Calibration:
-    """Read the file.
-
-    :raises OSError: it cannot be read
-    :raises InvalidValueError: it is not such a file
-    """
-    try:
-        content: Any = json.loads(path.read_text())
-        if content["version"] != _VERSION:
-            raise InvalidValueError(f"{path}: version", content["version"], str(_VERSION))
-        return Calibration(
-            {
-                node: {other: int(far) for other, far in row.items()}
-                for node, row in _by_node(content["distances"]).items()
-            },
-            {
-                frozenset(map(int, one["workers"])): _by_node(one["bandwidth"])
-                for one in content["sets"]
-            },
-            _by_node(content["pairs"]),
-            str(content["measured"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidValueError):
-            raise
-        raise InvalidValueError(str(path), repr(error), "a file of calibrate") from error
-
-
-def _by_node(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:
+def _encode(found: Calibration) -> Mapping[str, Any]:
     return {
-        int(node): {int(other): float(value) for other, value in row.items()}
-        for node, row in table.items()
+        "measured": found.measured,
+        "unit": "MB/s",
+        "distances": found.distances,
+        "sets": [
+            {"workers": sorted(workers), "bandwidth": bandwidth}
+            for workers, bandwidth in found.sets.items()
+        ],
+        "pairs": found.pairs,
     }
+
+
+def _decode(found: Value) -> Calibration:
+    rows = found.member("distances").numbered()
+    if not rows:
+        raise found.member("distances").refused("distances between nodes")
+    nodes = frozenset(rows)
+    far = {
+        node: {other: value.integer() for other, value in _row(row, nodes).items()}
+        for node, row in rows.items()
+    }
+    sets = {}
+    for one in found.member("sets").items():
+        listed = one.member("workers")
+        workers = frozenset(worker.integer() for worker in listed.items())
+        if not workers or not workers <= nodes:
+            raise listed.refused("some of the nodes")
+        sets[workers] = _bandwidth(one.member("bandwidth"), nodes, workers)
+    pairs = found.member("pairs")
+    columns = frozenset(_row(pairs, nodes)[min(nodes)].numbered())  # the nodes with CPUs
+    if not columns <= nodes:
+        raise pairs.refused("bandwidths between the nodes")
+    measured = found.member("measured").text()
+    return Calibration(far, sets, _bandwidth(pairs, nodes, columns), measured)
+
+
+def _bandwidth(
+    table: Value, nodes: Collection[int], workers: Collection[int]
+) -> dict[int, dict[int, float]]:
+    return {
+        node: {worker: value.number(0.0) for worker, value in _row(row, workers).items()}
+        for node, row in _row(table, nodes).items()
+    }
+
+
+def _row(row: Value, nodes: Collection[int]) -> dict[int, Value]:
+    """Return the members of a row of a matrix, of which none may be missing and none be left over."""
+    found = row.numbered()
+    if found.keys() != set(nodes):
+        raise row.refused(f"a value for each of the nodes {sorted(nodes)}, and no other")
+    return found
 
 
 class CalibrationFile:
@@ -136,6 +139,7 @@ class CalibrationFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._store = store(path)
         self._stamp: tuple[object, ...] = ()
         self._found: Calibration | None = None
         self._weights: dict[frozenset[int], dict[int, float]] = {}
@@ -162,12 +166,12 @@ class CalibrationFile:
             return
         self._stamp, self._found, self._weights = stamp, None, {}
         try:
-            found = load(self._path)
-            weights = found.weights()
+            found = self._store.read()
+            weights = found.weights() if found is not None else {}
         except (OSError, InvalidValueError) as error:
             LOG.warning("going on without calibrated bandwidths: %s", error)
             return
-        if found.distances != far:
+        if found is None or found.distances != far:
             LOG.warning("%s was measured on a host with other nodes: calibrate again", self._path)
             return
         self._found, self._weights = found, weights

@@ -26,7 +26,7 @@ from typing import Final
 
 from host_agent.conf.slo import SloSettings
 from host_agent.control.slo_report import Sample, SloReport
-from host_agent.control.slo_store import Kept, QosStore
+from host_agent.control.slo_store import Kept, SloStore
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.levels import of_groups, of_servers
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, Shares, SloView
@@ -93,7 +93,7 @@ class BandwidthQos:
         settings: SloSettings,
         sources: SloSources,
         host: SloHost,
-        store: QosStore,
+        store: SloStore,
         report: SloReport,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the bandwidth controller keeps in a file: what it wants (for a restart), and how things stand (for the console).
 
-Written by replacing the file, so that a killed agent leaves the old or the new one. What is lost costs nothing but a
-new search: levels then start from the simple rule's.
+What is lost costs nothing but a new search: levels then start from the simple rule's.
 """
 
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from host_agent.decide.slo.shapes import BeTarget
+from host_agent.model.levels import FULL
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
 
 _VERSION: Final = 1
 PAUSED: Final = "paused"
@@ -37,20 +38,47 @@ class Kept:
 
 def load(path: Path) -> Kept:
     """Return what was kept; nothing when there is no usable file."""
-    try:
-        content: Any = json.loads(path.read_text())
-        if content["version"] != _VERSION:
-            return Kept()
-        wanted = {uuid: _wanted(entry) for uuid, entry in content["wanted"].items()}
-        return Kept(wanted, frozenset(map(str, content["fed"])), content["told"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Kept()
+    return _file(path).load() or Kept()
 
 
-def _wanted(entry: Any) -> BeTarget:
-    shares = entry["shares"]
-    found = None if shares is None else {int(node): float(s) for node, s in shares.items()}
-    return BeTarget(int(entry["level"]), found)
+def _file(path: Path) -> JsonStore[Kept]:
+    return JsonStore(path, _VERSION, _decode, _encode)
+
+
+def _decode(found: Value) -> Kept:
+    wanted = {uuid: _wanted(entry) for uuid, entry in found.member("wanted").members().items()}
+    fed = frozenset(uuid.text() for uuid in found.member("fed").items())
+    return Kept(wanted, fed, _told(found.member("told")))
+
+
+def _wanted(entry: Value) -> BeTarget:
+    shares = entry.member("shares").optional()
+    level = entry.member("level").integer(0, FULL)
+    return BeTarget(level, shares.shares() if shares is not None else None)
+
+
+def _told(told: Value) -> Mapping[str, Any]:
+    """Check what is read of it; the rest is shown as it is."""
+    parts = told.members()
+    for kind in ("lcs", "bes"):
+        for server in parts[kind].members().values() if kind in parts else ():
+            server.members()
+    for action in parts["actions"].items() if "actions" in parts else ():
+        for word in ("time", "action", "server"):
+            action.member(word).text()
+    content: Mapping[str, Any] = told.raw
+    return content
+
+
+def _encode(kept: Kept) -> dict[str, Any]:
+    return {
+        "wanted": {
+            uuid: {"level": wish.level, "shares": dict(wish.shares) if wish.shares else None}
+            for uuid, wish in sorted(kept.wanted.items())
+        },
+        "fed": sorted(kept.fed),
+        "told": kept.told,
+    }
 
 
 def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
@@ -73,57 +101,41 @@ def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
     return {}
 
 
-class QosStore:
+class SloStore:
     """The file; any thread may write.
 
     :param path: of it; None keeps nothing (dry run)
-    :param lost: told "state" for each write that failed
+    :param lost: called with "state" for each write that failed
     """
 
     def __init__(self, path: Path | None, lost: Callable[[str], None] = ignore_loss) -> None:
-        self._path = path
+        self._file = None if path is None else _file(path)
         self._writer = BestEffortWriter("state", lost)
         self._lock = threading.Lock()
         self._known = ""
 
     def load(self) -> Kept:
         """Return what was kept."""
-        return Kept() if self._path is None else load(self._path)
+        return (self._file.load() if self._file else None) or Kept()
 
     def save(self, make: Callable[[], Kept]) -> None:
         """Keep; nothing is written when nothing but the time has changed.
 
         :param make: called under the lock, so that what is newer is never replaced by what is older
         """
-        path = self._path
-        if path is None:
+        file = self._file
+        if file is None:
             return
         with self._lock:
-            content = _content(make())
-            told = {key: value for key, value in content["told"].items() if key != "time"}
-            known = json.dumps({**content, "told": told}, default=str)
-            text = json.dumps(content, default=str)
-            if known != self._known and self._writer.attempt(lambda: _replace(path, text)):
+            kept = make()
+            kept = replace(kept, told=_plain(kept.told))
+            told = {key: value for key, value in kept.told.items() if key != "time"}
+            known = json.dumps(_encode(replace(kept, told=told)))
+            if known != self._known and self._writer.attempt(lambda: file.save(kept)):
                 self._known = known
 
 
-def _content(kept: Kept) -> dict[str, Any]:
-    return {
-        "version": _VERSION,
-        "wanted": {
-            uuid: {
-                "level": wish.level,
-                "shares": None if wish.shares is None else dict(wish.shares),
-            }
-            for uuid, wish in sorted(kept.wanted.items())
-        },
-        "fed": sorted(kept.fed),
-        "told": kept.told,
-    }
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    os.replace(new, path)
+def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the console shows as JSON types: what JSON does not know is text."""
+    plain: dict[str, Any] = json.loads(json.dumps(told, default=str), parse_constant=str)
+    return plain

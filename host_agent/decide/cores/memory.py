@@ -5,14 +5,13 @@ Slots are not kept: they are read from the host, which is never disturbed by a r
 nodes are forgotten; the worst that follows is one move more.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from host_agent.decide.cores.mapping import Expectation, State
-from placement_traits.errors import InvalidValueError
 from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, IsolationLevel
 from placement_traits.names import InterferenceClass
+from placement_traits.plain import Value
 
 
 def to_plain(state: State) -> dict[str, Any]:
@@ -30,40 +29,19 @@ def to_plain(state: State) -> dict[str, Any]:
     }
 
 
-def from_plain(data: Mapping[str, Any], where: str = "mapping memory") -> State:
+def from_plain(found: Value) -> State:
     """Return a fresh state with what was kept.
 
-    :param where: name of the file, the start of the path in an error
     :raises InvalidValueError: naming the path of the first wrong value
     """
+    rows = found.member("benefit")
     benefit = {
         domain: {
-            kind: _number(data, f"{where}.benefit", domain.value, kind.value)
+            kind: rows.member(domain).member(kind).number(BENEFIT_MIN, BENEFIT_MAX)
             for kind in InterferenceClass
         }
         for domain in IsolationLevel
     }
-    for domain, row in benefit.items():
-        for kind, value in row.items():
-            if not BENEFIT_MIN <= value <= BENEFIT_MAX:
-                place = f"{where}.benefit.{domain}.{kind}"
-                raise InvalidValueError(place, value, f"{BENEFIT_MIN:g} to {BENEFIT_MAX:g}")
-    expected = data.get("expectations", {})
-    if not isinstance(expected, Mapping):
-        raise InvalidValueError(f"{where}.expectations", expected, "an object")
-    known = {}
-    for name, value in expected.items():
-        if not isinstance(value, int | float) or value < 0:
-            raise InvalidValueError(f"{where}.expectations.{name}", value, "a number >= 0")
-        known[str(name)] = Expectation(float(value))
+    expected = found.member("expectations").members()
+    known = {name: Expectation(value.number(0.0)) for name, value in expected.items()}
     return replace(State(), benefit=benefit, expectations=known)
-
-
-def _number(data: Mapping[str, Any], where: str, domain: str, kind: str) -> float:
-    try:
-        value = data["benefit"][domain][kind]
-    except (KeyError, TypeError):
-        value = None
-    if not isinstance(value, int | float):
-        raise InvalidValueError(f"{where}.{domain}.{kind}", value, "a number")
-    return float(value)

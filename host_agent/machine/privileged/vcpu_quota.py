@@ -9,19 +9,19 @@ which servers are throttled, for the case that the agent does not come back.
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``) and Documentation/scheduler/sched-bwc.rst.
 """
 
-import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
 from host_agent.model.levels import FULL, vcpu_quota_us
 from host_agent.model.process import QuotaReport, Role
 from placement_traits.errors import CapabilityMissingError, NumaExtError
+from placement_traits.json_store import JsonStore
 
 _VCPU_GROUP = re.compile(r"vcpu\d+\Z")
 _DEFAULT_PERIOD_US: Final = 100_000
@@ -84,12 +84,12 @@ def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaR
     :param write: false: only say what would be written
     :returns: the commands; by server, what went wrong
     """
-    memory = _Throttled(paths)
-    before = memory.recall()
+    memory = throttled_servers(paths)
+    before = memory.load() or frozenset()
     wanted = dict.fromkeys(before, FULL) | dict(levels)
     throttled = {uuid for uuid, level in wanted.items() if level < FULL}
-    if write:
-        memory.keep(before | throttled)  # first: a crash in the middle must not lose one
+    if write and not throttled <= before:
+        memory.save(before | throttled)  # first: a crash in the middle must not lose one
     writes: list[str] = []
     problems: list[tuple[str, str]] = []
     for uuid, level in sorted(wanted.items()):
@@ -100,8 +100,8 @@ def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaR
         except (NumaExtError, OSError, ValueError) as error:
             throttled.add(uuid)
             problems.append((uuid, str(error)))
-    if write:
-        memory.keep(throttled)
+    if write and throttled != (memory.load() or frozenset()):
+        memory.save(frozenset(throttled))
     return QuotaReport(tuple(writes), tuple(problems))
 
 
@@ -170,29 +170,12 @@ def _mounted(mount: Path) -> list[Path]:
     return sorted(folder for folder in mount.iterdir() if "cpu" in folder.name.split(","))
 
 
-class _Throttled:
-    """Which servers are throttled, in a file, for whoever has to release them; good for one boot of the host."""
-
-    def __init__(self, paths: HostPaths) -> None:
-        self._file = paths.state / "throttled.json"
-        self._boot_id = paths.proc / "sys/kernel/random/boot_id"
-
-    def recall(self) -> set[str]:
-        try:
-            content: Any = json.loads(self._file.read_text())
-            known = (content["version"], content["boot"]) == (_VERSION, self._boot())
-            return set(content["servers"]) if known else set()
-        except (OSError, ValueError, KeyError, TypeError):
-            return set()
-
-    def keep(self, servers: Iterable[str]) -> None:
-        names = sorted(servers)
-        if names == sorted(self.recall()):
-            return
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps({"version": _VERSION, "boot": self._boot(), "servers": names}))
-        new.replace(self._file)
-
-    def _boot(self) -> str:
-        return self._boot_id.read_text().strip()
+def throttled_servers(paths: HostPaths) -> JsonStore[frozenset[str]]:
+    """Return which servers are throttled, in a file, for whoever has to release them; good for one boot of the host."""
+    return JsonStore(
+        paths.state / "throttled.json",
+        _VERSION,
+        lambda found: frozenset(uuid.text() for uuid in found.member("servers").items()),
+        lambda servers: {"servers": sorted(servers)},
+        boot_id=paths.proc / "sys/kernel/random/boot_id",
+    )

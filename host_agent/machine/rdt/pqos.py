@@ -23,16 +23,18 @@ monitoring group along, by name; it leaves it first.
 
 import errno
 import fcntl
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from host_agent.machine.rdt.files import RESCTRL_ROOT, OsFiles, ResctrlFiles
 from host_agent.model.rdt import Schemata, parse_mask, parse_schemata
 from placement_traits.errors import CapabilityMissingError, ConflictError
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
 
 _VERSION: Final = 1
 _FIXED: Final = frozenset({"info", "mon_data", "mon_groups"})
@@ -40,8 +42,6 @@ _STATUS: Final = "info/last_cmd_status"
 _COS: Final = "COS"
 _ROOT_CLASS: Final = 0
 _NO_REASON: Final = "libpqos gives no reason"
-# Then all classes are free, and are emptied before they are used.
-_NOTHING_KNOWN: Final[dict[str, Any]] = {"lives": 0, "names": {}}
 # Return codes of libpqos as the error numbers that the kernel would give.
 _ERRNO: Final = {2: errno.EINVAL, 3: errno.ENOSPC, 7: errno.EBUSY}
 
@@ -85,7 +85,7 @@ class PqosFiles:
         tree: ResctrlFiles | None = None,
     ) -> None:
         self._tree = tree or OsFiles(RESCTRL_ROOT)
-        self._names = _Names(state, proc)
+        self._names = ClassNames(state, proc)
         self._start = library or _libpqos
         self._library: Library | None = None
         self._refusal = ""
@@ -292,55 +292,72 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class _Names:
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """Our groups' numbers and lives.
+
+    :param names: group -> (number of its class, number of its life)
+    :param lives: number of lives so far
+    """
+
+    names: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lives: int = 0
+
+
+class ClassNames:
     """Our groups' numbers and lives, in a file that is good for one boot of the host."""
 
     def __init__(self, state: Path, proc: Path) -> None:
-        self._file = state / "pqos-classes.json"
-        self._boot_id = proc / "sys/kernel/random/boot_id"
+        self._folder = state
+        self._store: JsonStore[_Classes] = JsonStore(
+            state / "pqos-classes.json",
+            _VERSION,
+            _decode,
+            _encode,
+            boot_id=proc / "sys/kernel/random/boot_id",
+            mode=0o644,  # the agent's unprivileged side reads what the privileged one wrote
+        )
 
     def recall(self) -> dict[str, tuple[int, int]]:
         """Return name -> (number of the class, number of its life)."""
-        return {name: (number, life) for name, (number, life) in self._content()["names"].items()}
+        return dict(self._content().names)
 
     def next_life(self) -> int:
         """Return the number of lives so far, and one more."""
-        lives = self._content()["lives"] + 1
-        return int(lives)
+        return self._content().lives + 1
 
-    def keep(self, names: dict[str, tuple[int, int]]) -> None:
-        """Write the file so that a crash leaves the old or the new one."""
-        lives = max([self._content()["lives"], *(life for _, life in names.values())])
-        content = {"version": _VERSION, "boot": self._boot(), "lives": lives, "names": names}
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        new = self._file.with_suffix(".new")
-        with new.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._file)
+    def keep(self, names: Mapping[str, tuple[int, int]]) -> None:
+        """Write the file."""
+        lives = max([self._content().lives, *(life for _, life in names.values())])
+        self._store.save(_Classes(names, lives))
 
     @contextmanager
     def locked(self, *, exclusive: bool) -> Iterator[None]:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        descriptor = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
 
-    def _content(self) -> dict[str, Any]:
-        try:
-            content: dict[str, Any] = json.loads(self._file.read_text())
-            if (content["version"], content["boot"]) == (_VERSION, self._boot()):
-                return content
-        except (OSError, ValueError, KeyError, TypeError):
-            return _NOTHING_KNOWN
-        return _NOTHING_KNOWN
+    def _content(self) -> _Classes:
+        # Where nothing is known all classes are free, and are emptied before they are used.
+        return self._store.load() or _Classes()
 
-    def _boot(self) -> str:
-        return self._boot_id.read_text().strip()
+
+def _decode(found: Value) -> _Classes:
+    names = {}
+    for name, pair in found.member("names").members().items():
+        figures = pair.items()
+        if len(figures) != 2:
+            raise pair.refused("the numbers of a class and of its life")
+        names[name] = (figures[0].integer(1), figures[1].integer())
+    return _Classes(names, found.member("lives").integer())
+
+
+def _encode(classes: _Classes) -> Mapping[str, Any]:
+    return {"lives": classes.lives, "names": dict(classes.names)}
 
 
 _running: list["Libpqos"] = []  # the library has one state per process, so there is at most one

@@ -110,7 +110,7 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])
-    home_nodes_store.save(agent_conf.paths(conf).homes, {floating.uuid: (3,)})
+    home_nodes_store.store(agent_conf.paths(conf).homes).save({floating.uuid: (3,)})
     assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
     assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
     assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}

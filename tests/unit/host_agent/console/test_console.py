@@ -15,7 +15,7 @@ from host_agent.console import status, undo
 from host_agent.console.explanation import told
 from host_agent.control import parts
 from host_agent.control.journal import FileJournal
-from host_agent.control.slo_store import PAUSED, Kept, QosStore, load, of_server
+from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.model.journal import Entry, Result
 from host_agent.model.rdt import Actual, GroupState
 from host_agent.util.single_instance import only_one
@@ -161,7 +161,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
     """``pause; release-bandwidth`` in one breath: the agent is waited for, but not for ever."""
     with (tmp_path / "agent.conf").open("a") as config:
         config.write("[agent]\ninterval_s = 0.2\n")
-    store = QosStore(tmp_path / "state/slo.json")
+    store = SloStore(tmp_path / "state/slo.json")
     store.save(lambda: Kept(told={"phase": "climb"}))
     phases: list[str] = []
 
@@ -201,7 +201,7 @@ def test_status_and_explain_show_how_an_objective_stands(
     reading = {"name": "lc", "colour": "red", "p99_us": 1200.0, "slo_p99_us": 1000}
     action = {"time": "T", "server": server.uuid, "action": "violated", "what": {}}
     told = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
-    QosStore(tmp_path / "state/slo.json").save(lambda: Kept(told=told))
+    SloStore(tmp_path / "state/slo.json").save(lambda: Kept(told=told))
     (row,) = json.loads(run("status", "-f", "json")[1])
     assert (row["slo"]["colour"], row["slo"]["phase"]) == ("red", "heal")
     _, text = run("explain", "lc")

@@ -29,6 +29,7 @@ from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.json_store import JsonStore
 from tests.support.fake_host import FakeHost
 
 SHARED = "0,2,4,6"
@@ -244,18 +245,18 @@ def test_a_full_state_folder_does_not_stop_control(
 ) -> None:
     caplog.set_level("INFO")
 
-    def full(_path: Path, _homes: object) -> None:
+    def full(_store: object, _homes: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(home_nodes_store, "save", full)
+        broken.setattr(JsonStore, "save", full)
         server = bench.host.boot(be(), {3: 64})
         for _round in range(3):
             bench.round()
         assert bench.host.vcpu_cpus(server) == ["6"]
     assert dict(_values(bench.metrics))["numa_ext_unwritten", ("state",)] == 3
     bench.round()
-    assert home_nodes_store.load(bench.folder / "state.json") == {server.uuid: (3,)}
+    assert home_nodes_store.store(bench.folder / "state.json").load() == {server.uuid: (3,)}
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
@@ -551,7 +552,7 @@ def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:
     bench.round()
     assert [entry.server for entry in bench.told("gone")] == [server.uuid]
     assert bench.host.wishes == ()
-    assert home_nodes_store.load(bench.folder / "state.json") == {}
+    assert home_nodes_store.store(bench.folder / "state.json").load() == {}
 
 
 def test_partitions_are_asked_for_only_when_something_changed(bench: Bench) -> None:

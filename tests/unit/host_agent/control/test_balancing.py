@@ -177,7 +177,7 @@ def test_a_broken_state_file_costs_nothing_but_learning_again(
     server = bench.host.boot(floating("a", LOCAL))
     bench.run(10)
     assert len(set(bench.cpus(server))) == 2
-    assert caplog.text.count("what was learnt is lost") == 1
+    assert caplog.text.count("steering.json is not used") == 1
 
 
 def test_f_001_08_an_arrival_without_a_good_slot_moves_one_small_server(

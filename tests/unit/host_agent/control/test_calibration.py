@@ -17,7 +17,7 @@ from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent.cmd import ctl
 from host_agent.conf import agent as agent_conf
 from host_agent.console import calibrate as calibration_run
-from host_agent.control import calibration_store as calibration_file
+from host_agent.control import calibration_store
 from host_agent.control.calibration import calibrate, default_megabytes
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.model.traffic import NodeBandwidth
@@ -92,8 +92,8 @@ def test_nodes_without_cpus_serve_memory_and_do_not_work() -> None:
 
 def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate(four_nodes(), Counting({(0,): (4.0, 2.0, 2.0, 2.0)}), now=NOW)
-    calibration_file.save(tmp_path / "c.json", found)
-    assert calibration_file.load(tmp_path / "c.json") == found
+    calibration_store.store(tmp_path / "c.json").save(found)
+    assert calibration_store.store(tmp_path / "c.json").read() == found
     file = CalibrationFile(tmp_path / "c.json")
     assert file.weights(four_nodes())[frozenset({0})] == pytest.approx(
         {0: 0.4, 1: 0.2, 2: 0.2, 3: 0.2}
@@ -105,18 +105,35 @@ def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_new_calibration_is_read_while_the_agent_runs(tmp_path: Path) -> None:
     file = CalibrationFile(tmp_path / "c.json")
     assert file.weights(four_nodes()) == {}
-    calibration_file.save(tmp_path / "c.json", calibrate(four_nodes(), Counting({}), now=NOW))
+    calibration_store.store(tmp_path / "c.json").save(
+        calibrate(four_nodes(), Counting({}), now=NOW)
+    )
     assert file.weights(four_nodes())
     (tmp_path / "c.json").unlink()
     assert file.weights(four_nodes()) == {}
 
 
+ONE_NODE = '{"version": 1, "distances": {"0": {"0": 10}}'
+NO_ROW = '{"version": 1, "distances": {"0": {}}'
+PAIRS = '"pairs": {"0": {"0": 1000.0}}'
+MEASURED = '"measured": "today"'
+ALONE = '"workers": [0]'
+NO_COLUMN = '"bandwidth": {"0": {}}'
+ENDLESS = '"bandwidth": {"0": {"0": Infinity}}'
+NOTHING = '"bandwidth": {"0": {"0": 0.0}}'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "a file of calibrate"),
+        ("{", "a JSON text"),
         ('{"version": 7}', "version: 7"),
-        ('{"version": 1, "measured": "x", "distances": {}, "sets": [3], "pairs": {}}', "calibrate"),
+        (f'{ONE_NODE}, {PAIRS}, {MEASURED}, "sets": [3]}}', "sets[0]"),
+        (f'{ONE_NODE}, {PAIRS}, {MEASURED}, "sets": [{{{ALONE}, {NO_COLUMN}}}]}}', "bandwidth.0"),
+        (f'{ONE_NODE}, {PAIRS}, {MEASURED}, "sets": [{{{ALONE}, {ENDLESS}}}]}}', "finite"),
+        (f'{ONE_NODE}, {PAIRS}, {MEASURED}, "sets": [{{{ALONE}, {NOTHING}}}]}}', "positive"),
+        (f'{NO_ROW}, {PAIRS}, {MEASURED}, "sets": []}}', "distances.0"),
+        ('{"version": 1, "x": ' + "[" * 100_000, "depth"),
     ],
 )
 def test_a_file_that_is_none_is_told_once_and_not_used(
@@ -133,7 +150,9 @@ def test_a_file_that_is_none_is_told_once_and_not_used(
 def test_another_machines_file_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calibration_file.save(tmp_path / "c.json", calibrate(four_nodes(), Counting({}), now=NOW))
+    calibration_store.store(tmp_path / "c.json").save(
+        calibrate(four_nodes(), Counting({}), now=NOW)
+    )
     with caplog.at_level(logging.WARNING):
         assert CalibrationFile(tmp_path / "c.json").weights(OPTERON) == {}
     assert "other nodes" in caplog.text

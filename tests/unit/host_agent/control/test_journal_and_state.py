@@ -65,14 +65,24 @@ def test_the_dry_twin_prints(capsys: pytest.CaptureFixture[str]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None
 )
 def test_homes_are_read_back(tmp_path: Path, homes: dict[str, tuple[int, ...]]) -> None:
-    home_nodes_store.save(tmp_path / "state.json", homes)
-    assert home_nodes_store.load(tmp_path / "state.json") == homes
+    home_nodes_store.store(tmp_path / "state.json").save(homes)
+    assert home_nodes_store.store(tmp_path / "state.json").load() == homes
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"version": 9, "homes": {}}', '{"version": 1, "homes": {"a": 3}}'],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 9, "homes": {}}',
+        '{"version": 1, "homes": {"a": 3}}',
+        '{"version": 1, "homes": {"a": [Infinity]}}',
+        '{"version": 1, "homes": {"a": [-1]}}',
+        '{"version": 1, "homes": ' + "[" * 100_000,
+    ],
 )
-def test_a_broken_state_file_is_an_empty_one(tmp_path: Path, text: str) -> None:
+def test_a_broken_state_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
-    assert home_nodes_store.load(tmp_path / "state.json") == {}
+    assert home_nodes_store.store(tmp_path / "state.json").load() is None

@@ -24,7 +24,7 @@ from host_agent.control.agent import Agent
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
-from host_agent.control.slo_store import PAUSED, QosStore, load, of_server
+from host_agent.control.slo_store import PAUSED, SloStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
 from host_agent.model.counters import Counters
 from host_agent.model.journal import Entry
@@ -126,7 +126,7 @@ class Bench:
                 plug=self.ports.serve,
                 paused=(self.folder / "paused").exists,
             ),
-            QosStore(self.folder / "slo.json"),
+            SloStore(self.folder / "slo.json"),
             SloReport(
                 self.settings,
                 self,

@@ -2,16 +2,19 @@
 """What the bandwidth controller keeps: written when something has changed, by whichever thread, newest last."""
 
 import json
+import math
 import threading
 from pathlib import Path
 
-from host_agent.control.slo_store import Kept, QosStore, load
+import pytest
+
+from host_agent.control.slo_store import Kept, SloStore, load
 from host_agent.decide.slo.shapes import BeTarget
 
 
 def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "slo.json"
-    store = QosStore(file)
+    store = SloStore(file)
     store.save(lambda: Kept(told={"time": "1", "phase": "watch"}))
     store.save(lambda: Kept(told={"time": "2", "phase": "watch"}))
     assert json.loads(file.read_text())["told"]["time"] == "1"
@@ -21,7 +24,7 @@ def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> No
 
 def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: Path) -> None:
     """It looks at what there is when its turn to write has come."""
-    store = QosStore(tmp_path / "slo.json")
+    store = SloStore(tmp_path / "slo.json")
     begun, go_on = threading.Event(), threading.Event()
     level = 50
 
@@ -40,3 +43,44 @@ def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: P
     first.join()
     second.join()
     assert load(tmp_path / "slo.json").wanted == {"be": BeTarget(10)}
+
+
+GOOD = {
+    "version": 1,
+    "wanted": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.75}}},
+    "fed": ["lc"],
+    "told": {"lcs": {"lc": {"colour": "green"}}, "bes": {}, "actions": [], "time": "1"},
+}
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "slo.json").write_text(json.dumps(GOOD))
+    assert load(tmp_path / "slo.json").wanted == {"be": BeTarget(40, {0: 0.25, 1: 0.75})}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wanted": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.25}}}},
+        {"wanted": {"be": {"level": 400, "shares": None}}},
+        {"wanted": {"be": {"level": math.inf, "shares": None}}},
+        {"fed": [["lc"]]},
+        {"told": []},
+        {"told": {"lcs": {"lc": 3}}},
+        {"told": {"actions": 7}},
+        {"told": {"actions": [{"time": "1"}]}},
+    ],
+)
+def test_a_file_with_one_wrong_value_is_not_used(tmp_path: Path, wrong: dict[str, object]) -> None:
+    (tmp_path / "slo.json").write_text(json.dumps(GOOD | wrong))
+    assert load(tmp_path / "slo.json") == Kept()
+
+
+def test_what_json_does_not_know_is_text_for_the_console(tmp_path: Path) -> None:
+    store = SloStore(tmp_path / "slo.json")
+    store.save(lambda: Kept({"be": BeTarget(40)}, told={"ratio": math.inf, "file": tmp_path}))
+    kept = load(tmp_path / "slo.json")
+    assert (kept.wanted, kept.told) == (
+        {"be": BeTarget(40)},
+        {"ratio": "Infinity", "file": str(tmp_path)},
+    )

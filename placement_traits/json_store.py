@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small file of state: JSON with a version, replaced as a whole.
+
+A crash or a full disk leaves the old content or the new, never half of one, and what :meth:`JsonStore.save` returned
+from is on the disk. A file that cannot be used (unreadable, no JSON, NaN or Infinity, nested too deep, too large,
+another version, values that its reader refuses) is one sentence in the log, and the caller starts with nothing; the
+first new content moves it to ``NAME.bad``. Reading alone changes nothing, so that a command or a dry run may do it.
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from placement_traits.errors import InvalidValueError
+from placement_traits.plain import Value
+
+LOG = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 16 << 20
+MAX_DEPTH: Final = 32
+
+Content = TypeVar("Content")
+
+
+class JsonStore(Generic[Content]):
+    """One file; a thread that saves while others do so has to order them.
+
+    :param path: the file; its folder is made when it is missing
+    :param version: of the content's form; a file of another version is not used
+    :param decode: makes the content of the members of the file
+    :param encode: returns the members, as what :mod:`json` writes
+    :param boot_id: file with the id of the host's boot, for content that is good for one boot only
+    :param mode: of the file; its group is the folder's
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        version: int,
+        decode: Callable[[Value], Content],
+        encode: Callable[[Content], Mapping[str, Any]],
+        *,
+        boot_id: Path | None = None,
+        mode: int = 0o640,
+    ) -> None:
+        self.path = path
+        self._version = version
+        self._decode = decode
+        self._encode = encode
+        self._boot_id = boot_id
+        self._mode = mode
+        self._refused = False
+
+    def load(self) -> Content | None:
+        """Return the content; None when there is no file, or none that can be used, which is logged once."""
+        try:
+            return self.read()
+        except FileNotFoundError:
+            self._refused = False
+        except (OSError, InvalidValueError) as error:
+            self._refused = True
+            _warn_once(f"{self.path} is not used: {error}", _stamp(self.path))
+        return None
+
+    def read(self) -> Content | None:
+        """Return the content, None when it is of another boot of the host.
+
+        :raises FileNotFoundError: there is no file
+        :raises OSError: it cannot be read
+        :raises InvalidValueError: it cannot be used
+        """
+        self._refused = False
+        found = Value(_parsed(self.path), str(self.path))
+        version = found.member("version")
+        if version.raw != self._version or isinstance(version.raw, bool):
+            raise version.refused(str(self._version))
+        if self._boot_id is not None and found.member("boot").text() != self._boot():
+            return None
+        return self._decode(found)
+
+    def save(self, content: Content) -> None:
+        """Replace the file.
+
+        :raises OSError: it cannot be written
+        :raises InvalidValueError: the content holds a number that JSON has not (NaN, infinity)
+        """
+        members: dict[str, Any] = {"version": self._version}
+        if self._boot_id is not None:
+            members["boot"] = self._boot()
+        try:
+            text = json.dumps({**members, **self._encode(content)}, allow_nan=False)
+        except ValueError as error:
+            raise InvalidValueError(str(self.path), str(error), "finite numbers") from error
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        if self._refused:
+            self._set_aside()
+        self._replace(text.encode())
+
+    def remove(self) -> None:
+        """Remove the file, if there is one.
+
+        :raises OSError: it cannot be removed
+        """
+        self.path.unlink(missing_ok=True)
+
+    def _boot(self) -> str:
+        return self._boot_id.read_text().strip() if self._boot_id is not None else ""
+
+    def _set_aside(self) -> None:
+        aside = self.path.with_name(f"{self.path.name}.bad")
+        with suppress(FileNotFoundError):
+            self.path.replace(aside)
+            LOG.warning("%s is kept as %s", self.path, aside.name)
+        self._refused = False
+
+    def _replace(self, data: bytes) -> None:
+        # A name of its own for each writer: two at once must not write into one draft.
+        draft = self.path.with_name(f"{self.path.name}.{threading.get_native_id()}.new")
+        try:
+            with draft.open("wb") as file:
+                os.fchmod(file.fileno(), self._mode)
+                with suppress(PermissionError):  # what root writes the agent has to read
+                    os.fchown(file.fileno(), -1, self.path.parent.stat().st_gid)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        _sync_folder(self.path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parsed(path: Path) -> Any:
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InvalidValueError(str(path), f"more than {MAX_BYTES} bytes", "a small file")
+    try:
+        found = json.loads(data.decode(), parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise InvalidValueError(str(path), "its depth", f"{MAX_DEPTH} levels") from None
+    except ValueError as error:
+        raise InvalidValueError(str(path), str(error), "a JSON text of finite numbers") from None
+    _check_depth(found, path)
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number without bounds")
+    return number
+
+
+def _check_depth(found: Any, path: Path) -> None:
+    """Refuse what is nested so deep that writing it again may fail."""
+    level = [found]
+    for _depth in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+        level = inner
+    if level:
+        raise InvalidValueError(str(path), "its depth", f"{MAX_DEPTH} levels")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=64)
+def _warn_once(sentence: str, _stamp: tuple[int, int] | None) -> None:
+    LOG.warning("%s", sentence)
