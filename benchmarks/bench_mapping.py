@@ -32,7 +32,8 @@ from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
 from host_agent.conf import mapping as mapping_settings
 from host_agent.decide.cores import mapping
-from host_agent.decide.cores.slots import Layout, Occupancy, Server, Slot
+from host_agent.decide.cores.choose import exact_slots
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load as load_preset
 
@@ -46,7 +47,7 @@ ROUNDS = 24
 class Load:
     """Servers in order of arrival and what runs in them."""
 
-    servers: Mapping[str, Server]
+    servers: Mapping[str, MappedServer]
     programs: Mapping[str, Workload]
 
     def shuffled(self, chance: random.Random) -> "Load":
@@ -83,14 +84,16 @@ def draw_load(chance: random.Random) -> Load:
     return Load(servers, programs).shuffled(chance)
 
 
-def _server(name: str, vcpus: int, memory_mb: int, program: Workload) -> Server:
-    return Server(name, vcpus, memory_mb, program.interference_class, program.remote_sensitive)
+def _server(name: str, vcpus: int, memory_mb: int, program: Workload) -> MappedServer:
+    return MappedServer(
+        name, vcpus, memory_mb, program.interference_class, program.remote_sensitive
+    )
 
 
 class World:
     """One draw: a model and the progress of every server alone."""
 
-    def __init__(self, layout: Layout, load: Load, model: HostModel) -> None:
+    def __init__(self, layout: CoreLayout, load: Load, model: HostModel) -> None:
         self.layout, self.load, self.model = layout, load, model
         self.alone: dict[str, float] = {}
         self._signals: dict[tuple[tuple[str, tuple[int, ...]], ...], dict[str, Signals]] = {}
@@ -98,7 +101,7 @@ class World:
         for name, server in load.servers.items():
             key = (load.programs[name].name, server.vcpus)
             if key not in known:
-                slot = Occupancy(layout, {name: server}, {}).slots_for(server)[0][1]
+                slot = exact_slots(Occupancy(layout, {name: server}, {}), server)[0][1]
                 known[key] = self.progress({name: slot})[name]
             self.alone[name] = known[key]
 
@@ -135,7 +138,7 @@ def overbooked(slots: Mapping[str, Slot]) -> int:
 
 def vanilla(world: World, chance: random.Random) -> tuple[dict[str, float], int]:
     """Return mean scores over moments of one run, and the most overbooked cores seen."""
-    cpus = list(world.layout.cell_of_cpu)
+    cpus = list(world.layout.group_of_cpu)
     first: dict[str, Counter[int]] = {}
     totals: Counter[str] = Counter()
     worst = 0
@@ -148,7 +151,7 @@ def vanilla(world: World, chance: random.Random) -> tuple[dict[str, float], int]
                 cpu = min(chance.choice(cpus), chance.choice(cpus), key=lambda c: load[c])
                 load[cpu] += 1
                 chosen.append(cpu)
-            nodes = Counter(world.layout.cell_of_cpu[cpu].node for cpu in chosen)
+            nodes = Counter(world.layout.group_of_cpu[cpu].node for cpu in chosen)
             slots[name] = Slot(tuple(chosen), dict(first.setdefault(name, nodes)))
         worst = max(worst, overbooked(slots))
         totals.update(world.scores(slots))
@@ -170,7 +173,7 @@ def greedy(world: World, nearest: bool) -> dict[str, Slot]:
 
 
 def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: bool) -> list[int]:
-    cells, layout = occupancy.layout.cells, occupancy.layout
+    cells, layout = occupancy.layout.groups, occupancy.layout
 
     def magnitude(index: int) -> float:
         return len(free[index]) * (occupancy.free_mb(cells[index].node) if nearest else 1)
@@ -194,7 +197,7 @@ def agent(
     """
     state = mapping.State()
     now = 0.0
-    present: dict[str, Server] = {}
+    present: dict[str, MappedServer] = {}
     for name, server in load.servers.items():
         now += settings.interval_s
         present[name] = server
@@ -222,7 +225,7 @@ def agent(
 
 def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> float:
     """Return how much the agent's score falls short of the best of all assignments of 5 servers to 4 nodes."""
-    layout = Layout(grid(2, 2, 4, memory_mb_per_node=16384))
+    layout = CoreLayout(grid(2, 2, 4, memory_mb_per_node=16384))
     programs = {f"v{number}": WORKLOADS[chance.choice(MAPPING_MIX)] for number in range(5)}
     servers = {
         name: _server(name, 1 if name == "v0" else chance.randint(1, 3), 2048, program)
@@ -249,9 +252,9 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
 
 
 def _one_node_each(
-    layout: Layout, servers: Mapping[str, Server], nodes: Sequence[int]
+    layout: CoreLayout, servers: Mapping[str, MappedServer], nodes: Sequence[int]
 ) -> dict[str, Slot] | None:
-    free = {cell.node: [core[0] for core in cell.cores] for cell in layout.cells}
+    free = {cell.node: [core[0] for core in cell.cores] for cell in layout.groups}
     slots = {}
     for (name, server), node in zip(servers.items(), nodes, strict=True):
         if len(free[node]) < server.vcpus:
@@ -279,7 +282,7 @@ class Draw:
 def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
     """Run every rival and every variant of the agent on one draw."""
     chance = random.Random(f"{seed}/{number}")
-    layout = Layout(load_preset("numaconnect-6x6x8").topology)
+    layout = CoreLayout(load_preset("numaconnect-6x6x8").topology)
     load = draw_load(chance)
     world = World(layout, load, HostModel(layout.topology, constants))
     vanilla_runs, overbooked_vanilla = [], 0

@@ -15,7 +15,7 @@ from host_agent.apply.executor import Executor
 from host_agent.conf.agent import Settings
 from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
-from host_agent.decide.cores.home_nodes import PlacementSettings, decide
+from host_agent.decide.cores.placement import PlacementSettings, decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round

@@ -18,7 +18,7 @@ from typing import Any, Final
 from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
-from host_agent.decide.cores.slots import Layout
+from host_agent.decide.cores.slots import CoreLayout
 from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
@@ -82,7 +82,7 @@ class SteeringRefiner:
         self._state = (self._store.load() if self._store else None) or balancing.State()
         self._kept: dict[str, Any] = balancing_store.to_plain(self._state)
         self._kept_s = clock()
-        self._layout: Layout | None = None
+        self._layout: CoreLayout | None = None
         self._inputs: Inputs | None = None
         self._coarse = Decision()
         self._wanted = Decision()
@@ -144,7 +144,7 @@ class SteeringRefiner:
     def _think(self, inputs: Inputs) -> Decision:
         layout = self._layout
         if layout is None or layout.topology != inputs.observation.topology:
-            layout = Layout(inputs.observation.topology, self._choices.use_siblings)
+            layout = CoreLayout(inputs.observation.topology, self._choices.use_siblings)
             self._layout = layout
         settings = self._choices.balancing
         wanted, self._state = balancing.refine(self._coarse, inputs, self._state, settings, layout)

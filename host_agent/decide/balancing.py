@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the simple placement rule to the full one: cores by the mapping, memory by BWAP. Pure.
 
-``refine`` takes the decision of :mod:`host_agent.decide.cores.home_nodes`, which is safe and coarse (home nodes,
+``refine`` takes the decision of :mod:`host_agent.decide.cores.placement`, which is safe and coarse (home nodes,
 threads float on their CPUs), and replaces what the run-time controllers know better, for *floating managed* servers
 only:
 
@@ -23,8 +23,10 @@ from typing import Final
 
 from host_agent.conf import mapping as mapping_settings
 from host_agent.decide.cores import mapping
-from host_agent.decide.cores.home_nodes import exclusive_cpus, free_for_floating
-from host_agent.decide.cores.slots import Layout, Server, Slot
+from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
+from host_agent.decide.cores.placement import server_of
+from host_agent.decide.cores.resource_control import bandwidth_levels
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
@@ -32,13 +34,13 @@ from host_agent.model.assignment import Assignment, Decision, Guest
 from host_agent.model.counters import Counters
 from host_agent.model.pages import apportion
 from host_agent.model.partition import PartitionRequest
-from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
+from placement_traits.names import MemoryPolicy, Tier
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 Reasons = tuple[Reason, ...]
 
-_COARSE_PLACE: Final = ("home_nodes", "lc_in_l3_domain", "class_penalty", "mba_l3_")
+_COARSE_PLACE: Final = ("home_nodes", "slot_", "mba_l3_")
 _COARSE_MEMORY: Final = ("memory", "room_on_node")
 _UNTIL_JUDGED: Final = "propose_live_migration"
 
@@ -70,7 +72,7 @@ class State:
 
 
 def refine(
-    decision: Decision, inputs: Inputs, state: State, settings: Settings, layout: Layout
+    decision: Decision, inputs: Inputs, state: State, settings: Settings, layout: CoreLayout
 ) -> tuple[Decision, State]:
     """Return the decision with exact cores and memory shares for floating servers, and the new state.
 
@@ -117,7 +119,7 @@ def _steerable(guest: Guest) -> bool:
 
 
 def _told(
-    before: Told | None, server: Server, mapped: mapping.State, why: Reasons, *, judged: bool
+    before: Told | None, server: MappedServer, mapped: mapping.State, why: Reasons, *, judged: bool
 ) -> Told:
     """Keep the reasons of the last change; the same reasons with other figures are no news."""
     slot = mapped.slots.get(server.name)
@@ -163,7 +165,7 @@ def _lc_domains(decision: Decision) -> frozenset[int]:
 
 
 def _mapping_observation(
-    inputs: Inputs, state: State, settings: mapping_settings.Settings, layout: Layout
+    inputs: Inputs, state: State, settings: mapping_settings.Settings, layout: CoreLayout
 ) -> mapping.Observation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
@@ -173,7 +175,7 @@ def _mapping_observation(
         # One that cannot be seen or touched now keeps the cores it was given.
         if slot is None and not _steerable(guest) and guest.uuid not in state.mapper.slots:
             continue
-        servers[guest.uuid] = _server(guest, free)
+        servers[guest.uuid] = server_of(guest, free)
         if slot is not None:
             actual[guest.uuid] = slot
         counters = (inputs.performance or {}).get(guest.uuid, Counters())
@@ -184,35 +186,18 @@ def _mapping_observation(
     return mapping.Observation(inputs.now_s, servers, actual, measured, sampled)
 
 
-def _server(guest: Guest, free: frozenset[int]) -> Server:
-    """Translate; where nova restricts nothing, a server may have all CPUs that nova gave to nobody else."""
-    domain, request = guest.workload.domain, guest.workload.request
-    kind = request.interference_class if request else InterferenceClass.SHEEP
-    if guest.workload.tier is Tier.LC and kind is InterferenceClass.SHEEP:
-        kind = InterferenceClass.RABBIT
-    return Server(
-        guest.uuid,
-        domain.vcpus,
-        domain.memory_mb,
-        kind,
-        request is not None and request.remote_memory is RemoteMemory.SENSITIVE,
-        _steerable(guest) and not guest.pages_stay,
-        free if domain.vcpu_cpuset is None else domain.vcpu_cpuset,
-    )
-
-
-def _own_cores(guest: Guest, layout: Layout) -> Slot | None:
+def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:
     """Return where a guest sits when each of its vCPUs is pinned to one CPU.
 
     The memory of one that may be steered belongs with its cores, wherever it is now: it is brought there.
     """
     cpus = guest.vcpu_cpus
     pins = [next(iter(cpus[vcpu])) for vcpu in sorted(cpus) if len(cpus[vcpu]) == 1]
-    if len(pins) < guest.workload.domain.vcpus or any(p not in layout.cell_of_cpu for p in pins):
+    if len(pins) < guest.workload.domain.vcpus or any(p not in layout.group_of_cpu for p in pins):
         return None
     if not _steerable(guest):
         return Slot(tuple(pins), {node: round(mb) for node, mb in guest.resident_mb.items()})
-    nodes = Counter(layout.cell_of_cpu[cpu].node for cpu in pins)
+    nodes = Counter(layout.group_of_cpu[cpu].node for cpu in pins)
     shares = {node: count / len(pins) for node, count in nodes.items()}
     return Slot(tuple(pins), apportion(guest.workload.domain.memory_mb, shares))
 
@@ -231,7 +216,7 @@ def _with_cores(
     partition: PartitionRequest | None = wanted.partition
     levels: Reasons = ()
     if partition is not None and partition.tier == Tier.BE:
-        percent = {l3: settings.be_mba_percent if l3 in lc_l3 else 100 for l3 in domains}
+        percent = bandwidth_levels(domains, dict.fromkeys(lc_l3, settings.be_mba_percent))
         partition = replace(partition, domains=domains, mba_percent=percent)
         levels = tuple(
             Reason(f"mba_l3_{l3}", level, "an LC lives there" if l3 in lc_l3 else "no LC")

@@ -32,8 +32,10 @@ from statistics import median
 from typing import Final
 
 from host_agent.conf.mapping import Metric, Settings
+from host_agent.decide.cores.choose import exact_slots
+from host_agent.decide.cores.ranking import SlotRank, good, rank_of
 from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
-from host_agent.decide.cores.slots import Layout, Occupancy, Rank, Server, Slot
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.interference import (
     BENEFIT_MAX,
     BENEFIT_MIN,
@@ -64,7 +66,7 @@ class Observation:
     """
 
     now_s: float
-    servers: Mapping[str, Server]
+    servers: Mapping[str, MappedServer]
     actual: Mapping[str, Slot] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
     sampled: bool = True
@@ -114,21 +116,21 @@ class Left:
 class Situation:
     """All that the search for a better configuration depends on."""
 
-    servers: Mapping[str, Server]
+    servers: Mapping[str, MappedServer]
     slots: Mapping[str, Slot]
     resting: frozenset[str]
     left: tuple[Left, ...]
     benefit: Benefits
-    layout: Layout
+    layout: CoreLayout
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """All that the search for a first slot depends on."""
 
-    server: Server
+    server: MappedServer
     slots: Mapping[str, Slot]
-    layout: Layout
+    layout: CoreLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +188,11 @@ class Configuration:
     cost_mb: int
     benefit: float
     domain: IsolationLevel
-    rank: Rank
+    rank: SlotRank
 
 
 def decide(
-    observation: Observation, state: State, settings: Settings, layout: Layout
+    observation: Observation, state: State, settings: Settings, layout: CoreLayout
 ) -> tuple[State, Mapping[str, Reasons]]:
     """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
 
@@ -222,9 +224,9 @@ def deviation(measured: float, expected: float, metric: Metric) -> float:
     return drop if metric is Metric.IPC else -drop
 
 
-def _forget(observation: Observation, state: State, layout: Layout) -> State:
+def _forget(observation: Observation, state: State, layout: CoreLayout) -> State:
     """Drop servers that have gone, and slots on CPUs that went offline."""
-    servers, online = observation.servers, layout.cell_of_cpu
+    servers, online = observation.servers, layout.group_of_cpu
     slots = {
         name: slot
         for name, slot in state.slots.items()
@@ -288,18 +290,18 @@ def _arrivals(
     return moved, unplaced
 
 
-def _adoptable(occupancy: Occupancy, server: Server, slot: Slot) -> bool:
+def _adoptable(occupancy: Occupancy, server: MappedServer, slot: Slot) -> bool:
     """A running server is left where it is when each vCPU has a CPU of its own (restart of the agent)."""
     free = {cpu for cpus in occupancy.free(server).values() for cpu in cpus}
     return len(set(slot.cpus)) == server.vcpus and set(slot.cpus) <= free
 
 
-def _arrive(occupancy: Occupancy, server: Server, settings: Settings) -> Reasons:
+def _arrive(occupancy: Occupancy, server: MappedServer, settings: Settings) -> Reasons:
     free = sum(map(len, occupancy.free(server).values()))
     if free < server.vcpus:
         return (Reason("host_full", f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
-    candidates = occupancy.slots_for(server)
-    if candidates and occupancy.good(server, candidates[0][0]):
+    candidates = exact_slots(occupancy, server)
+    if candidates and good(occupancy, server, candidates[0][0]):
         rank, slot = candidates[0]
         occupancy.put(server.name, slot)
         return (Reason("mapped", _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
@@ -337,8 +339,8 @@ def _nodes_text(occupancy: Occupancy, slot: Slot) -> str:
     return "nodes " + ",".join(map(str, nodes))
 
 
-def _nodes(layout: Layout, slot: Slot) -> frozenset[int]:
-    return frozenset(layout.cell_of_cpu[cpu].node for cpu in slot.cpus)
+def _nodes(layout: CoreLayout, slot: Slot) -> frozenset[int]:
+    return frozenset(layout.group_of_cpu[cpu].node for cpu in slot.cpus)
 
 
 # -- what is known of performance --------------------------------------------------------------------------------------
@@ -470,7 +472,7 @@ def _repair(
             state = replace(state, searched=_searched(observation, state, settings, occupancy))
             why = (seen, Reason("expected_benefit", chosen.benefit, settings.least_benefit))
             _tell_moved(reasons, chosen, why, occupancy, name)
-        elif name in state.searched.hopeless and occupancy.rank_of(name).violations:
+        elif name in state.searched.hopeless and rank_of(occupancy, name).violations:
             propose = Reason("propose_live_migration", name, "no better slot here")
             reasons.setdefault(name, (seen, propose))
     return state
@@ -483,7 +485,7 @@ def _deviating(state: State, settings: Settings, occupancy: Occupancy) -> dict[s
         known = state.expectations.get(name, Expectation())
         measured = len(known.recent) == settings.smooth_samples and not known.blind
         never_quiet = known.value is None and measured
-        if never_quiet and occupancy.rank_of(name).violations:
+        if never_quiet and rank_of(occupancy, name).violations:
             deviating[name] = settings.threshold
     return deviating
 
@@ -550,7 +552,7 @@ def _best_configuration(search: _Search, name: str) -> tuple[Configuration | Non
     if name not in known.alone:
         chosen = _best_single_move(search, server)
         known = replace(known, alone=known.alone | {name})
-    reshuffles = server.movable and search.occupancy.rank_of(name).violations
+    reshuffles = server.movable and rank_of(search.occupancy, name).violations
     if chosen is None and reshuffles:
         chosen, ended = _by_reshuffle(search, server)
     if chosen is not None:
@@ -560,7 +562,7 @@ def _best_configuration(search: _Search, name: str) -> tuple[Configuration | Non
     return None, replace(known, futile=known.futile | {name}, hopeless=known.hopeless | {name})
 
 
-def _best_single_move(search: _Search, server: Server) -> Configuration | None:
+def _best_single_move(search: _Search, server: MappedServer) -> Configuration | None:
     return min(
         (
             configuration
@@ -572,7 +574,7 @@ def _best_single_move(search: _Search, server: Server) -> Configuration | None:
     )
 
 
-def _single_moves(search: _Search, server: Server) -> Iterator[Configuration]:
+def _single_moves(search: _Search, server: MappedServer) -> Iterator[Configuration]:
     """Yield configurations that move the server itself or one neighbour."""
     occupancy, state = search.occupancy, search.state
     l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
@@ -580,19 +582,19 @@ def _single_moves(search: _Search, server: Server) -> Iterator[Configuration]:
         mover = search.observation.servers[name]
         if not mover.movable or search.resting(name):
             continue
-        before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
-        mover_before = occupancy.rank_of(name)
+        before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
+        mover_before = rank_of(occupancy, name)
         old = occupancy.take(name)
-        candidates = occupancy.slots_for(mover)
+        candidates = exact_slots(occupancy, mover)
         for rank, slot in candidates[:_TRIED_SLOTS]:
             if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
                 continue
             if name != server.name and not (
-                occupancy.good(mover, rank) or rank.violations <= mover_before.violations
+                good(occupancy, mover, rank) or rank.violations <= mover_before.violations
             ):
                 continue
             occupancy.put(name, slot)
-            after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+            after, gained = rank_of(occupancy, server.name), _owned(occupancy, server) - owned
             occupancy.take(name)
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
@@ -601,10 +603,10 @@ def _single_moves(search: _Search, server: Server) -> Iterator[Configuration]:
         occupancy.put(name, old)
 
 
-def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None, bool]:
+def _by_reshuffle(search: _Search, server: MappedServer) -> tuple[Configuration | None, bool]:
     """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
     occupancy, limits = search.occupancy, search.settings.limits
-    before, owned = occupancy.rank_of(server.name), _owned(occupancy, server)
+    before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
     # What others have used up may be what it needs: the next decision has all of it for the first.
     whole = search.budget.left == limits.operations
     old = occupancy.take(server.name)
@@ -618,7 +620,7 @@ def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None
         return None, True
     previous = {name: occupancy.slots[name] for name in found.slots}
     _apply(occupancy, found.slots)
-    after, gained = occupancy.rank_of(server.name), _owned(occupancy, server) - owned
+    after, gained = rank_of(occupancy, server.name), _owned(occupancy, server) - owned
     _apply(occupancy, previous)
     gain = _gain(search.state.benefit, server, before, after, gained)
     if gain is None or gain[0] < search.settings.least_benefit:
@@ -627,10 +629,10 @@ def _by_reshuffle(search: _Search, server: Server) -> tuple[Configuration | None
     return Configuration(found.slots, cost, gain[0], gain[1], after), True
 
 
-def _owned(occupancy: Occupancy, server: Server) -> set[IsolationLevel]:
+def _owned(occupancy: Occupancy, server: MappedServer) -> set[IsolationLevel]:
     """Return the kinds of domain that the server shares with no rabbit and no devil."""
     layout = occupancy.layout
-    touched = {layout.cell_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
+    touched = {layout.group_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
     keys = {
         IsolationLevel.SOCKET: "socket",
         IsolationLevel.NODE: "node",
@@ -639,7 +641,7 @@ def _owned(occupancy: Occupancy, server: Server) -> set[IsolationLevel]:
     owned = set()
     for domain, key in keys.items():
         mine = {getattr(cell, key) for cell in touched}
-        l3_domains = {cell.l3 for cell in layout.cells if getattr(cell, key) in mine}
+        l3_domains = {cell.l3 for cell in layout.groups if getattr(cell, key) in mine}
         others = occupancy.neighbours(l3_domains) - {server.name}
         if all(
             occupancy.servers[name].interference_class is InterferenceClass.SHEEP for name in others
@@ -649,7 +651,11 @@ def _owned(occupancy: Occupancy, server: Server) -> set[IsolationLevel]:
 
 
 def _gain(
-    benefit: Benefits, server: Server, before: Rank, after: Rank, gained: set[IsolationLevel]
+    benefit: Benefits,
+    server: MappedServer,
+    before: SlotRank,
+    after: SlotRank,
+    gained: set[IsolationLevel],
 ) -> tuple[float, IsolationLevel] | None:
     """Return the expected benefit of a change and the domain it is booked on; None when the change is no improvement.
 
@@ -672,7 +678,7 @@ def _gain(
     return benefit[kind][server.interference_class], kind
 
 
-def _back(state: State, layout: Layout, name: str, slot: Slot) -> bool:
+def _back(state: State, layout: CoreLayout, name: str, slot: Slot) -> bool:
     nodes = _nodes(layout, slot)
     return any(left.server == name and left.nodes == nodes for left in state.left)
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from host_agent.conf.mapping import Limits
-from host_agent.decide.cores.slots import Occupancy, Rank, Server, Slot
+from host_agent.decide.cores.choose import exact_slots
+from host_agent.decide.cores.ranking import SlotRank, good, rank
+from host_agent.decide.cores.slots import MappedServer, Occupancy, Slot
 from placement_traits.errors import NumaExtError
 
 
@@ -43,13 +45,13 @@ class SearchLimitError(NumaExtError):
     """The limit of operations was reached before the search had an answer."""
 
 
-def move_cost_mb(server: Server, limits: Limits) -> int:
+def move_cost_mb(server: MappedServer, limits: Limits) -> int:
     """Return what moving a server costs, MiB."""
     return server.memory_mb + limits.vcpu_cost_mb * server.vcpus
 
 
 def reshuffle(
-    occupancy: Occupancy, needy: Server, limits: Limits, budget: Budget | None = None
+    occupancy: Occupancy, needy: MappedServer, limits: Limits, budget: Budget | None = None
 ) -> Reshuffle | None:
     """Find the cheapest reshuffle that gives ``needy`` a good slot.
 
@@ -72,8 +74,10 @@ def reshuffle(
     return None
 
 
-def _groups(candidates: Sequence[Server], limits: Limits) -> Iterator[tuple[Server, ...]]:
-    def cost(group: tuple[Server, ...]) -> tuple[int, tuple[str, ...]]:
+def _groups(
+    candidates: Sequence[MappedServer], limits: Limits
+) -> Iterator[tuple[MappedServer, ...]]:
+    def cost(group: tuple[MappedServer, ...]) -> tuple[int, tuple[str, ...]]:
         return sum(move_cost_mb(s, limits) for s in group), tuple(s.name for s in group)
 
     for size in range(1, limits.moves + 1):
@@ -88,7 +92,9 @@ class _Search:
         self._budget = budget
         self._begun = budget.left
 
-    def with_moved(self, needy: Server, group: tuple[Server, ...]) -> dict[str, Slot] | None:
+    def with_moved(
+        self, needy: MappedServer, group: tuple[MappedServer, ...]
+    ) -> dict[str, Slot] | None:
         old = {server.name: self._occupancy.take(server.name) for server in group}
         before = {name: self._rank_before(old, name) for name in old}
         order = (needy, *sorted(group, key=lambda server: (-server.vcpus, server.name)))
@@ -98,18 +104,18 @@ class _Search:
             for name, slot in old.items():
                 self._occupancy.put(name, slot)
 
-    def _rank_before(self, old: Mapping[str, Slot], name: str) -> Rank:
+    def _rank_before(self, old: Mapping[str, Slot], name: str) -> SlotRank:
         """Rank a server's old slot as it was, with the others of the group in place."""
         others = [other for other in old if other != name]
         for other in others:
             self._occupancy.put(other, old[other])
-        rank = self._occupancy.rank(self._occupancy.servers[name], old[name])
+        found = rank(self._occupancy, self._occupancy.servers[name], old[name])
         for other in others:
             self._occupancy.take(other)
-        return rank
+        return found
 
     def _place(
-        self, order: Sequence[Server], old: Mapping[str, Slot], before: Mapping[str, Rank]
+        self, order: Sequence[MappedServer], old: Mapping[str, Slot], before: Mapping[str, SlotRank]
     ) -> dict[str, Slot] | None:
         if not order:
             return {}
@@ -120,31 +126,32 @@ class _Search:
             )
         self._budget.left -= 1
         was = before.get(server.name)
-        for rank, slot in self._occupancy.slots_for(server, one_cell=self._one_cell(server, was)):
-            if not self._accepted(server, rank, was):
+        for found, slot in exact_slots(
+            self._occupancy, server, one_group=self._one_group(server, was)
+        ):
+            if not self._accepted(server, found, was):
                 continue
             if server.name in old and set(slot.cpus) == set(old[server.name].cpus):
                 continue  # not a move: a smaller group covers it
             self._occupancy.put(server.name, slot)
             try:
-                found = self._place(rest, old, before)
+                others = self._place(rest, old, before)
             finally:
                 self._occupancy.take(server.name)
-            if found is not None:
-                return {server.name: slot, **found}
+            if others is not None:
+                return {server.name: slot, **others}
         return None
 
-    def _one_cell(self, server: Server, before: Rank | None) -> bool:
-        """Tell whether only slots within one cell can be accepted, which are found much faster."""
-        cells = self._occupancy.layout.cells
-        node_is_cell = len({cell.node for cell in cells}) == len(cells)
-        fits = server.vcpus <= max(cell.capacity for cell in cells)
-        return node_is_cell and fits and (before is None or before.nodes == 1)
+    def _one_group(self, server: MappedServer, before: SlotRank | None) -> bool:
+        """Tell whether only slots within one group can be accepted, which are found much faster."""
+        layout = self._occupancy.layout
+        fits = server.vcpus <= max(group.capacity for group in layout.groups)
+        return layout.node_is_group and fits and (before is None or before.nodes == 1)
 
-    def _accepted(self, server: Server, rank: Rank, before: Rank | None) -> bool:
-        if self._occupancy.good(server, rank):
+    def _accepted(self, server: MappedServer, found: SlotRank, before: SlotRank | None) -> bool:
+        if good(self._occupancy, server, found):
             return True
         if before is None:
             return False
-        slices = (rank.chassis, rank.nodes)
-        return rank.violations == 0 and slices <= (before.chassis, before.nodes)
+        slices = (found.chassis, found.nodes)
+        return found.violations == 0 and slices <= (before.chassis, before.nodes)

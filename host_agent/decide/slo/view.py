@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from host_agent.decide.cores.home_nodes import free_for_floating
+from host_agent.decide.cores.nova_cpus import free_for_floating
 from host_agent.decide.pages.policy import Room
 from host_agent.decide.slo.shapes import BeServer, Levels, Shares, SloView
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation

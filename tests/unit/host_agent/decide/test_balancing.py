@@ -8,7 +8,7 @@ import pytest
 from emulation.physics.machines import grid
 from host_agent.conf import bwap, mapping
 from host_agent.decide.balancing import State, refine
-from host_agent.decide.cores.slots import Layout
+from host_agent.decide.cores.slots import CoreLayout
 from host_agent.decide.inputs import Inputs, Settings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.counters import Counters
@@ -18,7 +18,7 @@ from host_agent.model.workload import Activity, Domain, Workload
 from placement_traits import request
 
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
-LAYOUT = Layout(TOPOLOGY)
+LAYOUT = CoreLayout(TOPOLOGY)
 ROOM = dict.fromkeys(range(4), 8192)
 QUICK = Settings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.home_nodes import PlacementSettings, decide
+from host_agent.decide.cores.placement import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation, check, difference
 from host_agent.model.process import Pin, Process, RamRange, Role, Target, Thread
 from host_agent.model.workload import Activity, parse

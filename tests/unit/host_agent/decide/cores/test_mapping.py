@@ -11,18 +11,20 @@ from emulation.physics.machines import grid
 from host_agent.conf.mapping import Limits, Metric, Settings
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.mapping import Observation, State, deviation
-from host_agent.decide.cores.slots import Layout, Occupancy, Server, Slot
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
 from placement_traits.reason import Reason
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
-LAYOUT = Layout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
+LAYOUT = CoreLayout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
 QUICK = Settings(quiet_samples=2, smooth_samples=1, settle_s=4.0, interval_s=5.0)
 
 
-def server(name: str, vcpus: int = 4, kind: InterferenceClass = SHEEP, **more: object) -> Server:
-    return Server(name, vcpus, 1024, kind, **more)  # type: ignore[arg-type]
+def server(
+    name: str, vcpus: int = 4, kind: InterferenceClass = SHEEP, **more: object
+) -> MappedServer:
+    return MappedServer(name, vcpus, 1024, kind, **more)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -31,9 +33,9 @@ class Host:
 
     settings: Settings = QUICK
     state: State = field(default_factory=State)
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, MappedServer] = field(default_factory=dict)
     now_s: float = 0.0
-    layout: Layout = LAYOUT
+    layout: CoreLayout = LAYOUT
 
     def round(
         self, measured: Mapping[str, float] | None = None, **actual: Slot
@@ -45,12 +47,12 @@ class Host:
         assert len(used) == len(set(used)), "never two vCPUs on a core"
         return reasons
 
-    def arrive(self, *servers: Server, **actual: Slot) -> Mapping[str, tuple[Reason, ...]]:
+    def arrive(self, *servers: MappedServer, **actual: Slot) -> Mapping[str, tuple[Reason, ...]]:
         self.servers |= {one.name: one for one in servers}
         return self.round(**actual)
 
     def node(self, name: str) -> int:
-        (node,) = {LAYOUT.cell_of_cpu[cpu].node for cpu in self.state.slots[name].cpus}
+        (node,) = {LAYOUT.group_of_cpu[cpu].node for cpu in self.state.slots[name].cpus}
         return node
 
 
@@ -233,7 +235,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     search = mapping.reshuffle
 
-    def counted(occupancy: Occupancy, needy: Server, *limits: Any) -> Any:
+    def counted(occupancy: Occupancy, needy: MappedServer, *limits: Any) -> Any:
         asked.append(needy.name)
         return search(occupancy, needy, *limits)
 
@@ -278,7 +280,7 @@ def test_a_host_with_another_topology_is_searched_again(searches: list[str]) -> 
     for _ in range(3):
         host.round(measured)
     searches.clear()
-    host.layout = Layout(grid(1, 4, 4, memory_mb_per_node=32768, nodes_per_socket=2))
+    host.layout = CoreLayout(grid(1, 4, 4, memory_mb_per_node=32768, nodes_per_socket=2))
     host.round(measured)
     assert sorted(searches) == sorted(host.servers)
 

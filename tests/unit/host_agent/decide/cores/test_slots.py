@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from emulation.physics.machines import grid
 from host_agent.conf.mapping import Limits
+from host_agent.decide.cores.choose import exact_slots
+from host_agent.decide.cores.ranking import good
 from host_agent.decide.cores.reshuffle import SearchLimitError, reshuffle
-from host_agent.decide.cores.slots import Layout, Occupancy, Server, Slot
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.interference import may_share
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
-BIG = Layout(load("numaconnect-6x6x8").topology)
+BIG = CoreLayout(load("numaconnect-6x6x8").topology)
 
 
 def test_f_001_01_the_preset_has_six_server_nodes_of_six_nodes_of_eight_cores() -> None:
@@ -36,20 +38,22 @@ def test_f_001_01_the_preset_has_six_server_nodes_of_six_nodes_of_eight_cores() 
     assert BIG.capacity == 288
 
 
-SMALL = Layout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
+SMALL = CoreLayout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
 
 
-def server(name: str, vcpus: int = 4, kind: InterferenceClass = SHEEP, mb: int = 4096) -> Server:
-    return Server(name, vcpus, mb, kind)
+def server(
+    name: str, vcpus: int = 4, kind: InterferenceClass = SHEEP, mb: int = 4096
+) -> MappedServer:
+    return MappedServer(name, vcpus, mb, kind)
 
 
-def host(layout: Layout, *placed: tuple[Server, tuple[int, ...]]) -> Occupancy:
+def host(layout: CoreLayout, *placed: tuple[MappedServer, tuple[int, ...]]) -> Occupancy:
     """A host with servers on the first free CPUs of the given nodes."""
     occupancy = Occupancy(layout, {s.name: s for s, _ in placed}, {})
     for one, nodes in placed:
         cpus = [
             cpu
-            for cell in layout.cells
+            for cell in layout.groups
             if cell.node in nodes
             for cpu in occupancy.free(one).get(cell.index, [])
         ][: one.vcpus]
@@ -59,12 +63,12 @@ def host(layout: Layout, *placed: tuple[Server, tuple[int, ...]]) -> Occupancy:
     return occupancy
 
 
-def join(occupancy: Occupancy, newcomer: Server) -> tuple[int, ...]:
+def join(occupancy: Occupancy, newcomer: MappedServer) -> tuple[int, ...]:
     """Place a newcomer on its best slot and return its nodes."""
     occupancy.servers = {**occupancy.servers, newcomer.name: newcomer}
-    _, slot = occupancy.slots_for(newcomer)[0]
+    _, slot = exact_slots(occupancy, newcomer)[0]
     occupancy.put(newcomer.name, slot)
-    return tuple(sorted({occupancy.layout.cell_of_cpu[cpu].node for cpu in slot.cpus}))
+    return tuple(sorted({occupancy.layout.group_of_cpu[cpu].node for cpu in slot.cpus}))
 
 
 def test_f_001_05_a_server_that_fits_a_node_sits_on_one() -> None:
@@ -126,10 +130,10 @@ def test_f_001_03_no_rabbit_is_disturbed_while_an_allowed_slot_exists(
             for index, cpus in free.items()
             if all(
                 may_share(kind, occupancy.servers[name].interference_class)
-                for name in occupancy.neighbours([SMALL.cells[index].l3])
+                for name in occupancy.neighbours([SMALL.groups[index].l3])
             )
         )
-        candidates = occupancy.slots_for(newcomer)
+        candidates = exact_slots(occupancy, newcomer)
         if not candidates:
             assert sum(map(len, free.values())) < size
             continue
@@ -143,36 +147,36 @@ def test_f_001_03_no_rabbit_is_disturbed_while_an_allowed_slot_exists(
 
 def test_f_001_04_siblings_stay_idle_unless_asked_for() -> None:
     smt = grid(1, 2, 2, memory_mb_per_node=8192, threads_per_core=2)
-    alone = Layout(smt)
-    both = Layout(smt, use_siblings=True)
+    alone = CoreLayout(smt)
+    both = CoreLayout(smt, use_siblings=True)
     assert (alone.capacity, both.capacity) == (4, 8)
     cores = {smt.core_of_cpu(cpu).id for cpu in _cpus(alone, 4)}
     assert len(cores) == 4
-    assert Occupancy(alone, {"s": server("s", 5)}, {}).slots_for(server("s", 5)) == []
+    assert exact_slots(Occupancy(alone, {"s": server("s", 5)}, {}), server("s", 5)) == []
     assert len(_cpus(both, 5)) == 5
 
 
-def _cpus(layout: Layout, vcpus: int) -> tuple[int, ...]:
+def _cpus(layout: CoreLayout, vcpus: int) -> tuple[int, ...]:
     one = server("s", vcpus)
-    return Occupancy(layout, {"s": one}, {}).slots_for(one)[0][1].cpus
+    return exact_slots(Occupancy(layout, {"s": one}, {}), one)[0][1].cpus
 
 
 def test_f_001_06_memory_of_a_sensitive_server_is_on_its_nodes() -> None:
     sensitive = replace(server("s", 12, mb=24_000), remote_sensitive=True)
     occupancy = host(SMALL)
-    rank, slot = Occupancy(SMALL, {"s": sensitive}, {}).slots_for(sensitive)[0]
-    nodes = {SMALL.cell_of_cpu[cpu].node for cpu in slot.cpus}
+    rank, slot = exact_slots(Occupancy(SMALL, {"s": sensitive}, {}), sensitive)[0]
+    nodes = {SMALL.group_of_cpu[cpu].node for cpu in slot.cpus}
     assert sum(share for node, share in slot.shares.items() if node in nodes) >= 0.99
     assert rank.memory_away == 0
-    assert sum(map(len, occupancy.free(Server("any", 1, 1)).values())) == 16
+    assert sum(map(len, occupancy.free(MappedServer("any", 1, 1)).values())) == 16
 
 
 def test_f_001_07_a_ram_heavy_server_leaves_memory_for_the_other_cores() -> None:
     heavy = server("heavy", 1, mb=20_000)
     occupancy = Occupancy(SMALL, {"heavy": heavy}, {}, reserve_share=0.25)
-    slot = occupancy.slots_for(heavy)[0][1]
+    slot = exact_slots(occupancy, heavy)[0][1]
     occupancy.put("heavy", slot)
-    (home,) = {SMALL.cell_of_cpu[cpu].node for cpu in slot.cpus}
+    (home,) = {SMALL.group_of_cpu[cpu].node for cpu in slot.cpus}
     assert occupancy.free_mb(home) >= 3 * 0.25 * 16384 / 4
     assert max(slot.memory_mb, key=slot.memory_mb.__getitem__) == home
     others = sorted(set(slot.memory_mb) - {home}, key=lambda n: SMALL.topology.distance(home, n))
@@ -186,24 +190,24 @@ def test_where_local_memory_is_scarce_a_sensitive_server_gets_more_of_it() -> No
     local = {}
     for sensitive in (False, True):
         heavy = replace(server("heavy", 1, mb=20_000), remote_sensitive=sensitive)
-        slot = Occupancy(SMALL, {"heavy": heavy}, {}).slots_for(heavy)[0][1]
-        local[sensitive] = slot.shares[SMALL.cell_of_cpu[slot.cpus[0]].node]
+        slot = exact_slots(Occupancy(SMALL, {"heavy": heavy}, {}), heavy)[0][1]
+        local[sensitive] = slot.shares[SMALL.group_of_cpu[slot.cpus[0]].node]
     assert local[True] > local[False] > 0.5
 
 
 def test_a_server_that_is_larger_than_all_memory_finds_no_slot() -> None:
     too_big = server("s", 1, mb=70_000)
-    assert Occupancy(SMALL, {"s": too_big}, {}).slots_for(too_big) == []
+    assert exact_slots(Occupancy(SMALL, {"s": too_big}, {}), too_big) == []
 
 
 def test_nova_s_shared_set_is_respected() -> None:
     inside = replace(server("s", 3), allowed_cpus=frozenset(range(6, 12)))
-    slot = Occupancy(SMALL, {"s": inside}, {}).slots_for(inside)[0][1]
+    slot = exact_slots(Occupancy(SMALL, {"s": inside}, {}), inside)[0][1]
     assert set(slot.cpus) <= set(range(6, 12))
 
 
 def test_a_core_with_a_stranger_on_one_thread_is_not_free() -> None:
-    smt = Layout(grid(1, 1, 2, memory_mb_per_node=8192, threads_per_core=2))
+    smt = CoreLayout(grid(1, 1, 2, memory_mb_per_node=8192, threads_per_core=2))
     stranger = replace(server("dedicated", 1), movable=False)
     occupancy = Occupancy(smt, {"dedicated": stranger}, {"dedicated": Slot((1,), {0: 100})})
     assert occupancy.free(server("s")) == {0: [2]}
@@ -223,7 +227,7 @@ def test_f_001_08_one_sheep_moves_so_that_the_newcomer_gets_a_node() -> None:
     found = reshuffle(occupancy, server("new", 4), Limits())
     assert found is not None
     assert found.moved in (("a",), ("b",))
-    assert len({SMALL.cell_of_cpu[cpu].node for cpu in found.slots["new"].cpus}) == 1
+    assert len({SMALL.group_of_cpu[cpu].node for cpu in found.slots["new"].cpus}) == 1
 
 
 def test_the_cheaper_of_two_equal_moves_is_made() -> None:
@@ -250,7 +254,7 @@ def test_the_search_is_bounded_by_operations_not_by_time() -> None:
         reshuffle(host(SMALL, *placed), server("new", 4, RABBIT), Limits(operations=2))
 
 
-def _one_node_worlds(seed: int) -> Iterator[tuple[Occupancy, Server]]:
+def _one_node_worlds(seed: int) -> Iterator[tuple[Occupancy, MappedServer]]:
     chance = random.Random(seed)
     for _ in range(30):
         occupancy = Occupancy(SMALL, {}, {})
@@ -269,10 +273,10 @@ def _one_node_worlds(seed: int) -> Iterator[tuple[Occupancy, Server]]:
         yield occupancy, newcomer
 
 
-def _brute_force(occupancy: Occupancy, newcomer: Server) -> int | None:
+def _brute_force(occupancy: Occupancy, newcomer: MappedServer) -> int | None:
     """Fewest moves over all assignments of all servers to nodes; a moved server must be clean."""
     names = list(occupancy.slots)
-    home = {n: SMALL.cell_of_cpu[occupancy.slots[n].cpus[0]].node for n in names}
+    home = {n: SMALL.group_of_cpu[occupancy.slots[n].cpus[0]].node for n in names}
     best = None
     for nodes in product(range(4), repeat=len(names) + 1):
         where = dict(zip([*names, "new"], nodes, strict=True))
@@ -302,8 +306,8 @@ def _brute_force(occupancy: Occupancy, newcomer: Server) -> int | None:
 def test_f_001_08_the_fewest_servers_move_as_brute_force_finds(seed: int) -> None:
     for occupancy, newcomer in _one_node_worlds(seed):
         expected = _brute_force(occupancy, newcomer)
-        candidates = occupancy.slots_for(newcomer)
-        if candidates and occupancy.good(newcomer, candidates[0][0]):
+        candidates = exact_slots(occupancy, newcomer)
+        if candidates and good(occupancy, newcomer, candidates[0][0]):
             ours: int | None = 0
         else:
             found = reshuffle(occupancy, newcomer, Limits(moves=5, operations=100_000))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.home_nodes import PlacementSettings, decide
+from host_agent.decide.cores.placement import PlacementSettings, decide
 from host_agent.decide.pages.policy import Room
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
@@ -110,12 +110,13 @@ def floating(number: int, policy: str = "local") -> Workload:
 
 
 def test_a_margin_that_is_half_used_moves_nobody_to_and_fro() -> None:
-    """Two servers fill node 0 into its margin; in the other L3 domains are latency-critical ones."""
+    """Two servers that live on node 0 fill it into its margin; in the other L3 domains are latency-critical ones."""
     closed = Closed(
         dict.fromkeys(NODES, 4096.0),
         dict.fromkeys((1, 2, 3), 64.0),
         [(floating(1), {0: 2000.0}), (floating(2), {0: 2000.0})],
     )
+    closed.homes = {workload.uuid: (0,) for workload, _ in closed.servers}
     assert sum(closed.turn() for _ in range(200)) == 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.home_nodes import PlacementSettings, decide
+from host_agent.decide.cores.placement import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Cell, parse

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server wants of resource control, where its CPUs are: ways for an LC, bandwidth levels for a BE. Pure.
+
+A latency-critical server wants its ways in the L3 domains of its cells, in as many as its flavor has groups of them; a
+best-effort server wants a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from host_agent.decide.cores.l3_groups import deal
+from host_agent.model.assignment import Guest
+from host_agent.model.partition import PartitionRequest
+from host_agent.model.workload import Activity
+from placement_traits.names import Tier
+from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
+from placement_traits.topology import HostTopology
+
+_FULL_PERCENT: Final = 100
+
+
+def partition_of(
+    guest: Guest,
+    cpus: Iterable[int],
+    pins: Mapping[int, frozenset[int]],
+    topology: HostTopology,
+    levels: Mapping[int, int],
+) -> PartitionRequest | None:
+    """Return what a managed server wants of resource control; None: the default group.
+
+    :param cpus: CPUs it runs on
+    :param pins: vCPU -> CPUs
+    :param levels: L3 domain with a latency-critical server -> bandwidth level of best-effort ones, per cent
+    """
+    request = guest.workload.request
+    if request is None or request.tier is None:
+        return None
+    domains = tuple(sorted({l3 for cpu in cpus if (l3 := topology.l3_of_cpu(cpu)) is not None}))
+    ways: dict[int, int] = {}
+    percent: dict[int, int] = {}
+    if request.tier is Tier.LC:
+        amounts = deal(topology, guest.workload.domain.cells, pins, request.l3)
+        ways = {l3: amount.ways for l3, amount in amounts.items() if amount.ways}
+    else:
+        percent = bandwidth_levels(domains, levels)
+    running = guest.workload.activity is Activity.RUNNING
+    return PartitionRequest(guest.uuid, request.tier, domains, ways, percent, running)
+
+
+def bandwidth_levels(domains: Iterable[int], levels: Mapping[int, int]) -> dict[int, int]:
+    """Return L3 domain and bandwidth level of a best-effort server in each; see :func:`partition_of`."""
+    return {l3: levels.get(l3, _FULL_PERCENT) for l3 in domains}
+
+
+def reasons_of(
+    partition: PartitionRequest | None, request: WorkloadRequest, lc_l3: Collection[int]
+) -> tuple[Reason, ...]:
+    """Say why resource control is wanted as it is.
+
+    :param lc_l3: L3 domains with a latency-critical server
+    """
+    if partition is None:
+        return (Reason("rdt", "default group", "the flavor has no tier"),)
+    if partition.tier is Tier.LC:
+        return tuple(
+            Reason(f"ways_l3_{domain}", partition.ways[domain], "flavor")
+            if domain in partition.ways
+            else Reason(f"not_exclusive_l3_{domain}", 0, f"{len(partition.ways)} domains claimed")
+            for domain in partition.domains
+            if request.ways
+        )
+    return tuple(
+        Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in lc_l3 else "no LC")
+        for domain, level in partition.mba_percent.items()
+    )
