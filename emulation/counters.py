@@ -9,10 +9,21 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.rdt import is_bandwidth
-from host_agent.observe.counters import Readings, measured
+from host_agent.observe.counters.source import CounterHost, CounterSource, Readings, measured
 from placement_traits.topology import HostTopology
 
 _FULL_PERCENT: Final = 100
+
+
+def build(host: CounterHost) -> CounterSource:
+    """Return the source: the entry point ``model`` of group ``numa_ext.counter_sources``.
+
+    :param host: its options are arguments of :class:`~emulation.physics.sensor.ModelSensor`
+    """
+    return ModelledCounters(
+        lambda topology: ModelSensor(topology, **host.options),
+        lambda observation: partitions_in_force(host.resctrl, observation),
+    )
 
 
 class ModelledCounters:

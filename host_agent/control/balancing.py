@@ -23,7 +23,7 @@ from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.counters import Counters
-from host_agent.observe.counters import CounterSource
+from host_agent.observe.counters.source import CounterSource
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.topology import HostTopology
 

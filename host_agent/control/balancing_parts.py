@@ -7,7 +7,6 @@ from oslo_config import cfg
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
-from host_agent.conf.paths import HostPaths
 from host_agent.control.balancing import Choices, SteeringRefiner
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.decide.inputs import Settings
@@ -15,15 +14,9 @@ from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
 from host_agent.model.counters import Counters
-from host_agent.observe.counters import (
-    CounterSource,
-    FirstOf,
-    LibvirtCounters,
-    NoCounters,
-    PerfCounters,
-    Shared,
-    ToldOnce,
-)
+from host_agent.observe.counters import registry
+from host_agent.observe.counters.source import CounterHost, CounterSource
+from host_agent.observe.counters.stacks import Shared
 from host_agent.observe.foreign_balancers import Guard
 
 
@@ -37,7 +30,7 @@ def build_steering(
     """Return the refiner for cores and memory shares.
 
     :param lost: told about each state file that could not be written
-    :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.Shared`
+    :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.stacks.Shared`
     """
     paths = agent_conf.paths(conf)
     return SteeringRefiner(
@@ -71,25 +64,12 @@ def choices(conf: cfg.ConfigOpts) -> Choices:
 
 def _counters(conf: cfg.ConfigOpts, source: DomainSource, privileged: Privileged) -> CounterSource:
     wanted = balancing.counters(conf.counters)
-    perf, libvirt = PerfCounters(privileged), LibvirtCounters(source.perf_totals)
-    make: dict[str, Callable[[], CounterSource]] = {
-        "auto": lambda: ToldOnce(FirstOf(perf, libvirt)),
-        "perf": lambda: ToldOnce(perf),
-        "libvirt": lambda: ToldOnce(libvirt),
-        "model": lambda: ToldOnce(_modelled(wanted, agent_conf.paths(conf))),
-        "none": NoCounters,
+    options = {
+        "seed": wanted.model_seed,
+        "noise_share": wanted.model_noise,
+        "programs": wanted.model_programs,
     }
-    return make[wanted.source]()
-
-
-def _modelled(wanted: balancing.CounterSettings, paths: HostPaths) -> CounterSource:
-    from emulation.counters import ModelledCounters, partitions_in_force
-    from emulation.physics.sensor import ModelSensor
-
-    resctrl = tree(paths)
-    return ModelledCounters(
-        lambda topology: ModelSensor(
-            topology, wanted.model_seed, wanted.model_noise, programs=wanted.model_programs
-        ),
-        lambda observation: partitions_in_force(resctrl, observation),
+    resctrl = tree(agent_conf.paths(conf))
+    return registry.build(
+        wanted.source, CounterHost(privileged, source.perf_totals, resctrl, options)
     )

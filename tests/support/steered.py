@@ -22,7 +22,7 @@ from host_agent.decide.inputs import Settings as SteeringSettings
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry
 from host_agent.model.round import Round
-from host_agent.observe.counters import CounterSource
+from host_agent.observe.counters.source import CounterSource
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from placement_traits.topology import HostTopology

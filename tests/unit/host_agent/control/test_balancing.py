@@ -21,7 +21,7 @@ from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
-from host_agent.observe.counters import Readings
+from host_agent.observe.counters.source import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS
 from placement_traits.topology import L3Domain

@@ -2,6 +2,8 @@
 """Steering put together from the configuration; resource control in force, as the model of the host reads it."""
 
 import time
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,10 @@ from host_agent.control import parts as shared_parts
 from host_agent.control.balancing_parts import build_steering, choices
 from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.observe.counters import registry
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from tests.support.fake_host import FakeHost
 from tests.support.steered import Steered
 
@@ -76,6 +79,16 @@ def test_options_that_exclude_each_other_are_refused_with_a_sentence(tmp_path: P
         choices(load(tmp_path, "[bwap]\ndrop = 10\n"))
 
 
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry points that the emulated hardware declares, installed or not."""
+    text = (Path(__file__).parents[4] / "emulation/pyproject.toml").read_text()
+    declared = tomllib.loads(text)["project"]["entry-points"][registry.GROUP]
+    points = EntryPoints(EntryPoint(name, at, registry.GROUP) for name, at in declared.items())
+    monkeypatch.setattr(registry, "entry_points", points.select)
+
+
+@pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize("source", ["auto", "perf", "libvirt", "model", "none"])
 def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str) -> None:
     bench = Steered(tmp_path, four_nodes())
@@ -85,6 +98,16 @@ def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str
     server = bench.host.boot(Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"))
     bench.run(5)
     assert len(set(bench.cpus(server))) == 2
+
+
+def test_a_source_that_is_not_installed_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda **_wanted: EntryPoints())
+    host = FakeHost(four_nodes())
+    conf = load(tmp_path, f"[counters]\nsource = model\n[host]\nresctrl = {tmp_path}/none\n")
+    with pytest.raises(CapabilityMissingError, match="model comes with nova-numa-ext-emulation"):
+        build_steering(conf, host, host, lambda _file: None)
 
 
 def test_one_stack_of_counters_serves_steering_and_the_guess_at_latencies(

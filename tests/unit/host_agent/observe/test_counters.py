@@ -15,16 +15,11 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import Counters
 from host_agent.model.process import ThreadCount
-from host_agent.observe.counters import (
-    Differences,
-    FirstOf,
-    LibvirtCounters,
-    NoCounters,
-    PerfCounters,
-    Readings,
-    Shared,
-    ToldOnce,
-)
+from host_agent.observe.counters.differences import Differences
+from host_agent.observe.counters.libvirt import LibvirtCounters
+from host_agent.observe.counters.perf import PerfCounters
+from host_agent.observe.counters.source import Readings
+from host_agent.observe.counters.stacks import FirstOf, LoggedOnce, NoCounters, Shared
 from host_agent.observe.snapshot import Observer
 from tests.support.fake_host import FakeHost
 
@@ -167,7 +162,7 @@ def test_counters_that_come_and_go_are_told_once(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     none, some = Readings(problem="no PMU"), Readings(source="perf")
-    source = ToldOnce(Script(iter([none, none, some, some, none])))
+    source = LoggedOnce(Script(iter([none, none, some, some, none])))
     with caplog.at_level(logging.INFO):
         for second in range(5):
             source.read(host.seen, float(second))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From totals to IPC, misses per instruction and stalls.
+
+What hardware counts is a total since it was opened; a reading is the difference to the last one. A figure that cannot
+be (a counter that ran backwards or hardly at all, more misses than instructions) is not measured: ``None`` and never a
+guess. The controllers hold for some samples and then do without.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from host_agent.model.counters import Counters
+from host_agent.model.process import ThreadCount
+
+LEAST_RUNNING: Final = 0.01
+"""Smallest part of the time that a shared counter must have counted to be scaled up."""
+
+HIGHEST_IPC: Final = 12.0
+"""No core retires more instructions per cycle."""
+
+_SLACK: Final = 1.05  # counters of a group are read one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What one thread did between two readings, scaled to all of the time; None where not counted."""
+
+    cycles: float | None
+    instructions: float | None
+    misses: float | None
+    stalls: float | None
+
+
+class Differences:
+    """Makes readings of totals."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, int], ThreadCount] = {}
+        self._at_s: float | None = None
+
+    def since(self, counts: Iterable[ThreadCount], now_s: float) -> dict[str, Counters]:
+        """Return UUID -> counters since the last call; a server with a new thread is not measured this time."""
+        now = {(count.uuid, count.tid): count for count in counts}
+        elapsed_s = now_s - self._at_s if self._at_s is not None else 0.0
+        before, self._before, self._at_s = self._before, now, now_s
+        if elapsed_s <= 0:
+            return {}
+        parts: dict[str, list[Totals | None]] = defaultdict(list)
+        for key, count in now.items():
+            parts[count.uuid].append(_difference(before.get(key), count))
+        return {
+            uuid: _counters(threads, elapsed_s)
+            for uuid, found in parts.items()
+            if len(threads := [one for one in found if one is not None]) == len(found)
+        }
+
+
+def _difference(before: ThreadCount | None, now: ThreadCount) -> Totals | None:
+    """Return what was counted between two readings, scaled to the whole time; None when it cannot be right."""
+    if before is None:
+        return None
+    enabled = now.enabled_ns - before.enabled_ns
+    running = now.running_ns - before.running_ns
+    if enabled < 0 or running < 0 or running > enabled * _SLACK:
+        return None
+    if enabled == 0:  # the thread slept all the time
+        return Totals(0.0, 0.0, 0.0, 0.0)
+    if running < LEAST_RUNNING * enabled:
+        return None
+
+    def scaled(new: int, old: int) -> float | None:
+        return (new - old) * enabled / running if 0 <= old <= new else None
+
+    return Totals(
+        scaled(now.cycles, before.cycles),
+        scaled(now.instructions, before.instructions),
+        scaled(now.misses, before.misses),
+        scaled(now.stalls, before.stalls),
+    )
+
+
+def _counters(threads: Sequence[Totals], elapsed_s: float) -> Counters:
+    cycles = _sum(thread.cycles for thread in threads)
+    instructions = _sum(thread.instructions for thread in threads)
+    misses = _sum(thread.misses for thread in threads)
+    stalls = _sum(thread.stalls for thread in threads)
+    possible = stalls is not None and (cycles is None or stalls <= cycles * _SLACK)
+    return Counters(
+        ipc=_ratio(instructions, cycles, HIGHEST_IPC),
+        mpi=_ratio(misses, instructions, 1.0),
+        stall_rate=stalls / elapsed_s / len(threads) if stalls is not None and possible else None,
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    return sum(v for v in found if v is not None) if found and None not in found else None
+
+
+def _ratio(above: float | None, below: float | None, most: float) -> float | None:
+    """Return a ratio that can be, None for others and for a server that did nothing."""
+    if above is None or not below:
+        return None
+    value = above / below
+    return value if 0.0 <= value <= most else None

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters of vCPU threads by perf_event_open."""
+
+from host_agent.machine.privileged.api import Privileged
+from host_agent.model.assignment import Guest, Observation
+from host_agent.model.process import Role
+from host_agent.observe.counters.differences import Differences
+from host_agent.observe.counters.source import Readings, measured
+from placement_traits.errors import NumaExtError
+
+
+class PerfCounters:
+    """Counters through the privileged side.
+
+    :param privileged: the seam
+    """
+
+    def __init__(self, privileged: Privileged) -> None:
+        self._privileged = privileged
+        self._differences = Differences()
+
+    def read(self, observation: Observation, now_s: float) -> Readings:
+        """See :class:`CounterSource`."""
+        wanted = [
+            (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if measured(guest)
+        ]
+        try:
+            report = self._privileged.count(wanted)
+        except (NumaExtError, OSError) as error:
+            return Readings(problem=str(error))
+        counters = self._differences.since(report.counts, now_s)
+        return Readings(counters, "perf" if report.counts else "", report.problem)
+
+
+def _vcpu_threads(guest: Guest) -> tuple[int, ...]:
+    threads = guest.process.threads if guest.process else ()
+    return tuple(thread.tid for thread in threads if thread.role == Role.VCPU)
