@@ -8,9 +8,9 @@ one server is reported and does not keep the others from being served; the same 
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from host_agent.apply.partition_events import Classes, beyond_levels, class_changes, shared_classes
 from host_agent.conf.agent import Settings
@@ -27,7 +27,7 @@ from host_agent.model.assignment import (
     difference,
 )
 from host_agent.model.journal import ActionJournal, Entry, Result
-from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.partition import PartitionPlace, PartitionReport, PartitionRequest, Write
 from host_agent.model.process import MoveLimits, MoveReport
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
@@ -48,6 +48,13 @@ def ignore_places(_places: Mapping[str, PartitionPlace]) -> None:
     """Nobody wants to know."""
 
 
+class Partitioner(Protocol):
+    """What the executor needs of :class:`~host_agent.apply.partitions.Partitions`."""
+
+    def partition(self, requests: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
+        """Make true what is requested, or say what would be written."""
+
+
 @dataclass(slots=True)
 class _Partitioned:
     """What was last asked of resource control, and the answer."""
@@ -63,6 +70,7 @@ class Executor:
     """Makes decisions true.
 
     :param privileged: the seam; a read-only one for a dry run
+    :param partitions: gives servers the resource control that they request
     :param journal: told about every action
     :param settings: limits and switches
     :param migrating: tells whether a live migration of a server is running; asked only before its pages are moved
@@ -78,6 +86,7 @@ class Executor:
     def __init__(
         self,
         privileged: Privileged,
+        partitions: Partitioner,
         journal: ActionJournal,
         settings: Settings,
         *,
@@ -92,6 +101,7 @@ class Executor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._privileged = privileged
+        self._partitions = partitions
         self._journal = journal
         self._settings = settings
         self._migrating = migrating
@@ -233,13 +243,7 @@ class Executor:
         if last and last.key == key and now - last.at < rdt.verify_s and not doubted:
             return last.places
         overtaken = self._overtaken()
-        try:
-            report = self._privileged.partition(
-                wishes, rdt.shrink_root, rdt.shared_ways_min, not self._dry_run
-            )
-        except (NumaExtError, OSError) as error:
-            self._fail(None, "partition", str(error))
-            return {}
+        report = self._partitions.partition(wishes, write=not self._dry_run)
         if report.problem:
             self._fail(None, "partition", report.problem)
         elif (
@@ -248,10 +252,12 @@ class Executor:
             and last.key == key
             and (foreign := self._foreign(report.writes, overtaken | self._overtaken()))
         ):
-            LOG.warning("others have changed RDT groups; put right: %s", "; ".join(foreign))
-            self._done(None, "repair", what={"writes": report.writes})
+            LOG.warning(
+                "others have changed RDT groups; put right: %s", "; ".join(map(str, foreign))
+            )
+            self._done(None, "repair", what={"writes": _texts(report.writes)})
         elif report.writes:
-            self._done(None, "partition", what={"writes": report.writes})
+            self._done(None, "partition", what={"writes": _texts(report.writes)})
         else:
             self._told.pop(("", "partition"), None)
         for place in report.places:
@@ -264,7 +270,7 @@ class Executor:
         self._placed(places)
         return places
 
-    def _foreign(self, writes: tuple[str, ...], overtaken: frozenset[str]) -> tuple[str, ...]:
+    def _foreign(self, writes: tuple[Write, ...], overtaken: frozenset[str]) -> tuple[Write, ...]:
         """Return what undoes others' work, not only levels that the bandwidth controller has written itself."""
         return () if self._dry_run else beyond_levels(writes, overtaken)
 
@@ -410,6 +416,10 @@ class Executor:
         server = guest.uuid if guest else ""
         title = guest.workload.title if guest else ""
         self._journal.write(Entry(action, result, server, title, **more))
+
+
+def _texts(writes: Sequence[Write]) -> tuple[str, ...]:
+    return tuple(map(str, writes))
 
 
 def _critical(guest: Guest | None) -> bool:

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which best-effort servers have begun or ended to share a class of service: news for journal and metrics."""
+"""Events of resource control: which best-effort servers share a class of service, which writes undo foreign ones."""
 
-import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.partition import PartitionPlace, PartitionRequest, Write
 from placement_traits.names import Tier
-
-_BANDWIDTH = re.compile(r"schemata (\S+) MB:[0-9=;]+")
 
 Classes = Mapping[str, frozenset[str]]
 """Class of service -> best-effort servers that share it; those with one server are left out."""
@@ -31,9 +28,11 @@ class ClassChange:
     servers: tuple[str, ...]
 
 
-def shared_classes(wishes: Iterable[PartitionRequest], places: Iterable[PartitionPlace]) -> Classes:
+def shared_classes(
+    requests: Iterable[PartitionRequest], places: Iterable[PartitionPlace]
+) -> Classes:
     """Return the classes that several best-effort servers share."""
-    best_effort = {wish.uuid for wish in wishes if wish.tier is Tier.BE}
+    best_effort = {each.uuid for each in requests if each.tier is Tier.BE}
     found: dict[str, set[str]] = {}
     for place in places:
         if place.uuid in best_effort and place.group:
@@ -57,10 +56,6 @@ def class_changes(before: Classes, after: Classes) -> list[ClassChange]:
     return merged + split
 
 
-def beyond_levels(writes: Iterable[str], groups: Container[str]) -> tuple[str, ...]:
-    """Return the commands that do more than change the bandwidth levels of some groups."""
-    return tuple(
-        write
-        for write in writes
-        if not ((level := _BANDWIDTH.fullmatch(write)) and level[1] in groups)
-    )
+def beyond_levels(writes: Iterable[Write], groups: Container[str]) -> tuple[Write, ...]:
+    """Return the writes that do more than change the bandwidth levels of some groups."""
+    return tuple(write for write in writes if not (write.levels_only and write.group in groups))

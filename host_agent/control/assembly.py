@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from host_agent.apply.executor import Executor, ignore_places
+from host_agent.apply.partitions import Partitions
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.control.agent import Agent, Listener
@@ -20,6 +21,7 @@ from host_agent.control.pipeline import Refiner, Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
+from host_agent.decide.partitions.plan import PartitionSettings
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import foreign_groups, tree
@@ -178,6 +180,13 @@ def build(
     qos = build_qos(conf, source, privileged, journal, metrics, feeds=feeds) if acts else None
     executor = Executor(
         privileged,
+        Partitions(
+            privileged,
+            PartitionSettings(
+                shrink_root=settings.rdt.shrink_root,
+                shared_ways_min=settings.rdt.shared_ways_min,
+            ),
+        ),
         journal,
         settings,
         migrating=source.migrating,

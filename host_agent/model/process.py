@@ -7,8 +7,6 @@ Never page lists: the helper gets ranges and shares and makes the lists itself.
 from enum import StrEnum
 from typing import NamedTuple
 
-from host_agent.model.partition import PartitionPlace
-
 
 class Role(StrEnum):
     """What a thread of a QEMU process does."""
@@ -186,17 +184,4 @@ class CountReport(NamedTuple):
     """
 
     counts: tuple[ThreadCount, ...]
-    problem: str
-
-
-class PartitionReport(NamedTuple):
-    """What one call did or would do.
-
-    :param writes: commands on the resctrl tree, in order
-    :param places: one entry per wish
-    :param problem: what stopped it, "" when nothing did
-    """
-
-    writes: tuple[str, ...]
-    places: tuple[PartitionPlace, ...]
     problem: str

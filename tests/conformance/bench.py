@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.machine.rdt.writer import Executor
+from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.rdt import Capabilities, Monitoring, parse_schemata
 from tests.conformance.world import Process, World
 
@@ -39,8 +39,8 @@ class Bench:
         return self.capabilities.l3[0].domains
 
     @property
-    def executor(self) -> Executor:
-        return Executor(self.resctrl, proc=self.world.proc, limbo_wait_s=_LIMBO_PATIENCE_S)
+    def executor(self) -> GroupWriter:
+        return GroupWriter(self.resctrl, proc=self.world.proc, limbo_wait_s=_LIMBO_PATIENCE_S)
 
     def clean(self) -> None:
         """Bring the tree back to what it was after mounting: no group, root with everything."""

@@ -4,7 +4,7 @@
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
-from host_agent.decide.partitions.changes import Write
+from host_agent.decide.partitions.changes import changes
 from host_agent.decide.partitions.plan import (
     PartitionPlan,
     lc_group,
@@ -15,8 +15,8 @@ from host_agent.machine.privileged.partitions import set_levels
 from host_agent.machine.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
 from host_agent.machine.rdt.files import ResctrlFiles
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.machine.rdt.writer import DryRun, Executor
-from host_agent.model.partition import PartitionRequest
+from host_agent.machine.rdt.writer import GroupWriter
+from host_agent.model.partition import PartitionRequest, RdtChange, Write
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import GROUP_PREFIX, BandwidthUnit, CacheControl
 from placement_traits.errors import NumaExtError
@@ -44,7 +44,18 @@ def _plan(bench: Bench, *wanted: PartitionRequest) -> PartitionPlan:
 
 
 def _apply(bench: Bench, *wanted: PartitionRequest) -> tuple[Write, ...]:
-    return bench.executor.apply(_plan(bench, *wanted))
+    return _carry_out(bench.executor, _change(bench, _plan(bench, *wanted)))
+
+
+def _change(bench: Bench, decided: PartitionPlan) -> RdtChange:
+    """Return the change that leads from what is there now to a plan."""
+    actual = bench.resctrl.actual()
+    return RdtChange(actual, changes(actual, decided), (), decided.found)
+
+
+def _carry_out(writer: GroupWriter, change: RdtChange) -> tuple[Write, ...]:
+    writer.carry_out(change)
+    return change.writes
 
 
 def _percent(bench: Bench, *levels: int) -> list[int]:
@@ -282,7 +293,7 @@ def strangers_stay_untouched(bench: Bench) -> None:
         path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
     }
     found = _plan(bench, _lc(bench, _LC_1, 4))
-    bench.executor.apply(found)
+    bench.executor.carry_out(_change(bench, found))
     placed = found.get(_LC_1)
     expect(
         placed is not None and placed.exclusive, False, "exclusive beside a stranger with all ways"
@@ -299,7 +310,7 @@ def reset_leaves_the_tree_as_mounted(bench: Bench) -> None:
     process = bench.process()
     _apply(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 10))
     bench.executor.move_process(lc_group(_LC_1), "", process.pid)
-    Executor(Resctrl(bench.files)).reset()  # knows nothing of what was done
+    GroupWriter(Resctrl(bench.files)).reset()  # knows nothing of what was done
     expect(bench.dump(), before, "the tree")
     expect(process.pid in bench.tasks(""), True, "the thread is in root")
 
@@ -332,15 +343,17 @@ def monitored_threads_follow_a_merge_and_a_reset(bench: Bench) -> None:
 
 def a_dry_run_writes_nothing(bench: Bench) -> None:
     before = bench.dump()
-    dry = DryRun(Resctrl(_NoWrites(bench.files)), proc=bench.world.proc)
-    found = _plan(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 40))
-    foretold = dry.apply(found)
+    dry = GroupWriter(Resctrl(_NoWrites(bench.files)), proc=bench.world.proc)
+    change = _change(bench, _plan(bench, _lc(bench, _LC_1, 4), _be(bench, _BE_1, 40)))
+    dry.check(change)
     process = bench.process()
-    moves = dry.move_process(lc_group(_LC_1), "", process.pid)
+    moves = dry.move_process(lc_group(_LC_1), "", process.pid, write=False)
     expect(moves.moved, (process.pid,), "threads it would move")
     expect(bench.dump(), before, "the tree")
-    expect(foretold, bench.executor.apply(found), "what was foretold and what was done")
-    expect(bool(dry.reset()), True, "what a reset would do is told")
+    bench.executor.carry_out(change)
+    foretold = dry.reset(write=False)
+    expect(bool(foretold), True, "what a reset would do is told")
+    expect(bench.executor.reset(), foretold, "what was foretold and what was done")
 
 
 def a_crash_at_any_write_is_made_good(bench: Bench) -> None:
@@ -362,7 +375,7 @@ def a_crash_at_any_write_is_made_good(bench: Bench) -> None:
         failing = _DiesAt(bench.files, crashes)
         with suppress(_KilledError):
             found = _plan(bench, *after)
-            Executor(Resctrl(failing), limbo_wait_s=10.0).apply(found)
+            GroupWriter(Resctrl(failing), limbo_wait_s=10.0).carry_out(_change(bench, found))
             break
         _apply(bench, *after)
         expect(bench.dump(), good, f"the tree after a crash before command {crashes + 1}")
@@ -395,19 +408,24 @@ def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> 
     _apply(bench, *wanted)
     before = {name: bench.values(name, bench.capabilities.l3[0].name) for name in bench.groups()}
     decided_too_late = _plan(bench, *wanted, _lc(bench, _LC_2, 2))
+    seen_too_early = _change(bench, decided_too_late)
     taken = 0
     while bench.mkdir(f"stranger{taken}") == OK:
         taken += 1
     expect(bench.capabilities.num_closids - 1 - len(before), taken, "classes of the stranger")
-    try:
-        bench.executor.apply(decided_too_late)
-    except NumaExtError as error:
-        expect("CLOSIDs" in str(error), True, str(error))
-    else:
-        raise AssertionError("a plan for more classes than there are was applied")
+    for change, word in (
+        (_change(bench, decided_too_late), "CLOSIDs"),
+        (seen_too_early, "stranger0 has appeared"),
+    ):
+        try:
+            bench.executor.carry_out(change)
+        except NumaExtError as error:
+            expect(word in str(error), True, str(error))
+        else:
+            raise AssertionError("a plan for more classes than there are was applied")
     found = _plan(bench, *wanted, _lc(bench, _LC_2, 2))
     expect([refusal.uuid for refusal in found.refused], [_LC_2], "who is refused")
-    bench.executor.apply(found)
+    bench.executor.carry_out(_change(bench, found))
     for name, masks in before.items():
         expect(bench.values(name, bench.capabilities.l3[0].name), masks, f"masks of {name}")
     for number in range(taken):
@@ -486,7 +504,7 @@ def an_illegal_plan_writes_nothing(bench: Bench) -> None:
     masks = {cache.name: {bench.domains[0]: _illegal_mask(cache)}}
     broken = replace(found, groups=(replace(found.groups[0], schemata=masks),))
     try:
-        bench.executor.apply(broken)
+        bench.executor.carry_out(_change(bench, broken))
     except NumaExtError as error:
         expect(name in str(error) and f"domain {bench.domains[0]}" in str(error), True, str(error))
     else:

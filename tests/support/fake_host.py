@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from emulation.servers import Server
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.processes import ProcessGoneError
+from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
-from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.partition import (
+    PartitionPlace,
+    PartitionReport,
+    PartitionRequest,
+    RdtState,
+    Write,
+    WriteKind,
+)
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
-    PartitionReport,
     Pin,
     PinFailure,
     Process,
@@ -207,13 +214,7 @@ class FakeHost:
         known = tuple(c for c in self.counts if (c.uuid, c.tid) in _pairs(threads))
         return CountReport(known, self.count_problem)
 
-    def partition(
-        self,
-        wishes: Sequence[PartitionRequest],
-        shrink_root: bool,
-        shared_ways_min: int,
-        write: bool,
-    ) -> PartitionReport:
+    def partition(self, wishes: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
         self.partition_calls += 1
         places = tuple(
             PartitionPlace(
@@ -227,14 +228,17 @@ class FakeHost:
             )
             for w in wishes
         )
-        writes: tuple[str, ...] = ()
+        writes: tuple[Write, ...] = ()
         if tuple(wishes) != self.wishes:
-            writes = ("changed",)
+            writes = (Write(WriteKind.SCHEMATA, "numa_ext-changed"),)
         if write:
             if writes:
                 self.writes.append(("partition", tuple(wishes)))
             self.wishes = tuple(wishes)
         return PartitionReport(writes, places, "")
+
+    def rdt_state(self) -> RdtState:
+        raise ResctrlUnavailableError("this host has no resctrl tree: test")
 
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         self.writes.append(("throttle", tuple(levels)))

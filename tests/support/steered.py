@@ -87,6 +87,7 @@ class Steered:
         )
         executor = Executor(
             self.host,
+            self.host,
             self,
             settings,
             migrating=self.host.migrating,

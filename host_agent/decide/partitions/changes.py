@@ -2,44 +2,11 @@
 """The way from the RDT groups there are to those there should be, as ordered commands. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 from host_agent.decide.partitions.layout import steps
 from host_agent.decide.partitions.plan import GroupPlan, PartitionPlan, vm_monitor
-from host_agent.model.rdt import ROOT_GROUP, Actual, GroupState, Schemata, format_schemata
-
-
-class WriteKind(StrEnum):
-    """Commands of resctrl."""
-
-    MOVE_THREADS = "move threads"
-    REMOVE_GROUP = "remove group"
-    REMOVE_MONITOR = "remove monitor"
-    CREATE_GROUP = "create group"
-    CREATE_MONITOR = "create monitor"
-    SCHEMATA = "schemata"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One command on the resctrl tree.
-
-    :ivar target: control group that all threads of ``group``/``monitor`` are moved to
-    """
-
-    kind: WriteKind
-    group: str
-    monitor: str = ""
-    schemata: Schemata = field(default_factory=dict)
-    target: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.group or '(root)'}/{self.monitor}".rstrip("/")
-        values = format_schemata(self.schemata).strip().replace("\n", " ")
-        if self.kind is WriteKind.MOVE_THREADS:
-            values = f"to {self.target or '(root)'}"
-        return f"{self.kind} {place} {values}".rstrip()
+from host_agent.model.partition import Write, WriteKind
+from host_agent.model.rdt import ROOT_GROUP, Actual, GroupState, Schemata
 
 
 def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
@@ -107,14 +74,20 @@ def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> li
 
 def _write(now: dict[str, dict[str, dict[int, int]]], group: str, target: Schemata) -> list[Write]:
     """Return the write of what differs, and take it as done in ``now``."""
+    have = now[group]
     differs = {
-        name: {d: v for d, v in values.items() if now[group].get(name, {}).get(d) != v}
+        name: {d: v for d, v in values.items() if have.get(name, {}).get(d) != v}
         for name, values in target.items()
     }
     differs = {name: values for name, values in differs.items() if values}
+    before = {
+        name: {d: have[name][d] for d in values if d in have[name]}
+        for name, values in differs.items()
+        if name in have
+    }
     for name, values in differs.items():
-        now[group].setdefault(name, {}).update(values)
-    return [Write(WriteKind.SCHEMATA, group, schemata=differs)] if differs else []
+        have.setdefault(name, {}).update(values)
+    return [Write(WriteKind.SCHEMATA, group, schemata=differs, before=before)] if differs else []
 
 
 def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Schemata:

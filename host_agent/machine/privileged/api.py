@@ -4,13 +4,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from host_agent.model.partition import PartitionRequest
+from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
-    PartitionReport,
     Pin,
     PinFailure,
     Process,
@@ -43,14 +42,11 @@ class Privileged(Protocol):
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
         """Hardware counters of vCPU threads."""
 
-    def partition(
-        self,
-        wishes: Sequence[PartitionRequest],
-        shrink_root: bool,
-        shared_ways_min: int,
-        write: bool,
-    ) -> PartitionReport:
-        """RDT groups."""
+    def rdt_state(self) -> RdtState:
+        """What planning of RDT groups needs to know."""
+
+    def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
+        """Write to RDT groups, and move servers' threads to theirs."""
 
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Bandwidth levels of RDT groups, in a hurry."""

@@ -24,13 +24,12 @@ from host_agent.machine.privileged.perf import Counters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_told
 from host_agent.model import cpus
-from host_agent.model.partition import PartitionRequest
+from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
     MoveLimits,
     MoveReport,
-    PartitionReport,
     Pin,
     PinFailure,
     Process,
@@ -156,18 +155,15 @@ class HostOperations:
             return {}
         return {t.tid: t.name.endswith("/KVM") for t in found if t.role == Role.VCPU}
 
+    @reads
+    def rdt_state(self) -> RdtState:
+        """Read capabilities, groups and root's masks as found; see :func:`.partitions.state`."""
+        return partitions.state(self._paths)
+
     @writes_if_told
-    def partition(
-        self,
-        wishes: Sequence[PartitionRequest],
-        shrink_root: bool,
-        shared_ways_min: int,
-        write: bool,
-    ) -> PartitionReport:
-        """Make the RDT groups what the wishes ask for; see :func:`.partitions.partition`."""
-        return partitions.partition(
-            self._paths, wishes, shrink_root, shared_ways_min, write, known=self._pid_files
-        )
+    def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
+        """Carry out a checked change of the RDT groups; see :func:`.partitions.apply`."""
+        return partitions.apply(self._paths, change, write, known=self._pid_files)
 
     @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:

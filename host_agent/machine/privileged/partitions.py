@@ -1,29 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glue from the agent's wishes to the RDT plan and its executor, on the privileged side.
+"""Resource control on the privileged side: what there is is read, checked changes are carried out.
 
-The plan is made here, next to the kernel's state it is made of; only wishes come in and only what was written goes out.
-Every thread of a server's process belongs into its group, emulator, IO and vhost threads too: they touch the same data
-for the same server, and a thread left in root would fill the ways that root shares with everybody.
+Plans are made without rights (:mod:`host_agent.decide.partitions`). A server is named by its UUID, and its threads are
+found here. Every thread of its process belongs into its group, emulator, IO and vhost threads too: they touch the same
+data for the same server, and a thread left in root would fill the ways that root shares with everybody.
 """
 
 from collections.abc import Sequence
 
 from host_agent.conf.paths import HostPaths
-from host_agent.decide.partitions.plan import (
-    PartitionPlan,
-    PartitionSettings,
-    VmPartition,
-    plan,
-)
 from host_agent.machine.privileged import processes
 from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.pqos import PqosFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.root_masks import RootMemory
-from host_agent.machine.rdt.writer import DryRun, Executor, RdtActuator
-from host_agent.model.partition import PartitionPlace, PartitionRequest
-from host_agent.model.process import GroupLevel, PartitionReport
+from host_agent.machine.rdt.writer import GroupWriter
+from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
+from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
 
@@ -38,80 +32,63 @@ def tree(paths: HostPaths) -> Resctrl:
     return Resctrl(OsFiles(str(paths.resctrl)))
 
 
-def _actuator(paths: HostPaths, resctrl: Resctrl, write: bool) -> RdtActuator:
-    proc = str(paths.proc)
-    return Executor(resctrl, proc=proc) if write else DryRun(resctrl, proc=proc)
+def _writer(paths: HostPaths, resctrl: Resctrl) -> GroupWriter:
+    return GroupWriter(resctrl, proc=str(paths.proc))
 
 
-def partition(
+def state(paths: HostPaths) -> RdtState:
+    """Read what planning needs to know.
+
+    :raises ResctrlUnavailableError: nothing is mounted
+    """
+    resctrl = tree(paths)
+    found = RootMemory(paths.state, paths.proc).recall()
+    return RdtState(resctrl.capabilities(), resctrl.actual(), found)
+
+
+def apply(
     paths: HostPaths,
-    wishes: Sequence[PartitionRequest],
-    shrink_root: bool,
-    shared_ways_min: int,
+    change: RdtChange,
     write: bool,
     *,
     known: processes.PidFiles | None = None,
-) -> PartitionReport:
-    """Make groups, masks and membership of threads what the wishes ask for; a second call writes nothing.
+) -> tuple[Joined, ...]:
+    """Check a change, carry it out, and move the threads of servers to their groups.
 
-    :param shrink_root: take the LC servers' ways from the default group, too
-    :param shared_ways_min: ways per L3 domain that stay shared
-    :param write: false: only say what would be written
+    :param write: false: check, and say which threads would be moved
     :param known: see :func:`host_agent.machine.privileged.processes.opened`
-    :returns: the commands and where each server is; a problem instead of an error, so that one server's never hides
-        another's
+    :returns: one entry per membership; a problem instead of an error, so that one server's never hides another's
+    :raises RdtChangedError: the groups are not those any more that it was planned for; read and plan anew
+    :raises InvalidValueError: it is not legal on this host; nothing was written
+    :raises ResctrlError: the kernel refused a command
+    :raises ConflictError: what was read back is not what was written
     """
-    resctrl = tree(paths)
-    actuator = _actuator(paths, resctrl, write)
-    memory = RootMemory(paths.state, paths.proc)
-    settings = PartitionSettings(shrink_root=shrink_root, shared_ways_min=shared_ways_min)
-    try:
-        if not wishes and not resctrl.available():
-            return PartitionReport((), (), "")
-        found = memory.recall()
-        decided = plan(resctrl.capabilities(), resctrl.actual(), wishes, settings, found=found)
-        if write:
-            memory.keep_both(found or {}, decided.found)
-        writes = actuator.apply(decided)
-        if write:
-            memory.keep(decided.found)
-    except (NumaExtError, OSError) as error:
-        places = tuple(PartitionPlace(w.uuid, "", "", False, (), 0, str(error)) for w in wishes)
-        return PartitionReport((), places, str(error))
-    refused = {refusal.uuid: refusal.sentence for refusal in decided.refused}
+    writer = _writer(paths, tree(paths))
+    writer.check(change)
+    if write:
+        memory = RootMemory(paths.state, paths.proc)
+        memory.keep_both(memory.recall() or {}, change.root_found)
+        writer.carry_out(change)
+        memory.keep(change.root_found)
     known = {} if known is None else known
-    places = tuple(_place(paths, actuator, wish, decided, refused, known=known) for wish in wishes)
-    return PartitionReport(tuple(map(str, writes)), places, "")
+    return tuple(_join(paths, writer, member, write, known=known) for member in change.members)
 
 
-def _place(
+def _join(
     paths: HostPaths,
-    actuator: RdtActuator,
-    wish: PartitionRequest,
-    decided: PartitionPlan,
-    refused: dict[str, str],
+    writer: GroupWriter,
+    member: Membership,
+    write: bool,
     *,
     known: processes.PidFiles,
-) -> PartitionPlace:
-    vm = decided.get(wish.uuid)
-    if vm is None:
-        sentence = refused.get(wish.uuid, "it has no place in the plan")
-        return PartitionPlace(wish.uuid, "", "", False, (), 0, sentence)
-    moved, problem = (0, "") if not wish.running else _move(paths, actuator, vm, known)
-    reasons = tuple(map(str, vm.reasons))
-    return PartitionPlace(vm.uuid, vm.group, vm.monitor, vm.exclusive, reasons, moved, problem)
-
-
-def _move(
-    paths: HostPaths, actuator: RdtActuator, vm: VmPartition, known: processes.PidFiles
-) -> tuple[int, str]:
+) -> Joined:
     try:
-        with processes.opened(paths, vm.uuid, known) as pid:
+        with processes.opened(paths, member.uuid, known) as pid:
             outside = processes.kernel_vhost(paths, pid)
-            result = actuator.move_process(vm.group, vm.monitor, pid, outside)
+            result = writer.move_process(member.group, member.monitor, pid, outside, write=write)
     except (ResctrlError, processes.ProcessGoneError) as error:
-        return 0, str(error)
-    return len(result.moved), ""
+        return Joined(member.uuid, 0, str(error))
+    return Joined(member.uuid, len(result.moved))
 
 
 def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
@@ -122,7 +99,7 @@ def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
 def set_levels(resctrl: Resctrl, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
     """Write bandwidth levels of groups and nothing else: the short way of a control loop.
 
-    Only what differs is written, and read back. No group is made and no thread moved: that is :func:`partition`'s.
+    Only what differs is written, and read back. No group is made and no thread moved: that is :func:`apply`'s.
 
     :returns: one sentence per entry about what went wrong, "" where nothing did
     """
@@ -169,7 +146,7 @@ def release(paths: HostPaths, write: bool) -> tuple[str, ...]:
     :raises ResctrlError: the kernel refused one
     """
     try:
-        writes = _actuator(paths, tree(paths), write).release_bandwidth()
+        writes = _writer(paths, tree(paths)).release_bandwidth(write=write)
     except ResctrlUnavailableError:
         return ()
     return tuple(map(str, writes))
@@ -183,7 +160,7 @@ def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
     """
     memory = RootMemory(paths.state, paths.proc)
     try:
-        writes = _actuator(paths, tree(paths), write).reset(memory.recall())
+        writes = _writer(paths, tree(paths)).reset(memory.recall(), write=write)
     except ResctrlUnavailableError:
         return ()
     if write:

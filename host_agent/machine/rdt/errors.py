@@ -5,7 +5,7 @@ import errno as errnos
 import os
 from typing import Final
 
-from placement_traits.errors import CapabilityMissingError, NumaExtError
+from placement_traits.errors import CapabilityMissingError, ConflictError, NumaExtError
 
 
 class ResctrlError(NumaExtError):
@@ -36,6 +36,10 @@ class ResctrlUnavailableError(CapabilityMissingError):
     """No resctrl file system is mounted where it is looked for."""
 
 
+class RdtChangedError(ConflictError):
+    """The groups are not those any more that a change was planned for: read them again, and plan anew."""
+
+
 class ResctrlRefusedError(ResctrlError):
     """The value or the place is not allowed (EINVAL, ERANGE, EPERM, EACCES, EEXIST)."""
 
@@ -49,7 +53,7 @@ class ResctrlBusyError(ResctrlError):
 
 
 class ResctrlGoneError(ResctrlError):
-    """The group was removed by somebody else (ENOENT)."""
+    """The group was removed by other software (ENOENT)."""
 
 
 class NoSuchTaskError(ResctrlError):

@@ -4,7 +4,7 @@
 Detection looks at ``info/`` only. Errors carry the kernel's own sentence. Groups of others are listed but never
 changed: every method that changes something refuses a name without our prefix (root's schemata and threads excepted).
 Decisions are elsewhere: :mod:`host_agent.decide.partitions.plan` says what should be,
-:mod:`host_agent.machine.rdt.executor` makes it so.
+:mod:`host_agent.machine.rdt.writer` makes it so.
 """
 
 import errno

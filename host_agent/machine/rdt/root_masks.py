@@ -3,7 +3,7 @@
 
 A small file next to the agent's other state, kept by the privileged side. It is good for one boot of the host, because
 resctrl starts anew with the next. A lost or broken file means that nothing is known, see
-:func:`host_agent.decide.partitions.plan.plan` and :meth:`host_agent.machine.rdt.writer.Executor.reset`.
+:func:`host_agent.decide.partitions.plan.plan` and :meth:`host_agent.machine.rdt.writer.GroupWriter.reset`.
 """
 
 import logging

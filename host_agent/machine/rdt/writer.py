@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only writer of resctrl: makes a plan true, moves threads, takes everything back.
+"""The only writer of resctrl: carries out checked changes, moves threads, takes everything back.
 
-Three coarse operations with plain arguments, so that a privileged helper can sit exactly here:
+- :meth:`GroupWriter.carry_out` – under the lock: compare, check, write in the given order, read back;
+- :meth:`GroupWriter.move_process` – all threads of a process into a group;
+- :meth:`GroupWriter.reset` – undo what we changed; what root was found with should be remembered, but need not.
 
-- :meth:`Executor.apply` – under the lock: read, compare, write the difference, read back;
-- :meth:`Executor.move_process` – all threads of a process into a group;
-- :meth:`Executor.reset` – undo what we changed; what root was found with should be remembered, but need not.
-
-Each compares before it writes and can be run again after a crash at any point, with the same end state.
-:class:`DryRun` answers with the same commands and touches nothing.
+Each compares before it writes and can be run again after a crash at any point, with the same end state. What the
+planner decides is checked (:mod:`.checks`); nothing is decided here.
 """
 
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from functools import reduce
+from typing import Final
 
-from host_agent.decide.partitions.changes import Write, WriteKind, changes
-from host_agent.decide.partitions.plan import PartitionPlan
+from host_agent.machine.rdt.checks import after, check, refuse_lost, refuse_outdated
 from host_agent.machine.rdt.errors import ResctrlBusyError, ResctrlGoneError
 from host_agent.machine.rdt.resctrl import MoveResult, Resctrl
+from host_agent.model.partition import RdtChange, Write, WriteKind
 from host_agent.model.rdt import (
     ROOT_GROUP,
     SHAREABLE_MODE,
@@ -29,34 +28,13 @@ from host_agent.model.rdt import (
     Capabilities,
     GroupState,
     Schemata,
-    validate,
-    validate_budget,
 )
-from placement_traits.errors import ConflictError
 
 LIMBO_WAIT_S: Final = 5.0
 _RETRY_EVERY_S: Final = 0.5  # the kernel looks into the limbo once a second
 
 
-class RdtActuator(Protocol):
-    """What the agent's loop needs from an RDT backend."""
-
-    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
-        """Make the plan true; return what was written, in order."""
-
-    def move_process(
-        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
-    ) -> MoveResult:
-        """Move all threads of a process, and ``extra`` ones outside it, into a group ("" is root)."""
-
-    def release_bandwidth(self) -> tuple[Write, ...]:
-        """Give all our groups all memory bandwidth; return what was written."""
-
-    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
-        """Undo everything of ours; return what was written."""
-
-
-class Executor:
+class GroupWriter:
     """Writes to a resctrl tree.
 
     :param resctrl: the tree
@@ -81,44 +59,88 @@ class Executor:
         self._clock = clock
         self._sleep = sleep
 
-    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
-        """Make the plan true and verify it; return what was written, in order.
+    def check(self, change: RdtChange) -> None:
+        """Refuse a change that cannot be carried out now; write nothing.
 
-        Nothing is written when the plan as a whole is not legal on this host. The lock is released while waiting for
-        RMIDs, and what is there is read again after that.
+        :raises RdtChangedError: the groups are not those any more that it was planned for
+        :raises InvalidValueError: it is not legal on this host
+        """
+        check(self._resctrl.capabilities(), self._resctrl.actual(), change)
 
-        :raises InvalidValueError: the plan is not legal here; nothing was written
-        :raises ResctrlError: the kernel refused a command; what was written before stands, and running again goes on
+    def carry_out(self, change: RdtChange) -> None:
+        """Write a change in its order and verify it; nothing is written when it as a whole must not be.
+
+        The lock is released while waiting for RMIDs. What other software changes meanwhile ends it.
+
+        :raises RdtChangedError: the groups are not those any more that it was planned for
+        :raises InvalidValueError: it is not legal on this host; nothing was written
+        :raises ResctrlError: the kernel refused a command; what was written before stands
         :raises ConflictError: what was read back is not what was written
         """
         capabilities = self._resctrl.capabilities()
-        return self._until_done(lambda actual: _checked(capabilities, actual, plan))
+        with self._resctrl.lock():
+            check(capabilities, self._resctrl.actual(), change)
+        pending = list(change.writes)
+        expected = change.seen
 
-    def release_bandwidth(self) -> tuple[Write, ...]:
+        def go_on() -> None:
+            nonlocal expected
+            now = self._resctrl.actual()
+            refuse_outdated(expected, now)
+            while pending:
+                self._perform(pending[0])
+                write = pending.pop(0)
+                expected, now = after(expected, write), after(now, write)
+            refuse_lost(now, self._resctrl.actual())
+
+        self._until_done(go_on)
+
+    def release_bandwidth(self, *, write: bool = True) -> tuple[Write, ...]:
         """Give all our groups all memory bandwidth; masks and threads stay as they are.
 
         Without the lock, which an agent that hangs may hold for ever: each of these writes stands alone.
 
+        :param write: false: only say what would be written
         :raises ResctrlError: the kernel refused a command
         """
         capabilities = self._resctrl.capabilities()
         writes = _release_writes(capabilities, self._resctrl.actual())
-        for write in writes:
-            self._perform(write)
+        for each in writes if write else ():
+            self._perform(each)
         return writes
 
-    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
-        """Give root back what it was found with and remove our groups; strangers and root's bandwidth stay as they are.
+    def reset(self, found: Schemata | None = None, *, write: bool = True) -> tuple[Write, ...]:
+        """Give root back what it was found with and remove our groups; foreign groups and root's bandwidth stay.
 
-        :param found: root's masks where they were shrunk (:attr:`PartitionPlan.found`). None when that is not known:
-            then root gets all ways that no stranger holds exclusively.
+        :param found: root's masks where they were shrunk. None when that is not known: then root gets all ways that no
+            foreign group holds exclusively.
+        :param write: false: only say what would be written
         :raises ResctrlError: the kernel refused a command
         """
         capabilities = self._resctrl.capabilities()
-        return self._until_done(lambda actual: _reset_writes(capabilities, actual, found))
+        if not write:
+            return _reset_writes(capabilities, self._resctrl.actual(), found)
+        done: list[Write] = []
+
+        def undo() -> None:
+            now = self._resctrl.actual()
+            writes = _reset_writes(capabilities, now, found)
+            for each in writes:
+                self._perform(each)
+                done.append(each)
+            refuse_lost(reduce(after, writes, now), self._resctrl.actual())
+
+        self._until_done(undo)
+        return tuple(done)
 
     def move_process(
-        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
+        self,
+        group: str,
+        monitor: str,
+        pid: int,
+        extra: Collection[int] = (),
+        *,
+        write: bool = True,
     ) -> MoveResult:
         """Move all threads of a process into a group, and again until no new one shows up.
 
@@ -126,6 +148,7 @@ class Executor:
         :param monitor: monitoring group in it, or ""
         :param pid: process id
         :param extra: thread ids outside the process that work for it (``vhost-PID`` kernel threads before Linux 6.4)
+        :param write: false: only say which threads would be moved; all, where the group does not exist yet
         :raises ResctrlGoneError: the group does not exist
         """
 
@@ -136,30 +159,30 @@ class Executor:
                 return set()
             return inside | set(extra)
 
+        if not write:
+            there = self._tasks(group, monitor)
+            return MoveResult(tuple(sorted(threads() - there)), len(threads() & there), 0)
         with self._resctrl.lock():
             return self._resctrl.move_tasks(group, monitor, threads)
 
-    def _until_done(self, decide: Callable[[Actual], tuple[Write, ...]]) -> tuple[Write, ...]:
-        done: list[Write] = []
+    def _tasks(self, group: str, monitor: str) -> frozenset[int]:
+        try:
+            return self._resctrl.tasks(group, monitor)
+        except ResctrlGoneError:
+            return frozenset()
+
+    def _until_done(self, attempt: Callable[[], None]) -> None:
+        """Try under the lock until no RMID is in limbo and no group vanishes in between."""
         deadline = self._clock() + self._limbo_wait_s
         while True:
             try:
                 with self._resctrl.lock():
-                    for write in decide(self._resctrl.actual()):
-                        self._perform(write)
-                        done.append(write)
-                    left = decide(self._resctrl.actual())
+                    attempt()
+                return
             except (ResctrlBusyError, ResctrlGoneError):
                 if self._clock() >= deadline:
                     raise
-                self._sleep(_RETRY_EVERY_S)
-                continue
-            if left:
-                raise ConflictError(
-                    "resctrl did not keep what was written; still to do: "
-                    + "; ".join(map(str, left))
-                )
-            return tuple(done)
+            self._sleep(_RETRY_EVERY_S)
 
     def _perform(self, write: Write) -> None:
         match write.kind:
@@ -179,58 +202,13 @@ class Executor:
                 self._resctrl.write_schemata(write.group, write.schemata)
 
 
-class DryRun:
-    """The executor's twin that only says what it would do."""
-
-    def __init__(self, resctrl: Resctrl, *, proc: str = "/proc") -> None:
-        self._resctrl = resctrl
-        self._proc = proc
-
-    def apply(self, plan: PartitionPlan) -> tuple[Write, ...]:
-        """Return what :meth:`Executor.apply` would write; the same checks, the same errors."""
-        return _checked(self._resctrl.capabilities(), self._resctrl.actual(), plan)
-
-    def release_bandwidth(self) -> tuple[Write, ...]:
-        """Return what :meth:`Executor.release_bandwidth` would write."""
-        return _release_writes(self._resctrl.capabilities(), self._resctrl.actual())
-
-    def reset(self, found: Schemata | None = None) -> tuple[Write, ...]:
-        """Return what :meth:`Executor.reset` would write."""
-        return _reset_writes(self._resctrl.capabilities(), self._resctrl.actual(), found)
-
-    def move_process(
-        self, group: str, monitor: str, pid: int, extra: Collection[int] = ()
-    ) -> MoveResult:
-        """Return which threads :meth:`Executor.move_process` would move (all, when the group does not exist yet)."""
-        try:
-            there = self._resctrl.tasks(group, monitor)
-        except ResctrlGoneError:
-            there = frozenset()
-        try:
-            threads = set(map(int, os.listdir(f"{self._proc}/{pid}/task"))) | set(extra)
-        except FileNotFoundError:
-            threads = set()
-        return MoveResult(tuple(sorted(threads - there)), len(threads & there), 0)
-
-
-def _checked(capabilities: Capabilities, actual: Actual, plan: PartitionPlan) -> tuple[Write, ...]:
-    """Return the writes of a plan after checking all of it."""
-    validate(capabilities, ROOT_GROUP, plan.root)
-    for group in plan.groups:
-        validate(capabilities, group.name, group.schemata)
-    strangers = sum(len(g.monitors) - len(g.our_monitors) for g in actual.groups)
-    monitors = strangers + sum(len(group.monitors) for group in plan.groups)
-    validate_budget(capabilities, len(plan.groups) + len(actual.foreign), monitors)
-    return changes(actual, plan)
-
-
 def _release_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
     bandwidth = capabilities.bandwidth
     if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:  # then the levels are not ours
         return ()
     target = {"MB": dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)}
     return tuple(
-        Write(WriteKind.SCHEMATA, group.name, schemata=differs)
+        _schemata_write(group, differs)
         for group in actual.ours
         if (differs := _differs(group.schemata, target))
     )
@@ -256,12 +234,21 @@ def _reset_writes(
     }
     differs = _differs(actual.root.schemata, target)
     if differs:
-        writes.append(Write(WriteKind.SCHEMATA, ROOT_GROUP, schemata=differs))
+        writes.append(_schemata_write(actual.root, differs))
     return tuple(writes)
 
 
+def _schemata_write(group: GroupState, values: Schemata) -> Write:
+    before = {
+        name: {d: group.schemata[name][d] for d in written if d in group.schemata[name]}
+        for name, written in values.items()
+        if name in group.schemata
+    }
+    return Write(WriteKind.SCHEMATA, group.name, schemata=values, before=before)
+
+
 def _widest(cache: CacheControl, domain: int, wanted: int, foreign: Sequence[GroupState]) -> int:
-    """Return the longest run of ``wanted`` ways that no stranger holds exclusively: all on a host without such."""
+    """Return the longest run of ``wanted`` ways that no foreign group holds exclusively: all where there is none."""
     free = wanted
     for group in foreign:
         if group.mode != SHAREABLE_MODE:

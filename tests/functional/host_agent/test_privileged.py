@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
+from host_agent.decide.partitions.plan import PartitionSettings
 from host_agent.machine.privileged import guest_ram
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
@@ -156,10 +158,11 @@ def test_memory_beside_the_guests_is_never_touched(stand_in: StandIn) -> None:
 
 
 def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
-    wish = PartitionRequest(stand_in.uuid, Tier.BE, (0,), mba_percent={0: 50})
-    report = stand_in.operations.partition([wish], True, 1, True)
+    request = PartitionRequest(stand_in.uuid, Tier.BE, (0,), mba_percent={0: 50})
+    partitions = Partitions(stand_in.operations, PartitionSettings())
+    report = partitions.partition([request], write=True)
     assert "no resctrl file system is mounted" in report.problem
-    assert stand_in.operations.partition([], True, 1, True).problem == ""
+    assert partitions.partition([], write=True).problem == ""
     assert stand_in.operations.reset_partitions(True) == ()
 
 
@@ -169,6 +172,8 @@ from oslo_privsep import priv_context
 from host_agent.conf import agent as agent_conf
 from host_agent.machine.privileged import separated
 from host_agent.model.process import *
+from host_agent.apply.partitions import Partitions
+from host_agent.decide.partitions.plan import PartitionSettings
 from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 uuid = sys.argv[1]
@@ -181,8 +186,8 @@ sample = seam.sample(uuid, [(ram.start, ram.end)], 16)
 failures = seam.pin(uuid, [Pin(found.threads[-1].tid, "0"), Pin(1, "0")])
 target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
-wish = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
-partition = seam.partition([wish], True, 1, True)
+request = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
+partition = Partitions(seam, PartitionSettings()).partition([request], write=True)
 seam.alive(60.0)
 counted = seam.count([(uuid, (found.threads[-1].tid,))])
 quota = seam.limit_cpu_time([(uuid, 50)], False)

@@ -9,8 +9,7 @@ from host_agent.apply.partition_events import (
     class_changes,
     shared_classes,
 )
-from host_agent.decide.partitions.changes import Write, WriteKind
-from host_agent.model.partition import PartitionPlace, PartitionRequest
+from host_agent.model.partition import PartitionPlace, PartitionRequest, Write, WriteKind
 from placement_traits.names import Tier
 
 
@@ -46,11 +45,11 @@ def test_a_third_server_is_news_and_the_two_that_stay_are_not() -> None:
     assert class_changes(three, two) == [ClassChange(Change.SPLIT, "x", ("c",))]
 
 
-def test_levels_are_told_from_all_else_by_the_executors_own_words() -> None:
+def test_levels_are_told_from_all_else() -> None:
     level = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50, 1: 100}})
     both = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50}, "L3": {0: 0xF}})
     removal = Write(WriteKind.REMOVE_GROUP, "numa_ext-be-0")
     ours = {"numa_ext-be-0"}
-    assert beyond_levels([str(level)], ours) == ()
-    assert beyond_levels([str(level)], {"numa_ext-be-1"}) == (str(level),)
-    assert beyond_levels([str(level), str(both), str(removal)], ours) == (str(both), str(removal))
+    assert beyond_levels([level], ours) == ()
+    assert beyond_levels([level], {"numa_ext-be-1"}) == (level,)
+    assert beyond_levels([level, both, removal], ours) == (both, removal)

@@ -23,7 +23,7 @@ from host_agent.control import home_nodes_store
 from host_agent.control.agent import Agent
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
-from host_agent.model.process import PartitionReport
+from host_agent.model.partition import PartitionReport, Write, WriteKind
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
@@ -70,6 +70,7 @@ class Bench:
         )
         executor = Executor(
             seam,
+            self.host,
             self,
             self.settings,
             migrating=self.host.migrating,
@@ -640,8 +641,10 @@ def test_groups_that_others_have_changed_are_put_right_and_told(
     bench.host.wishes = ()  # somebody has undone it
     bench.round()
     bench.round()
-    assert [entry.what for entry in bench.told("repair")] == [{"writes": ("changed",)}]
-    assert "others have changed RDT groups; put right: changed" in caplog.text
+    assert [entry.what for entry in bench.told("repair")] == [
+        {"writes": ("schemata numa_ext-changed",)}
+    ]
+    assert "others have changed RDT groups; put right: schemata numa_ext-changed" in caplog.text
 
 
 def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_says_so(
@@ -696,8 +699,10 @@ def test_a_level_that_a_stranger_has_written_is_told_and_one_of_the_controller_i
     bench.round()
     really = bench.host.partition
 
-    def changed(*arguments: Any) -> PartitionReport:
-        return really(*arguments)._replace(writes=("schemata numa_ext-be-0 MB:0=50;1=100",))
+    level = Write(WriteKind.SCHEMATA, "numa_ext-be-0", schemata={"MB": {0: 50, 1: 100}})
+
+    def changed(*arguments: Any, **named: Any) -> PartitionReport:
+        return replace(really(*arguments, **named), writes=(level,))
 
     monkeypatch.setattr(bench.host, "partition", changed)
     bench.overtaken = frozenset({"numa_ext-be-0"})

@@ -80,6 +80,7 @@ def agent(
     observer = Observer(host, host, lambda: host.topology, folder, progress=sign.progress)
     executor = Executor(
         host,
+        host,
         Silence(),
         settings,
         migrating=host.migrating,

@@ -95,6 +95,7 @@ class Bench:
         observer = Observer(self.host, self.host, lambda: self.host.topology, folder)
         executor = Executor(
             self.host,
+            self.host,
             self,
             settings,
             migrating=self.host.migrating,

@@ -139,6 +139,7 @@ class Bench:
         settings = Settings(rdt=RdtSettings(verify_s=1e9))
         executor = Executor(
             self.host,
+            self.host,
             self,
             settings,
             migrating=self.host.migrating,

@@ -17,7 +17,7 @@ from emulation.kernel.shape import AMD, Shape
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import dead_man_switch, watchdog
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.machine.rdt.writer import DryRun, Executor
+from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.util.single_instance import only_one
 
 AFTER_S = 0.3
@@ -162,12 +162,12 @@ def test_our_groups_get_all_bandwidth_and_nothing_else_changes(
         if low:
             model.write(f"{name}/schemata", f"MB:0={low}\n")
         model.write(f"{name}/schemata", "L3:0=f\n")
-    foretold = DryRun(resctrl).release_bandwidth()
+    foretold = GroupWriter(resctrl).release_bandwidth(write=False)
 
-    assert Executor(resctrl).release_bandwidth() == foretold
+    assert GroupWriter(resctrl).release_bandwidth() == foretold
     assert len(foretold) == (1 if low else 0)
     ours, stranger = resctrl.actual().groups[1:]
     assert ours.schemata["L3"][0] == stranger.schemata["L3"][0] == 0xF
     if low:
         assert (ours.schemata["MB"][0], stranger.schemata["MB"][0]) == (full, low)
-    assert Executor(resctrl).release_bandwidth() == ()
+    assert GroupWriter(resctrl).release_bandwidth() == ()

@@ -11,10 +11,12 @@ from emulation.kernel.profiles import LINUX_6_1
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
+from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
-from host_agent.decide.partitions.changes import WriteKind
-from host_agent.decide.partitions.plan import PartitionPlan, lc_group, plan
-from host_agent.machine.privileged import partitions
+from host_agent.decide.partitions.changes import changes
+from host_agent.decide.partitions.plan import PartitionPlan, PartitionSettings, lc_group, plan
+from host_agent.machine.privileged import partitions as privileged
+from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.errors import (
     ResctrlBusyError,
     ResctrlError,
@@ -24,8 +26,8 @@ from host_agent.machine.rdt.errors import (
 )
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.machine.rdt.writer import Executor
-from host_agent.model.partition import PartitionRequest
+from host_agent.machine.rdt.writer import GroupWriter
+from host_agent.model.partition import PartitionRequest, RdtChange, WriteKind
 from host_agent.model.rdt import BandwidthUnit, Unknown
 from placement_traits.errors import ConflictError
 from placement_traits.names import Tier
@@ -54,6 +56,11 @@ def wanted_plan(model: ResctrlModel) -> PartitionPlan:
     return plan(resctrl.capabilities(), resctrl.actual(), [lc, be])
 
 
+def change_to(model: ResctrlModel, decided: PartitionPlan) -> RdtChange:
+    actual = Resctrl(model).actual()
+    return RdtChange(actual, changes(actual, decided), (), decided.found)
+
+
 # -- detection --
 
 
@@ -73,7 +80,7 @@ def test_code_and_data_are_two_resources_with_half_the_classes() -> None:
 
     assert [cache.name for cache in found.l3] == ["L3CODE", "L3DATA"]
     assert found.num_closids == 8
-    Executor(resctrl).apply(wanted_plan(model))
+    GroupWriter(resctrl).carry_out(change_to(model, wanted_plan(model)))
     own = resctrl.actual().get(lc_group(LC))
     assert own is not None
     assert own.schemata["L3CODE"] == own.schemata["L3DATA"] == {0: 0xF}
@@ -208,9 +215,11 @@ def limbo(clock: Clock, seconds: float) -> ResctrlModel:
 def test_the_executor_waits_for_monitoring_ids_in_limbo() -> None:
     clock = Clock()
     model = limbo(clock, 2.0)
-    executor = Executor(Resctrl(model), clock=clock, sleep=clock.sleep)
+    executor = GroupWriter(Resctrl(model), clock=clock, sleep=clock.sleep)
 
-    written = executor.apply(wanted_plan(model))
+    change = change_to(model, wanted_plan(model))
+    executor.carry_out(change)
+    written = change.writes
 
     assert 2.0 <= clock.now < 3.0
     assert [w.kind for w in written].count(WriteKind.CREATE_GROUP) == 2
@@ -219,10 +228,10 @@ def test_the_executor_waits_for_monitoring_ids_in_limbo() -> None:
 def test_the_executor_does_not_wait_for_ever() -> None:
     clock = Clock()
     model = limbo(clock, 60.0)
-    executor = Executor(Resctrl(model), clock=clock, sleep=clock.sleep, limbo_wait_s=5.0)
+    executor = GroupWriter(Resctrl(model), clock=clock, sleep=clock.sleep, limbo_wait_s=5.0)
 
     with pytest.raises(ResctrlBusyError, match="Out of RMIDs"):
-        executor.apply(wanted_plan(model))
+        executor.carry_out(change_to(model, wanted_plan(model)))
     assert 5.0 <= clock.now < 6.0
 
 
@@ -238,8 +247,10 @@ class Meddled(ResctrlModel):
 def test_what_is_not_kept_is_told() -> None:
     model = Meddled()
 
-    with pytest.raises(ConflictError, match=r"still to do: schemata \(root\) L3:0=ff0"):
-        Executor(Resctrl(model)).apply(wanted_plan(model))
+    with pytest.raises(
+        ConflictError, match=r"did not keep .*: group \(root\) has L3:0=fff, not ff0"
+    ):
+        GroupWriter(Resctrl(model)).carry_out(change_to(model, wanted_plan(model)))
 
 
 def test_reset_spares_ways_that_a_stranger_holds_exclusively() -> None:
@@ -248,9 +259,9 @@ def test_reset_spares_ways_that_a_stranger_holds_exclusively() -> None:
     model.mkdir("stranger")
     model.write("stranger/schemata", "L3:0=f\n")
     model.write("stranger/mode", "exclusive\n")
-    Executor(Resctrl(model)).apply(wanted_plan(model))
+    GroupWriter(Resctrl(model)).carry_out(change_to(model, wanted_plan(model)))
 
-    Executor(Resctrl(model)).reset()
+    GroupWriter(Resctrl(model)).reset()
 
     assert model.listdir("").count("stranger") == 1
     assert Resctrl(model).actual().root.schemata["L3"] == {0: 0xFF0}
@@ -261,9 +272,9 @@ def test_reset_leaves_the_bandwidth_of_root_alone() -> None:
     """We never write it, so it is not ours to give back."""
     model = ResctrlModel()
     model.write("schemata", "MB:0=50\n")
-    Executor(Resctrl(model)).apply(wanted_plan(model))
+    GroupWriter(Resctrl(model)).carry_out(change_to(model, wanted_plan(model)))
 
-    Executor(Resctrl(model)).reset()
+    GroupWriter(Resctrl(model)).reset()
 
     assert Resctrl(model).actual().root.schemata == {"L3": {0: 0xFFF}, "MB": {0: 50}}
 
@@ -274,11 +285,16 @@ def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hos
     model = ResctrlModel()
     model.write("schemata", "L3:0=ff\n")
     resctrl = Resctrl(model)
-    monkeypatch.setattr(partitions, "tree", lambda _paths: resctrl)
+    monkeypatch.setattr(privileged, "tree", lambda _paths: resctrl)
     boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("first\n")
     return HostPaths(proc=tmp_path / "proc", state=tmp_path / "state"), resctrl
+
+
+def partitions(paths: HostPaths) -> Partitions:
+    """Those of an agent that has just been started."""
+    return Partitions(HostOperations(paths), PartitionSettings())
 
 
 LC_WISH = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4}, running=False)
@@ -291,10 +307,10 @@ def test_root_is_given_back_as_found_whoever_remembers(
     """Each call stands for an agent that has just been restarted."""
     paths, resctrl = operators_host
     for wishes, root in (([BE_WISH], 0xFF), ([LC_WISH, BE_WISH], 0xF0), ([BE_WISH], 0xFF)):
-        assert partitions.partition(paths, wishes, True, 1, True).problem == ""
+        assert partitions(paths).partition(wishes, write=True).problem == ""
         assert resctrl.actual().root.schemata["L3"] == {0: root}
-    partitions.partition(paths, [LC_WISH], True, 1, True)
-    partitions.reset(paths, True)
+    partitions(paths).partition([LC_WISH], write=True)
+    privileged.reset(paths, True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFF}
     assert resctrl.actual().ours == ()
@@ -302,17 +318,17 @@ def test_root_is_given_back_as_found_whoever_remembers(
 
 def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, _resctrl = operators_host
-    partitions.partition(paths, [LC_WISH], True, 1, False)
-    partitions.reset(paths, False)
+    partitions(paths).partition([LC_WISH], write=False)
+    privileged.reset(paths, False)
 
     assert not paths.state.exists()
 
 
 def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, resctrl = operators_host
-    partitions.partition(paths, [LC_WISH], True, 1, True)
+    partitions(paths).partition([LC_WISH], write=True)
     (paths.proc / "sys/kernel/random/boot_id").write_text("second\n")
-    partitions.reset(paths, True)
+    privileged.reset(paths, True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFFF}
 
@@ -323,7 +339,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     paths, resctrl = operators_host
     paths.state.write_text("not a folder")
 
-    assert partitions.partition(paths, [LC_WISH], True, 1, True).problem == ""
+    assert partitions(paths).partition([LC_WISH], write=True).problem == ""
     assert resctrl.actual().root.schemata["L3"] == {0: 0xF0}
     assert "cannot be written" in caplog.text
 
@@ -345,13 +361,13 @@ class Watched(ResctrlModel):
         self.in_root |= Resctrl(self).tasks("")
 
 
-def shared_class(closids: int) -> tuple[Watched, Executor]:
+def shared_class(closids: int) -> tuple[Watched, GroupWriter]:
     """Three BE VMs with one thread each (1, 2, 3), dealt to the classes of a host with so many CLOSIDs."""
     model = Watched(Shape(closids=closids), threads=ThreadTable([1, 2, 3]))
     resctrl = Resctrl(model)
-    executor = Executor(resctrl)
+    executor = GroupWriter(resctrl)
     decided = plan(resctrl.capabilities(), resctrl.actual(), [be_wish(uuid) for uuid in BES])
-    executor.apply(decided)
+    executor.carry_out(change_to(model, decided))
     for tid, vm in enumerate(decided.vms, start=1):
         resctrl.move_tasks(vm.group, vm.monitor, lambda tid=tid: [tid])  # type: ignore[misc]
     return model, executor
@@ -363,7 +379,9 @@ def test_threads_of_merged_classes_are_never_without_a_limit() -> None:
     lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
     wanted = [be_wish(uuid) for uuid in BES]
 
-    written = executor.apply(plan(resctrl.capabilities(), resctrl.actual(), [*wanted, lc]))
+    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), [*wanted, lc]))
+    executor.carry_out(change)
+    written = change.writes
 
     assert WriteKind.REMOVE_GROUP in [write.kind for write in written]
     assert model.in_root == frozenset()
@@ -375,7 +393,9 @@ def test_a_vm_that_is_no_longer_managed_leaves_the_class_it_shared() -> None:
     assert len(resctrl.actual().ours) == 1
 
     wanted = [be_wish(uuid) for uuid in BES[1:]]
-    written = executor.apply(plan(resctrl.capabilities(), resctrl.actual(), wanted))
+    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), wanted))
+    executor.carry_out(change)
+    written = change.writes
 
     assert resctrl.tasks("") == {1}
     assert resctrl.tasks("numa_ext-be-0") == {2, 3}
@@ -387,7 +407,7 @@ def test_threads_of_a_process_that_is_gone_are_none(tmp_path: Path) -> None:
     resctrl = Resctrl(model)
     resctrl.create_group("numa_ext-a")
 
-    assert Executor(resctrl, proc=str(tmp_path)).move_process("numa_ext-a", "", 4711).moved == ()
+    assert GroupWriter(resctrl, proc=str(tmp_path)).move_process("numa_ext-a", "", 4711).moved == ()
 
 
 def test_a_group_removed_meanwhile_is_an_error_of_ours() -> None:
