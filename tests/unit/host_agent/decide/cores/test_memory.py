@@ -11,6 +11,7 @@ from host_agent.decide.cores.memory import from_plain, to_plain
 from placement_traits.errors import InvalidValueError
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
+from placement_traits.plain import Value
 
 RABBIT = InterferenceClass.RABBIT
 
@@ -24,7 +25,7 @@ def learnt() -> State:
 
 
 def test_f_001_10_benefits_and_expectations_survive_a_restart() -> None:
-    back = from_plain(json.loads(json.dumps(to_plain(learnt()))))
+    back = from_plain(Value(json.loads(json.dumps(to_plain(learnt()))), "kept.json"))
     assert back.benefit[IsolationLevel.NODE][RABBIT] == pytest.approx(0.8 * 5 + 0.2 * 9)
     assert back.benefit[IsolationLevel.SOCKET] == INITIAL_BENEFIT[IsolationLevel.SOCKET]
     assert back.expectations == {"s1": Expectation(1.25)}
@@ -46,4 +47,4 @@ def test_a_wrong_value_is_named_by_its_path(path: tuple[str, ...], value: object
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(InvalidValueError, match=r"kept\.json\." + r"\.".join(path)):
-        from_plain(data, "kept.json")
+        from_plain(Value(data, "kept.json"))
