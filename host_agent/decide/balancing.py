@@ -17,32 +17,28 @@ Reasons stay what they are until something changes: a decision that is repeated 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from host_agent.conf import mapping as mapping_settings
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.placement import server_of
-from host_agent.decide.cores.resource_control import bandwidth_levels
+from host_agent.decide.cores.resource_control import bandwidth_levels, level_reasons
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.inputs import Inputs, Settings
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
-from host_agent.model.assignment import Assignment, Decision, Guest
+from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
 from host_agent.model.counters import Counters
 from host_agent.model.pages import apportion
 from host_agent.model.partition import PartitionRequest
+from host_agent.model.terms import Term
 from placement_traits.names import MemoryPolicy, Tier
 from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 Reasons = tuple[Reason, ...]
-
-_COARSE_PLACE: Final = ("home_nodes", "slot_", "mba_l3_")
-_COARSE_MEMORY: Final = ("memory", "room_on_node")
-_UNTIL_JUDGED: Final = "propose_live_migration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ def refine(
         if guest is None or not _steerable(guest):
             if not wanted.bound and known.search is not None:
                 memories[wanted.uuid] = known
-            refined.append(replace(wanted, reasons=(*wanted.reasons, *reasons)))
+            refined.append(_with_reasons(wanted, place=(*wanted.why.place, *reasons)))
             continue
         slot = mapped.slots.get(wanted.uuid) if settings.map_cores else None
         placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, settings)
@@ -107,9 +103,12 @@ def refine(
         found = memory(guest, cores, inputs, Before(room, known), settings)
         room = _left(room, guest, found)
         memories[wanted.uuid] = found
-        kept = _without(placed.reasons, _COARSE_MEMORY)
+        place = (*placed.why.place, *reasons)
         refined.append(
-            replace(placed, memory_shares=found.shares, reasons=(*kept, *reasons, *found.reasons))
+            replace(
+                _with_reasons(placed, place=place, memory=found.reasons),
+                memory_shares=found.shares,
+            )
         )
     return Decision(tuple(refined), decision.unplaced), State(mapped, memories, told)
 
@@ -127,29 +126,29 @@ def _told(
         found = (_as_found(slot),) if slot is not None and server.movable else ()
         return Told(slot, why or found)
     same_place = _cpus(before.slot) == _cpus(slot)
-    if same_place and _terms(why) == _terms(before.reasons):
+    if same_place and _subjects(why) == _subjects(before.reasons):
         return before
     if why or not same_place:
         return Told(slot, why)
-    if judged and _UNTIL_JUDGED in _terms(before.reasons):
+    if judged and any(r.term == Term.PROPOSE_LIVE_MIGRATION for r in before.reasons):
         return Told(slot, ())
     return before
 
 
 def _as_found(slot: Slot) -> Reason:
-    return Reason("mapped", f"CPUs {','.join(map(str, slot.cpus))}", "as found")
+    return Reason(Term.MAPPED, f"CPUs {','.join(map(str, slot.cpus))}", "as found")
 
 
 def _cpus(slot: Slot | None) -> tuple[int, ...]:
     return slot.cpus if slot is not None else ()
 
 
-def _terms(reasons: Reasons) -> list[str]:
-    return [reason.term for reason in reasons]
+def _subjects(reasons: Reasons) -> list[tuple[str, str]]:
+    return [(reason.term, reason.where) for reason in reasons]
 
 
-def _without(reasons: Reasons, terms: Iterable[str]) -> Reasons:
-    return tuple(reason for reason in reasons if not reason.term.startswith(tuple(terms)))
+def _with_reasons(wanted: Assignment, **parts: Reasons) -> Assignment:
+    return replace(wanted, why=replace(wanted.why, **parts))
 
 
 def _lc_domains(decision: Decision) -> frozenset[int]:
@@ -214,20 +213,17 @@ def _with_cores(
         sorted({l3 for cpu in slot.cpus if (l3 := topology.l3_of_cpu(cpu)) is not None})
     )
     partition: PartitionRequest | None = wanted.partition
-    levels: Reasons = ()
+    why = AssignmentReasons(partition=wanted.why.partition, objective=wanted.why.objective)
     if partition is not None and partition.tier == Tier.BE:
         percent = bandwidth_levels(domains, dict.fromkeys(lc_l3, settings.be_mba_percent))
         partition = replace(partition, domains=domains, mba_percent=percent)
-        levels = tuple(
-            Reason(f"mba_l3_{l3}", level, "an LC lives there" if l3 in lc_l3 else "no LC")
-            for l3, level in percent.items()
-        )
+        why = replace(why, partition=level_reasons(percent, lc_l3))
     return replace(
         wanted,
         nodes=tuple(sorted({topology.node_of_cpu(cpu) for cpu in slot.cpus})),
         vcpu_cpus={vcpu: frozenset({cpu}) for vcpu, cpu in enumerate(slot.cpus)},
         partition=partition,
-        reasons=(*_without(wanted.reasons, _COARSE_PLACE), *levels),
+        why=why,
     )
 
 

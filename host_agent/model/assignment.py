@@ -117,6 +117,22 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentReasons:
+    """Why a server shall be where it is, in the parts that controllers replace as a whole.
+
+    :param place: of its nodes and CPUs
+    :param partition: of its place in resource control
+    :param memory: of the shares of its memory
+    :param objective: of what its objectives or those of its neighbours changed
+    """
+
+    place: tuple[Reason, ...] = ()
+    partition: tuple[Reason, ...] = ()
+    memory: tuple[Reason, ...] = ()
+    objective: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """Where one server shall be.
 
@@ -128,7 +144,7 @@ class Assignment:
     :param bound: its memory is bound cell by cell by nova: each range belongs to the node of its policy, and
         ``memory_shares`` is the sum over the cells
     :param partition: what it wants of resource control; None: the default group
-    :param reasons: why
+    :param why: the reasons, part by part
     """
 
     uuid: str
@@ -138,7 +154,13 @@ class Assignment:
     memory_shares: Shares | None = None
     bound: bool = False
     partition: PartitionRequest | None = None
-    reasons: tuple[Reason, ...] = ()
+    why: AssignmentReasons = field(default_factory=AssignmentReasons)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """All reasons, in the order in which people read them."""
+        why = self.why
+        return (*why.place, *why.partition, *why.memory, *why.objective)
 
 
 @dataclass(frozen=True, slots=True)

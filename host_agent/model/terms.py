@@ -15,10 +15,102 @@ class Term(StrEnum):
 
     GPU = "gpu"
 
+    # cores of servers
+    HOME_NODES = "home_nodes"
+    NOVA_PINS = "nova_pins"
+    NO_HOME = "no_home"
+    SLOT_OVERBOOKED = "slot_overbooked"
+    SLOT_VIOLATIONS = "slot_violations"
+    SLOT_CHASSIS = "slot_chassis"
+    SLOT_NODES = "slot_nodes"
+    SLOT_MEMORY_AWAY = "slot_memory_away"
+    SLOT_BESIDE_LC = "slot_beside_lc"
+    SLOT_CROWD = "slot_crowd"
+    SLOT_DISTANCE = "slot_distance"
+    MAPPED = "mapped"
+    RESHUFFLED_FOR = "reshuffled_for"
+    MOVED_SERVERS = "moved_servers"
+    COST_MB = "cost_mb"
+    SEARCH_LIMIT = "search_limit"
+    HOST_FULL = "host_full"
+    REMAPPED = "remapped"
+    DEVIATION = "deviation"
+    EXPECTED_BENEFIT = "expected_benefit"
+    BENEFIT = "benefit"
+    PROPOSE_LIVE_MIGRATION = "propose_live_migration"
+    NO_TIER = "no_tier"
+    WAYS = "ways"
+    NOT_EXCLUSIVE = "not_exclusive"
+    MBA_PERCENT = "mba_percent"
+
+    # pages of servers
+    MEMORY_BOUND = "memory_bound"
+    MEMORY_POLICY_UNUSED = "memory_policy_unused"
+    MEMORY_POLICY = "memory_policy"
+    MEMORY_POLICY_USED = "memory_policy_used"
+    MEMORY_STAYS = "memory_stays"
+    ROOM_ON_NODE = "room_on_node"
+    NO_COUNTERS = "no_counters"
+    NOT_MEMORY_INTENSIVE = "not_memory_intensive"
+    SEARCH_STARTED = "search_started"
+    SEARCH_GIVEN_UP_STUCK = "search_given_up_stuck"
+    SEARCH_GIVEN_UP_BLIND = "search_given_up_blind"
+    PHASE_CHANGED_MAPI = "phase_changed_mapi"
+    PHASE_CHANGED_STALL_RATE = "phase_changed_stall_rate"
+    FIRST = "first"
+    STALL_RATE = "stall_rate"
+    DWP = "dwp"
+    LOWER_BOUND = "lower_bound"
+    DWP_FOUND = "dwp_found"
+
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Term.GPU: "its GPU {value}; its home is {against}",
+        Term.HOME_NODES: "its threads share the CPUs of nodes {value}",
+        Term.NOVA_PINS: "nova pinned its vCPUs to CPUs {value}",
+        Term.NO_HOME: "there is no place for it: {value}",
+        Term.SLOT_OVERBOOKED: "its vCPUs share CPUs: none of the slots has one for each",
+        Term.SLOT_VIOLATIONS: "{value} neighbours in its L3 domains are of a class that should not be there",
+        Term.SLOT_CHASSIS: "it is on {value} chassis",
+        Term.SLOT_NODES: "it is on {value} NUMA nodes",
+        Term.SLOT_MEMORY_AWAY: "{value} MiB of its memory find no room on its own nodes",
+        Term.SLOT_BESIDE_LC: "it shares {value} L3 domains with latency-critical servers",
+        Term.SLOT_CROWD: "neighbours are allowed but better apart, weight {value}",
+        Term.SLOT_DISTANCE: "the distances between its slices sum up to {value}",
+        Term.MAPPED: "it got {value}: {against}",
+        Term.RESHUFFLED_FOR: "it made room for server {value}",
+        Term.MOVED_SERVERS: "servers {value} made room",
+        Term.COST_MB: "what was moved costs as much as {value} MiB",
+        Term.SEARCH_LIMIT: "the search for servers to move ended early: {value}",
+        Term.HOST_FULL: "the host has no room: {value}, it needs {against}",
+        Term.REMAPPED: "it moved to {value}, which {against}",
+        Term.DEVIATION: "it ran {value} worse than expected, tolerated are {against}",
+        Term.EXPECTED_BENEFIT: "the move promises a benefit of {value}, at least {against} is asked for",
+        Term.BENEFIT: "what a move gains was learnt for a {where}: {value}, before {against}",
+        Term.PROPOSE_LIVE_MIGRATION: "server {value} should be migrated to another host: {against}",
+        Term.NO_TIER: "it is in the {value}: the flavor has no tier",
+        Term.WAYS: "it has {value} ways of {where} for itself, by its flavor",
+        Term.NOT_EXCLUSIVE: "it has no ways of {where} for itself: its flavor claims {against} domains",
+        Term.MBA_PERCENT: "its bandwidth level in {where} is {value} %: {against}",
+        Term.MEMORY_BOUND: "nova bound its memory cell by cell",
+        Term.MEMORY_POLICY_UNUSED: "the memory policy {value} of its flavor is not used",
+        Term.MEMORY_POLICY: "its memory follows the policy {value}",
+        Term.MEMORY_POLICY_USED: "its memory follows the policy {value} instead: {against}",
+        Term.MEMORY_STAYS: "its memory stays where it is: {value}",
+        Term.ROOM_ON_NODE: "{where} has room for a share of {value}, {against} was wanted",
+        Term.NO_COUNTERS: "there are no counters: {value}",
+        Term.NOT_MEMORY_INTENSIVE: "it accesses memory {value} times per instruction, the search begins at {against}",
+        Term.SEARCH_STARTED: "the search began: {value} memory accesses per instruction, at least {against}",
+        Term.SEARCH_GIVEN_UP_STUCK: "the search ended: pages have come no nearer for {value} s of {against}",
+        Term.SEARCH_GIVEN_UP_BLIND: "the search ended: {value} readings of {against} were missing",
+        Term.PHASE_CHANGED_MAPI: "a new phase: {value} memory accesses per instruction, before {against}",
+        Term.PHASE_CHANGED_STALL_RATE: "a new phase: stall rate {value}, before {against}",
+        Term.FIRST: "the first measurement shows a stall rate of {value}",
+        Term.STALL_RATE: "the stall rate is {value}, the best was {against}",
+        Term.DWP: "the next step goes to DWP {value}, from {against}",
+        Term.LOWER_BOUND: "the neighbour's stall rate allows no DWP below {value}",
+        Term.DWP_FOUND: "the search ended at DWP {value}, the last step was {against}",
     }
 )
 

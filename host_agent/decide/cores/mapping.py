@@ -36,6 +36,7 @@ from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.ranking import SlotRank, good, rank_of
 from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
+from host_agent.model.terms import Term
 from placement_traits.interference import (
     BENEFIT_MAX,
     BENEFIT_MIN,
@@ -286,7 +287,7 @@ def _arrivals(
         for name, slot in occupancy.slots.items():
             if before.get(name) != slot:
                 moved[name] = observation.now_s
-                reasons.setdefault(name, (Reason("reshuffled_for", server.name),))
+                reasons.setdefault(name, (Reason(Term.RESHUFFLED_FOR, server.name),))
     return moved, unplaced
 
 
@@ -299,31 +300,35 @@ def _adoptable(occupancy: Occupancy, server: MappedServer, slot: Slot) -> bool:
 def _arrive(occupancy: Occupancy, server: MappedServer, settings: Settings) -> Reasons:
     free = sum(map(len, occupancy.free(server).values()))
     if free < server.vcpus:
-        return (Reason("host_full", f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
+        return (Reason(Term.HOST_FULL, f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
     candidates = exact_slots(occupancy, server)
     if candidates and good(occupancy, server, candidates[0][0]):
         rank, slot = candidates[0]
         occupancy.put(server.name, slot)
-        return (Reason("mapped", _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
+        return (Reason(Term.MAPPED, _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
     notes: Reasons = ()
     try:
         found = reshuffle(occupancy, server, settings.limits)
     except SearchLimitError as limit:
-        found, notes = None, (Reason("search_limit", str(limit)),)
+        found, notes = None, (Reason(Term.SEARCH_LIMIT, str(limit)),)
     if found is not None:
         _apply(occupancy, found.slots)
-        mapped = Reason("mapped", _nodes_text(occupancy, found.slots[server.name]), "reshuffled")
+        mapped = Reason(Term.MAPPED, _nodes_text(occupancy, found.slots[server.name]), "reshuffled")
         return (
             mapped,
-            Reason("moved_servers", ", ".join(found.moved)),
-            Reason("cost_mb", found.cost_mb),
+            Reason(Term.MOVED_SERVERS, ", ".join(found.moved)),
+            Reason(Term.COST_MB, found.cost_mb),
         )
     if not candidates:
         total = sum(occupancy.free_mb(node) for node in occupancy.layout.memory_mb)
-        return (*notes, Reason("host_full", f"{total} MiB free", f"{server.memory_mb} MiB"))
+        return (*notes, Reason(Term.HOST_FULL, f"{total} MiB free", f"{server.memory_mb} MiB"))
     rank, slot = candidates[0]
     occupancy.put(server.name, slot)
-    return (Reason("mapped", _nodes_text(occupancy, slot), "best of bad"), *notes, *rank.reasons())
+    return (
+        Reason(Term.MAPPED, _nodes_text(occupancy, slot), "best of bad"),
+        *notes,
+        *rank.reasons(),
+    )
 
 
 def _apply(occupancy: Occupancy, slots: Mapping[str, Slot]) -> None:
@@ -421,9 +426,10 @@ def _judge_trials(
             observed = observed_benefit(trial.before - now[trial.server])
             new = updated_benefit(benefit, trial.domain, kind, observed, keep=settings.benefit_keep)
             learnt = Reason(
-                f"benefit_{trial.domain}_{kind}",
+                Term.BENEFIT,
                 new[trial.domain][kind],
                 benefit[trial.domain][kind],
+                f"{kind} with its own {trial.domain}",
             )
             reasons[trial.server] = (*reasons.get(trial.server, ()), learnt)
             benefit = new
@@ -462,7 +468,7 @@ def _repair(
             search = _Search(observation, state, settings, occupancy, budget)
             chosen, searched = _best_configuration(search, name)
             state = replace(state, searched=searched)
-        seen = Reason("deviation", deviating[name], settings.threshold)
+        seen = Reason(Term.DEVIATION, deviating[name], settings.threshold)
         if chosen is not None:
             moves -= len(chosen.slots)
             state = _move(observation, state, settings, occupancy, chosen)
@@ -470,10 +476,10 @@ def _repair(
             trial = Trial(name, chosen.domain, deviating[name], due_s)
             state = replace(state, trials=(*state.trials, trial))
             state = replace(state, searched=_searched(observation, state, settings, occupancy))
-            why = (seen, Reason("expected_benefit", chosen.benefit, settings.least_benefit))
+            why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, settings.least_benefit))
             _tell_moved(reasons, chosen, why, occupancy, name)
         elif name in state.searched.hopeless and rank_of(occupancy, name).violations:
-            propose = Reason("propose_live_migration", name, "no better slot here")
+            propose = Reason(Term.PROPOSE_LIVE_MIGRATION, name, "no better slot here")
             reasons.setdefault(name, (seen, propose))
     return state
 
@@ -499,8 +505,8 @@ def _tell_moved(
 ) -> None:
     seen, benefit = why
     for moved, slot in chosen.slots.items():
-        where = Reason("remapped", _nodes_text(occupancy, slot), f"helps {helped}")
-        cost = Reason("cost_mb", chosen.cost_mb)
+        where = Reason(Term.REMAPPED, _nodes_text(occupancy, slot), f"helps {helped}")
+        cost = Reason(Term.COST_MB, chosen.cost_mb)
         reasons[moved] = (*reasons.get(moved, ()), seen, where, benefit, cost)
 
 

@@ -22,7 +22,9 @@ from host_agent.decide.cores.ranking import Ties, rank
 from host_agent.decide.cores.resource_control import partition_of, reasons_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
-from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model import cpus as cpu_list
+from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest, Observation
+from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason
@@ -85,7 +87,7 @@ def decide(
         try:
             assignments.append(_floating(host, guest, home))
         except CapabilityMissingError as error:
-            unplaced[guest.uuid] = (Reason("no_home", str(error)),)
+            unplaced[guest.uuid] = (Reason(Term.NO_HOME, str(error)),)
     return Decision(tuple(assignments), unplaced)
 
 
@@ -152,17 +154,15 @@ def _bound(host: _Host, guest: Guest) -> Assignment:
     if cpus:
         alone = all(len(chosen) == 1 for chosen in pins.values())
         host.occupancy.put(guest.uuid, Slot(cpus, wide=not alone))
-    reasons = [Reason("cpus", "nova's pins", "dedicated")]
     total = sum(cell.memory_mb for cell in domain.cells)
     shares: dict[int, float] = {}
     for cell in domain.cells:
         for node in cell.host_nodes:
             part = cell.memory_mb / total / len(cell.host_nodes)
             shares[node] = shares.get(node, 0.0) + part
+    memory = [Reason(Term.MEMORY_BOUND, MemoryPolicy.LOCAL)]
     if not request.memory_policy_applies:
-        reasons.append(Reason("memory_policy", request.memory_policy, "local: bound by nova"))
-    else:
-        reasons.append(Reason("memory", "local", "bound by nova"))
+        memory.append(Reason(Term.MEMORY_POLICY_UNUSED, request.memory_policy))
     partition = partition_of(guest, cpus, pins, host.topology, host.levels)
     return Assignment(
         guest.uuid,
@@ -172,7 +172,11 @@ def _bound(host: _Host, guest: Guest) -> Assignment:
         shares or None,
         bound=True,
         partition=partition,
-        reasons=(*reasons, *reasons_of(partition, request, host.levels)),
+        why=AssignmentReasons(
+            (Reason(Term.NOVA_PINS, cpu_list.text(cpus)),),
+            reasons_of(partition, request, host.levels),
+            tuple(memory),
+        ),
     )
 
 
@@ -220,11 +224,10 @@ def _floating(host: _Host, guest: Guest, home: tuple[int, ...]) -> Assignment:
         chosen if guest.gpus else None,
         shares,
         partition=partition,
-        reasons=(
-            Reason("home_nodes", ",".join(map(str, nodes))),
-            *place_reasons,
-            *memory_reasons,
-            *reasons_of(partition, request, host.levels),
+        why=AssignmentReasons(
+            (Reason(Term.HOME_NODES, ",".join(map(str, nodes))), *place_reasons),
+            reasons_of(partition, request, host.levels),
+            memory_reasons,
         ),
     )
 
@@ -234,12 +237,12 @@ def _memory(
 ) -> tuple[dict[int, float] | None, tuple[Reason, ...]]:
     policy = _request(guest).memory_policy
     vcpus = dict.fromkeys(nodes, 1)
-    reasons: list[Reason] = [Reason("memory_policy", policy)]
+    reasons: list[Reason] = [Reason(Term.MEMORY_POLICY, policy)]
     try:
         shares = wanted_shares(policy, vcpus_per_node=vcpus, nodes=host.topology.node_ids)
     except CapabilityMissingError:
         against = f"{policy} needs `numa-host-agent-ctl calibrate`"
-        reasons.append(Reason("memory_policy_used", MemoryPolicy.LOCAL, against))
+        reasons.append(Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, against))
         shares = wanted_shares(
             MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=host.topology.node_ids
         )
@@ -250,7 +253,7 @@ def _memory(
         limits = host.room.limits_mb(resident)
         fitting, clipped = fit(shares, sum(resident.values()), limits, nodes, resident)
     except (CapabilityMissingError, InvalidValueError) as error:
-        return None, (*reasons, Reason("memory_stays", str(error)))
+        return None, (*reasons, Reason(Term.MEMORY_STAYS, str(error)))
     return fitting, (*reasons, *clipped)
 
 

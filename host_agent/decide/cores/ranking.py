@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Final
 
 from host_agent.decide.cores.slots import CoreGroup, MappedServer, Occupancy, Slot
+from host_agent.model.terms import Term
 from placement_traits.interference import may_share, penalty
 from placement_traits.names import InterferenceClass
 from placement_traits.reason import Reason
@@ -80,19 +81,20 @@ class SlotRank:
     def reasons(self) -> tuple[Reason, ...]:
         """Return the terms that say something to people, as far as they are not zero."""
         return tuple(
-            Reason(f"slot_{term}", value)
-            for term in (
-                "overbooked",
-                "violations",
-                "chassis",
-                "nodes",
-                "memory_away",
-                "beside_lc",
-                "crowd",
-                "distance",
-            )
-            if (value := getattr(self, term))
+            Reason(term, value) for name, term in _TOLD.items() if (value := getattr(self, name))
         )
+
+
+_TOLD: Final = {
+    "overbooked": Term.SLOT_OVERBOOKED,
+    "violations": Term.SLOT_VIOLATIONS,
+    "chassis": Term.SLOT_CHASSIS,
+    "nodes": Term.SLOT_NODES,
+    "memory_away": Term.SLOT_MEMORY_AWAY,
+    "beside_lc": Term.SLOT_BESIDE_LC,
+    "crowd": Term.SLOT_CROWD,
+    "distance": Term.SLOT_DISTANCE,
+}
 
 
 def rank(occupancy: Occupancy, server: MappedServer, slot: Slot, ties: Ties = NO_TIES) -> SlotRank:

@@ -11,6 +11,7 @@ from typing import Final
 from host_agent.decide.cores.l3_groups import deal
 from host_agent.model.assignment import Guest
 from host_agent.model.partition import PartitionRequest
+from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
@@ -61,16 +62,21 @@ def reasons_of(
     :param lc_l3: L3 domains with a latency-critical server
     """
     if partition is None:
-        return (Reason("rdt", "default group", "the flavor has no tier"),)
+        return (Reason(Term.NO_TIER, "default group"),)
     if partition.tier is Tier.LC:
         return tuple(
-            Reason(f"ways_l3_{domain}", partition.ways[domain], "flavor")
+            Reason(Term.WAYS, partition.ways[domain], where=f"L3 {domain}")
             if domain in partition.ways
-            else Reason(f"not_exclusive_l3_{domain}", 0, f"{len(partition.ways)} domains claimed")
+            else Reason(Term.NOT_EXCLUSIVE, 0, len(partition.ways), f"L3 {domain}")
             for domain in partition.domains
             if request.ways
         )
+    return level_reasons(partition.mba_percent, lc_l3)
+
+
+def level_reasons(levels: Mapping[int, int], lc_l3: Collection[int]) -> tuple[Reason, ...]:
+    """Say why a best-effort server has its bandwidth levels; see :func:`reasons_of`."""
     return tuple(
-        Reason(f"mba_l3_{domain}", level, "an LC lives there" if domain in lc_l3 else "no LC")
-        for domain, level in partition.mba_percent.items()
+        Reason(Term.MBA_PERCENT, level, "an LC lives there" if l3 in lc_l3 else "no LC", f"L3 {l3}")
+        for l3, level in levels.items()
     )

@@ -33,6 +33,7 @@ from typing import Final
 
 from host_agent.conf.bwap import Settings
 from host_agent.decide.pages.weights import Shares, dwp_step, dwp_weights
+from host_agent.model.terms import Term
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason
 
@@ -197,13 +198,13 @@ def _wait(
         blind = state.blind + 1
         if blind != settings.blind_samples or state.started:
             return replace(state, blind=blind), ()
-        reason = Reason("no_counters", "canonical weights without a search")
+        reason = Reason(Term.NO_COUNTERS, "canonical weights without a search")
         return replace(state, blind=blind, started=True, dwp=0.0), (reason,)
     if not stable(state.mapi, settings):
         return replace(state, blind=0), ()
     mapi = sum(state.mapi) / len(state.mapi)
     if not memory_intensive(mapi, settings):
-        reason = Reason("not_memory_intensive", mapi, settings.memory_intensive_mapi)
+        reason = Reason(Term.NOT_MEMORY_INTENSIVE, mapi, settings.memory_intensive_mapi)
         local = replace(state, started=True, phase=Phase.FOUND, dwp=1.0, phase_mapi=mapi, best=None)
         return local, (reason,)
     started = replace(
@@ -219,7 +220,7 @@ def _wait(
         blind=0,
         phase_mapi=mapi,
     )
-    return started, (Reason("search_started", mapi, settings.memory_intensive_mapi),)
+    return started, (Reason(Term.SEARCH_STARTED, mapi, settings.memory_intensive_mapi),)
 
 
 def _place(
@@ -236,7 +237,7 @@ def _place(
     waited_s = state.waited * settings.sample_interval_s
     if waited_s < settings.stuck_s:
         return state, ()
-    reason = Reason("search_given_up_stuck", waited_s, settings.stuck_s)
+    reason = Reason(Term.SEARCH_GIVEN_UP_STUCK, waited_s, settings.stuck_s)
     return _found(state, settings), (reason,)
 
 
@@ -245,12 +246,12 @@ def _phase_change(state: State, settings: Settings) -> Reason | None:
     if state.phase_mapi and len(state.mapi) == settings.stable_samples:
         mapi, _ = trimmed_mean(state.mapi, len(state.mapi) // 4)
         if abs(mapi - state.phase_mapi) > settings.phase_change * state.phase_mapi:
-            return Reason("phase_changed_mapi", mapi, state.phase_mapi)
+            return Reason(Term.PHASE_CHANGED_MAPI, mapi, state.phase_mapi)
     ended = state.phase is Phase.FOUND and state.best is not None
     if ended and state.best is not None and len(state.samples) == settings.samples:
         rate, _ = trimmed_mean(state.samples, settings.drop)
         if abs(rate - state.best.stall_rate) > settings.phase_change * state.best.stall_rate:
-            return Reason("phase_changed_stall_rate", rate, state.best.stall_rate)
+            return Reason(Term.PHASE_CHANGED_STALL_RATE, rate, state.best.stall_rate)
     return None
 
 
@@ -277,7 +278,7 @@ def _measure(
         blind = state.blind + 1
         if blind < settings.blind_samples or state.phase is Phase.FOUND:
             return replace(state, blind=blind), ()
-        reason = Reason("search_given_up_blind", blind, settings.blind_samples)
+        reason = Reason(Term.SEARCH_GIVEN_UP_BLIND, blind, settings.blind_samples)
         return _found(state, settings), (reason,)
     samples = (*state.samples, sample)[-settings.samples :]
     state = replace(state, samples=samples, blind=0)
@@ -290,10 +291,10 @@ def _judge(state: State, settings: Settings) -> tuple[State, tuple[Reason, ...]]
     """Compare a finished measurement with the best one and step on, undo or change the guide."""
     current = Measured(state.dwp, *trimmed_mean(state.samples, settings.drop))
     if state.best is None:
-        return _step(replace(state, best=current), settings, Reason("first", current.stall_rate))
+        return _step(replace(state, best=current), settings, Reason(Term.FIRST, current.stall_rate))
     noise = settings.noise_sigmas * math.hypot(current.error, state.best.error)
     gain = state.best.stall_rate - current.stall_rate
-    reason = Reason("stall_rate", current.stall_rate, state.best.stall_rate)
+    reason = Reason(Term.STALL_RATE, current.stall_rate, state.best.stall_rate)
     if gain > noise:
         return _step(replace(state, best=current, plateau=0), settings, reason)
     if gain >= -noise and state.plateau < settings.plateau_steps:
@@ -306,7 +307,7 @@ def _step(state: State, settings: Settings, reason: Reason) -> tuple[State, tupl
         return _end_of_stage(state, settings, reason)
     dwp = min(1.0, state.dwp + dwp_step(state.canonical, state.workers, settings.step))
     moved = replace(state, phase=Phase.PLACING, dwp=dwp, samples=())
-    return moved, (reason, Reason("dwp", dwp, state.dwp))
+    return moved, (reason, Reason(Term.DWP, dwp, state.dwp))
 
 
 def _end_of_stage(
@@ -324,9 +325,9 @@ def _end_of_stage(
             plateau=0,
             samples=(),
         )
-        return second, (reason, Reason("lower_bound", bound, state.dwp))
+        return second, (reason, Reason(Term.LOWER_BOUND, bound, state.dwp))
     ended = _found(state, settings)
-    return ended, (reason, Reason("dwp_found", ended.dwp, state.dwp))
+    return ended, (reason, Reason(Term.DWP_FOUND, ended.dwp, state.dwp))
 
 
 def _found(state: State, settings: Settings) -> State:

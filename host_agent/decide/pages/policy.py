@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from host_agent.decide.pages.weights import Shares, dwp_weights, uniform
+from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
 from placement_traits.reason import Reason
@@ -161,7 +162,7 @@ def fit(
         result[node] = result.get(node, 0.0) + grant
         rest -= grant
     clipped = tuple(
-        Reason("room_on_node", f"node {node}: {result[node]:.3f}", f"wanted {share:.3f}")
+        Reason(Term.ROOM_ON_NODE, round(result[node], 3), round(share, 3), f"node {node}")
         for node, share in sorted(shares.items())
         if share - result[node] > 1e-9
     )

@@ -18,6 +18,7 @@ from host_agent.decide.pages.weights import Shares, uniform
 from host_agent.model.assignment import Guest
 from host_agent.model.counters import Counters
 from host_agent.model.pages import huge_page_share, share_error
+from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier
 from placement_traits.reason import Reason
@@ -97,17 +98,17 @@ def memory(
     assert request is not None, "only managed servers are steered"
     policy, nodes = request.memory_policy, inputs.observation.topology.node_ids
     if guest.pages_stay:
-        why = (Reason("memory_stays", guest.pages_stay),)
+        why = (Reason(Term.MEMORY_STAYS, guest.pages_stay),)
         return Memory(search=known.search, story=why, held=True)
     if inputs.spreading_refused and policy in SPREADING_POLICIES:
-        why = (Reason("memory_stays", inputs.spreading_refused),)
+        why = (Reason(Term.MEMORY_STAYS, inputs.spreading_refused),)
         return Memory(search=known.search, story=why, held=True)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
         return _searched(guest, cores, inputs, before, settings)
     wish: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
         wish = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
-    story = (Reason("memory_policy", policy),)
+    story = (Reason(Term.MEMORY_POLICY, policy),)
     return _fitted(Memory(wish, story=story), guest, cores, before, settings)
 
 
@@ -136,14 +137,16 @@ def _searched(
         story = (story[0], *news) if news else story
     wanted = Memory(search.wanted, search=search, story=story)
     if _knows_nothing(story[0], search, settings):
-        used = Reason("memory_policy_used", MemoryPolicy.LOCAL, "neither calibration nor counters")
+        used = Reason(
+            Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
+        )
         wanted = Memory(cores.local, search=search, story=(used,))
     return _fitted(wanted, guest, cores, before, settings)
 
 
 def _knows_nothing(used: Reason, search: bwap.State, settings: Settings) -> bool:
     """Tell whether spreading would be a guess: uncalibrated, never measured and blind."""
-    uncalibrated = used.term == "memory_policy_used"
+    uncalibrated = used.term == Term.MEMORY_POLICY_USED
     never_measured = search.phase is bwap.Phase.WAITING and search.phase_mapi is None
     return uncalibrated and never_measured and search.blind >= settings.search.blind_samples
 
@@ -157,10 +160,10 @@ def _search(
     workers = frozenset(cores.vcpus)
     measured = inputs.canonical.get(workers) if request.memory_policy is MemoryPolicy.BWAP else None
     canonical = measured or uniform(inputs.observation.topology.node_ids)
-    used = Reason("memory_policy", request.memory_policy)
+    used = Reason(Term.MEMORY_POLICY, request.memory_policy)
     if request.memory_policy is MemoryPolicy.BWAP and measured is None:
         against = f"no calibration for nodes {sorted(workers)}"
-        used = Reason("memory_policy_used", MemoryPolicy.BWAP_UNIFORM, against)
+        used = Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.BWAP_UNIFORM, against)
     beside_lc = any(other.workload.tier is Tier.LC for other in inputs.observation.guests)
     search = bwap.State(canonical, workers, co_scheduled=beside_lc)
     was = known.search
@@ -195,7 +198,7 @@ def _fitted(
         limits = before.room.limits_mb(resident)
         shares, clipped = fit(wish, sum(resident.values()), limits, sorted(cores.vcpus), resident)
     except CapabilityMissingError as error:
-        return replace(wanted, clipped=(Reason("memory_stays", str(error)),))
+        return replace(wanted, clipped=(Reason(Term.MEMORY_STAYS, str(error)),))
     same = known.wish is not None and share_error(known.wish, wish) < 1e-9
     if same and known.shares is not None and share_error(known.shares, shares) < settings.dead_band:
         return replace(wanted, shares=known.shares, clipped=known.clipped)

@@ -99,7 +99,7 @@ def refined(
             wanted,
             partition=replace(wanted.partition, mba_percent=mba),
             memory_shares=shares.get(wanted.uuid, wanted.memory_shares),
-            reasons=(*wanted.reasons, Reason("balm", phase, "bandwidth objectives")),
+            why=replace(wanted.why, objective=(Reason("balm", phase, "bandwidth objectives"),)),
         )
 
     return replace(decision, assignments=tuple(map(one, decision.assignments)))

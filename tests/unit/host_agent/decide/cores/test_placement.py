@@ -8,7 +8,9 @@ from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.decide.cores.placement import PlacementSettings, decide
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
+from host_agent.model.terms import Term
 from host_agent.model.workload import Activity, Cell, parse
+from placement_traits.reason import Reason
 from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
 
 
@@ -114,7 +116,7 @@ def test_ways_are_taken_in_as_many_l3_domains_as_were_claimed() -> None:
     found = run(EPYC, lc(0, 2, 3))["lc"]
     assert found.partition is not None
     assert (found.partition.domains, found.partition.ways) == ((0, 1), {1: 4})
-    assert any("not_exclusive_l3_0" in str(reason) for reason in found.reasons)
+    assert Reason(Term.NOT_EXCLUSIVE, 0, 1, "L3 0") in found.reasons
     even = run(EPYC, lc(3, 0))["lc"].partition
     assert even is not None
     assert even.ways == {0: 4}
