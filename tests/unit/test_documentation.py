@@ -9,7 +9,9 @@ import pytest
 from placement_traits.names import Key
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse
 
-USER_GUIDE = Path(__file__).parents[2] / "doc/source/user"
+REPOSITORY = Path(__file__).parents[2]
+USER_GUIDE = REPOSITORY / "doc/source/user"
+ARCHITECTURE = (REPOSITORY / "doc/source/contributor/architecture.rst").read_text()
 PAGE = (USER_GUIDE / "extra-specs.rst").read_text()
 SECTIONS = dict(re.findall(r"^``(numa_ext:\w+)``\n=+\n(.*?)(?=^``numa_ext:|\Z)", PAGE, re.M | re.S))
 
@@ -46,3 +48,19 @@ def test_the_table_of_keys_is_current() -> None:
     page = (USER_GUIDE / "flavors.rst").read_text()
     (shown,) = re.findall(r"^\.\. list-table::\n(?:(?:   .*)?\n)*?(?=\n\S)", page, re.M)
     assert shown == table_of_keys()
+
+
+def test_every_file_that_the_architecture_page_names_is_there() -> None:
+    """The page is where a newcomer looks first: a file that has moved must move there, too."""
+    named = re.findall(
+        r"``((?:placement_traits|nova_numa_ext|host_agent)/[\w/]+\.py)``", ARCHITECTURE
+    )
+    assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+
+
+def test_twenty_questions_have_one_file_each() -> None:
+    rows = re.findall(r"^   \* - (.+\?)\n     - (.*)$", ARCHITECTURE, re.M)
+    assert len(rows) >= 20
+    files = [re.fullmatch(r"``([\w/]+\.py)``", answer) for _, answer in rows]
+    assert all(files), rows
+    assert len({question for question, _ in rows}) == len(rows)
