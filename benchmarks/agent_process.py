@@ -180,7 +180,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         "full": lambda: agent.round(full=True, relist=True),
         "event": lambda: agent.round(full=False, relist=True),
         "sampled": lambda: agent.round(full=False, relist=False),
-        "again": agent.again,
+        "again": agent.reapply,
     }
     measured = {name: rounds(ROUNDS[name], work) for name, work in kinds.items()}
     waiting = wait_cpu(parts, seconds / 10)

@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
@@ -26,54 +27,85 @@ from placement_traits.errors import ServiceUnavailableError
 LOG = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Listener(Protocol):
-    """What is called after each round: metrics, Placement."""
+    """What is called after each round: metrics, Placement, the heartbeat."""
 
     def on_round(self, done: Round) -> None:
         """Take note; must neither block nor raise."""
 
 
-class Agent:
-    """The loop.
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a round goes through, in order.
 
     :param source: libvirt
     :param observer: the sensors
     :param executor: the writer
+    :param refiners: run-time controllers, between the coarse decision and the writer
+    """
+
+    source: DomainSource
+    observer: Observer
+    executor: Executor
+    refiners: Refiners = field(default_factory=Refiners)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFiles:
+    """The loop's own files.
+
+    :param homes: state file; None keeps nothing (dry run)
+    :param paused: the agent is paused while this file exists
+    :param lost: called with "state" for each state file that could not be written
+    """
+
+    homes: Path | None
+    paused: Path
+    lost: Callable[[str], None] = ignore_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is called about rounds.
+
+    :param done: after each round
+    :param failed: for each round that failed as a whole
+    """
+
+    done: tuple[Listener, ...] = ()
+    failed: tuple[Callable[[], None], ...] = ()
+
+
+_NO_LISTENERS: Final = Listeners()
+
+
+class Agent:
+    """The loop.
+
+    :param stages: of a round
     :param settings: intervals and choices
-    :param homes_file: state file; None keeps nothing (dry run)
-    :param paused_mark: the agent is paused while this file exists
-    :param refiners: run-time controllers, in order
-    :param listeners: called after each round
-    :param on_failure: called for each round that failed as a whole
-    :param lost: told "state" for each state file that could not be written
+    :param files: its own
+    :param listeners: called about rounds
     :param write: false: not even the agent's own threads are moved
     """
 
     def __init__(
         self,
-        source: DomainSource,
-        observer: Observer,
-        executor: Executor,
+        stages: Stages,
         settings: Settings,
+        files: AgentFiles,
+        listeners: Listeners = _NO_LISTENERS,
         *,
-        homes_file: Path | None,
-        paused_mark: Path,
-        refiners: Refiners | None = None,
-        listeners: tuple[Listener, ...] = (),
-        on_failure: Callable[[], None] = lambda: None,
-        lost: Callable[[str], None] = ignore_loss,
         write: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source = source
-        self._observer = observer
-        self._executor = executor
+        self._source, self._observer = stages.source, stages.observer
+        self._executor, self._refiners = stages.executor, stages.refiners
         self._settings = settings
-        self._homes_store = home_nodes_store.store(homes_file) if homes_file else None
-        self._paused_mark = paused_mark
-        self._refiners = refiners or Refiners()
+        self._homes_store = home_nodes_store.store(files.homes) if files.homes else None
+        self._paused_mark = files.paused
         self._listeners = listeners
-        self._on_failure = on_failure
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
@@ -81,7 +113,7 @@ class Agent:
             self._homes_store.load() if self._homes_store else None
         ) or {}
         self._kept = self._homes
-        self._writer = BestEffortWriter("state", lost)
+        self._writer = BestEffortWriter("state", files.lost)
         self._libvirt_lost = False
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
@@ -104,7 +136,7 @@ class Agent:
         self._coarse = coarse
         return done
 
-    def again(self) -> Round | None:
+    def reapply(self) -> Round | None:
         """Let the refiners go over the last coarse decision and apply it, between two rounds.
 
         Only servers that were touched at the last application are looked at again: it may come many times a second.
@@ -146,9 +178,13 @@ class Agent:
         return min(memory.slice_s, memory.polled_slice_s) if polled else memory.slice_s
 
     def _notify(self, done: Round) -> Round:
-        for listener in self._listeners:
+        for listener in self._listeners.done:
             listener.on_round(done)
         return done
+
+    def _failed(self) -> None:
+        for call in self._listeners.failed:
+            call()
 
     def _keep(self, homes: home_nodes_store.HomeNodes) -> None:
         store = self._homes_store
@@ -181,8 +217,8 @@ class Agent:
                 full_due = self._clock() + self._settings.resync_s
             pause = self._settings.interval_s
             try:
-                news = self._source.news()
-                done = self.round(full=full, relist=full or news or self._libvirt_lost)
+                events = self._source.news()
+                done = self.round(full=full, relist=full or events or self._libvirt_lost)
                 if done.unfinished:
                     pause = 0.0
             except ServiceUnavailableError as error:
@@ -190,12 +226,12 @@ class Agent:
                 full_due = self._clock()
             except Exception:  # the outermost guard: counted and logged, and the loop goes on
                 LOG.exception("a round failed")
-                self._on_failure()
+                self._failed()
                 full_due = self._clock()
             self._wait(pause, stop)
 
     def _wait(self, pause_s: float, stop: threading.Event) -> None:
-        """Give the refiners their turns until the next round is due or somebody wakes the loop."""
+        """Give the refiners their turns until the next round is due or the loop is woken."""
         due = self._clock() + pause_s
         while not stop.is_set():
             until_turn = self._turn()
@@ -209,9 +245,9 @@ class Agent:
             return math.inf
         try:
             if self._refiners.turn(self._clock()):
-                self.again()
+                self.reapply()
         except Exception:  # as in a round: counted and logged, and the loop goes on
             LOG.exception("a turn between two rounds failed")
-            self._on_failure()
+            self._failed()
             return math.inf  # a refiner that still wants something would ask at once, for ever
         return self._refiners.pause_s(self._clock())

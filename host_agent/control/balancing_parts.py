@@ -9,6 +9,7 @@ from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
 from host_agent.control.balancing import Choices, SteeringRefiner
 from host_agent.control.calibration_store import CalibrationFile
+from host_agent.control.pipeline import RefinerHost
 from host_agent.decide.inputs import Settings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
@@ -18,6 +19,13 @@ from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
 from host_agent.observe.foreign_balancers import Guard
+from host_agent.observe.latency.feeds import CounterReader
+
+
+def build(host: RefinerHost) -> SteeringRefiner:
+    """Return the refiner; the feeds that need counters take its readings, too."""
+    also = [feed.take for feed in host.feeds if isinstance(feed, CounterReader)]
+    return build_steering(host.conf, host.source, host.privileged, host.metrics.lost, also)
 
 
 def build_steering(

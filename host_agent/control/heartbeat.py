@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tell the dead man's switch that the agent is in control; see :mod:`host_agent.machine.privileged.dead_man_switch`.
 
-Signs come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
-round may take longer than the switch's patience. A loop that hangs makes no progress and gives none. One whose rounds
-fail is not in control though it begins each of them: then only a whole round is a sign again.
+Heartbeats come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
+round may take longer than the switch waits. A loop that hangs makes no progress and sends none. One whose rounds fail
+is not in control though it begins each of them: then only a whole round is a heartbeat again.
 """
 
 import logging
@@ -18,14 +18,14 @@ from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
 
-_EVERY: Final = 0.1  # of the switch's patience: signs in between are not passed on
+_EVERY: Final = 0.1  # of the time that the switch waits: heartbeats in between are not passed on
 
 
-class SignOfLife:
+class Heartbeat:
     """A :class:`~host_agent.control.agent.Listener`.
 
     :param privileged: the seam
-    :param after_s: seconds without a sign after which throttles are taken off
+    :param after_s: seconds without a heartbeat after which throttles are taken off
     """
 
     def __init__(
@@ -38,34 +38,34 @@ class SignOfLife:
         self._privileged = privileged
         self._after_s = after_s
         self._clock = clock
-        self._given_s = -math.inf
+        self._sent_s = -math.inf
         self._failing = False
         self._problem = ""
 
     def on_round(self, done: Round) -> None:
         """Take note of a whole round."""
         self._failing = False
-        self._give()
+        self._send()
 
     def progress(self) -> None:
         """Take note of a step within a round."""
         if not self._failing:
-            self._give()
+            self._send()
 
     def failed(self) -> None:
         """Take note of a round that failed as a whole."""
         self._failing = True
 
-    def _give(self) -> None:
+    def _send(self) -> None:
         now = self._clock()
-        if now - self._given_s < _EVERY * self._after_s:
+        if now - self._sent_s < _EVERY * self._after_s:
             return
-        self._given_s = now
+        self._sent_s = now
         problem = ""
         try:
             self._privileged.alive(self._after_s)
         except (NumaExtError, OSError) as error:
             problem = str(error)
         if problem and problem != self._problem:
-            LOG.warning("nobody would release throttles if the agent died: %s", problem)
+            LOG.warning("throttles would not be released if the agent died: %s", problem)
         self._problem = problem

@@ -10,8 +10,8 @@ A round lists domains, looks at all guests and takes the coarse decision; it com
 after libvirt events. Controllers that are faster get their ``turn`` between the rounds: they read their own sensors and
 think. When one says that its part has changed, servers that were touched last are looked at cheaply (threads and
 sampled pages; libvirt is not asked), all refiners go over the *kept coarse* decision again, in order, and the executor
-applies the result. So a refiner never sees its own output, and what it does not say again in the next ``refine`` is
-undone.
+applies the result. So a refiner never sees its own output, and what it does not return again in the next ``refine``
+is undone.
 
 Controllers stay pure: a refiner is the thin part around one that holds its state, its sensors and its clock readings. A
 refiner that wants to know what was done implements :class:`host_agent.control.agent.Listener`, too.
@@ -24,7 +24,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from oslo_config import cfg
+
+from host_agent.machine.libvirt import DomainSource
+from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Decision, Observation
+from host_agent.model.journal import ActionJournal
+from host_agent.observe.latency.feeds import LatencyFeed
+from host_agent.report.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -35,9 +42,9 @@ class Refiner(Protocol):
     """A run-time controller as the loop sees it. All calls come from the loop's thread, one at a time.
 
     While an operator has paused the agent none of them is called. A call that raises is counted, logged once per
-    change of the error, and leaves this refiner out until the next round. Its last word holds for this one, for each
-    server of which the decision before it is the same, lest pages go home and back; then the coarse decision holds
-    where it had a say. A refiner keeps its state valid over its own exceptions.
+    change of the error, and leaves this refiner out until the next round. Its last answer holds for this one, for
+    each server of which the decision before it is the same, so that pages do not go home and back; then the coarse
+    decision holds where it had a say. A refiner keeps its state valid over its own exceptions.
     """
 
     @property
@@ -60,7 +67,7 @@ class Refiner(Protocol):
         """
 
     def pause_s(self, now_s: float) -> float:
-        """Return the longest time until ``turn`` must be called again, seconds; ``math.inf``: no wish.
+        """Return the longest time until ``turn`` must be called again, seconds; ``math.inf``: none is needed.
 
         While it is finite and shorter than ``[memory]slice_s``, a round spends at most ``[memory]polled_slice_s`` on
         page moves, so that turns come in time.
@@ -68,16 +75,38 @@ class Refiner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class RefinerHost:
+    """What a refiner is made of.
+
+    :param conf: loaded configuration
+    :param source: libvirt
+    :param privileged: the seam
+    :param journal: gets every action
+    :param metrics: count actions and state files that could not be written
+    :param feeds: sources of latencies beside the ports, best first; empty where objectives are not watched
+    :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
+    """
+
+    conf: cfg.ConfigOpts
+    source: DomainSource
+    privileged: Privileged
+    journal: ActionJournal
+    metrics: Metrics
+    feeds: tuple[LatencyFeed, ...] = ()
+    throttles: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
     """What a refiner made of a decision, and in which round."""
 
     round: int
-    heard: Decision
-    said: Decision
+    before: Decision
+    after: Decision
 
 
 class Refiners:
-    """All refiners, in order; one that fails is left out until the next round, and its last word holds for one.
+    """All refiners, in order; one that fails is left out until the next round, and its last answer holds for one.
 
     :param refiners: the first sees the simple rule's decision, the last has the last word
     :param on_failure: called with the name of a refiner for each call that failed
@@ -92,7 +121,7 @@ class Refiners:
         self._on_failure = on_failure
         self._left_out: set[str] = set()
         self._round = 0
-        self._words: dict[str, _Word] = {}
+        self._answers: dict[str, _Answered] = {}
         self._problems: dict[tuple[str, str], str] = {}
 
     def new_round(self) -> None:
@@ -108,20 +137,20 @@ class Refiners:
             if refined is None:
                 decision = self._held(refiner.name, decision)
             else:
-                self._words[refiner.name] = _Word(self._round, decision, refined)
+                self._answers[refiner.name] = _Answered(self._round, decision, refined)
                 decision = refined
         return decision
 
     def _held(self, name: str, decision: Decision) -> Decision:
-        """Return the decision with the last word of a refiner that fails now, as far as it still applies."""
-        last = self._words.get(name)
+        """Return the decision with the last answer of a refiner that fails now, as far as it still applies."""
+        last = self._answers.get(name)
         if last is None or self._round - last.round > 1:
             return decision
         return replace(
             decision,
             assignments=tuple(
-                last.said.get(wanted.uuid) or wanted
-                if last.heard.get(wanted.uuid) == wanted
+                last.after.get(wanted.uuid) or wanted
+                if last.before.get(wanted.uuid) == wanted
                 else wanted
                 for wanted in decision.assignments
             ),
@@ -136,7 +165,7 @@ class Refiners:
         return any(answers)
 
     def pause_s(self, now_s: float) -> float:
-        """Return the longest time until the next turn, seconds; ``math.inf`` when nobody wants one."""
+        """Return the longest time until the next turn, seconds; ``math.inf`` when no refiner wants one."""
         pauses = [
             self._guarded(refiner, "pause", partial(refiner.pause_s, now_s), math.inf)
             for refiner in self._refiners

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from host_agent.conf.slo import SloSettings
-from host_agent.control.slo_report import Sample, SloReport
+from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import Kept, SloStore
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.levels import of_groups, of_servers
@@ -41,6 +41,7 @@ from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.sources import SloSources
+from host_agent.report.metrics import Sample
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 

@@ -28,14 +28,12 @@ from host_agent.model.latency import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
+from host_agent.report.metrics import Sample
 
 LOG = logging.getLogger(__name__)
 
 _ACTIONS: Final = 10
 _NO_LATENCY: Final = "no latency is known; the fixed levels hold"
-
-Sample = tuple[str, tuple[str, ...], float]
-"""Metric, label values, value."""
 
 Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
 

@@ -6,9 +6,9 @@ The exporter renders the last round when it is asked, so that an unread endpoint
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Result
@@ -161,6 +161,18 @@ METRICS: Final[dict[str, Metric]] = {
 }
 
 
+Sample = tuple[str, tuple[str, ...], float]
+"""Name of a metric of :data:`METRICS`, label values, value."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A controller that has metrics of its own."""
+
+    def samples(self) -> Iterable[Sample]:
+        """Yield them; called for each scrape, from the exporter's thread."""
+
+
 class Metrics:
     """Collects from the loop, renders for Prometheus; a :class:`~host_agent.control.agent.Listener`."""
 
@@ -171,15 +183,12 @@ class Metrics:
         self._unwritten: Counter[str] = Counter()
         self._refiner_failures: Counter[str] = Counter()
         self._last: Round | None = None
-        self._included: list[Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]] = []
+        self._included: list[Measured] = []
         self.placement_synced = False
 
-    def include(self, source: Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]) -> None:
-        """Show what a controller measures, too.
-
-        :param source: called for each scrape; yields name of a metric of :data:`METRICS`, label values, value
-        """
-        self._included.append(source)
+    def include(self, controller: Measured) -> None:
+        """Show what a controller measures, too."""
+        self._included.append(controller)
 
     def count(self, action: str, result: Result) -> None:
         """Count an action."""
@@ -224,8 +233,8 @@ class Metrics:
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
         if last is not None:
             yield from _of_round(last)
-        for source in self._included:
-            for name, labels, value in source():
+        for controller in self._included:
+            for name, labels, value in controller.samples():
                 yield METRICS[name], labels, value
 
     def collect(self) -> Iterator[Any]:

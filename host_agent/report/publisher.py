@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell Placement what this host has and who lives where; the loop never waits for it.
+"""Publish in Placement what this host has and who lives where; the loop never waits for it.
 
-:class:`Publisher` hears each round, works out the wanted provider tree (pure: :func:`wanted`), and a thread of its own
+:class:`Publisher` takes each round, works out the wanted provider tree (pure: :func:`wanted`), and a thread of its own
 makes Placement equal to it: at once when the tree changes, now and then otherwise (a deleted compute service takes
 our providers with it), and with growing pauses while Placement does not answer. What was missed meanwhile is nothing
 but the newest tree, so catching up is one pass.
@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oslo_config import cfg
 
@@ -25,7 +25,7 @@ from host_agent.model.workload import Activity
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report.metrics import Metrics
 from host_agent.report.rehome import Rehomer, Settled
-from host_agent.report.reserved_bandwidth import Pressure
+from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.names import (
     GPU_COMM_TRAITS,
@@ -205,41 +205,61 @@ def wanted(
     return desired_tree(settings.root, done.observation.topology, tree_settings, states)
 
 
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What is published beside what a round shows.
+
+    :param foreign_groups: counts resctrl groups of other software
+    :param unsatisfiable: returns the servers whose objectives cannot be kept here
+    :param reservation: how much bandwidth is held back; None holds nothing back
+    """
+
+    foreign_groups: Callable[[], int] = int
+    unsatisfiable: Callable[[], Container[str]] = frozenset
+    reservation: BandwidthReservation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rehoming:
+    """How allocations follow the servers.
+
+    :param settled: picks servers that have been where they are for some time
+    :param make: makes what moves their allocations there, for a root's name, in the publisher's thread; called again
+        until it succeeds
+    """
+
+    settled: Settled
+    make: Callable[[str], Rehomer]
+
+
+_NO_FACTS: Final = HostFacts()
+
+
 class Publisher:
-    """Hears rounds, writes Placement from a thread of its own; a :class:`~host_agent.control.agent.Listener`.
+    """Takes rounds, writes Placement from a thread of its own; a :class:`~host_agent.control.agent.Listener`.
 
     :param make_settings: what the operator decides; called at the first round, when libvirt is known to answer
     :param make_writer: called in the thread, so that slow imports and Keystone do not delay the loop; called again
         until it succeeds
-    :param foreign_groups: counts resctrl groups of other software
-    :param metrics: told whether Placement is up to date
-    :param pressure: says how much bandwidth is held back; None holds nothing back
-    :param unsatisfiable: says which servers' objectives cannot be kept here
-    :param settled: says which servers have been where they are for some time
-    :param make_rehomer: makes what moves their allocations there, for a root's name, called like ``make_writer``; None
-        moves nothing
+    :param metrics: show whether Placement is up to date
+    :param facts: published beside what a round shows
+    :param rehoming: moves allocations; None moves none
     """
 
     def __init__(
         self,
         make_settings: Callable[[], PublishSettings],
         make_writer: Callable[[], TreeWriter],
-        foreign_groups: Callable[[], int],
         metrics: Metrics,
-        *,
-        pressure: Pressure | None = None,
-        unsatisfiable: Callable[[], Container[str]] = frozenset,
-        settled: Settled | None = None,
-        make_rehomer: Callable[[str], Rehomer] | None = None,
+        facts: HostFacts = _NO_FACTS,
+        rehoming: Rehoming | None = None,
     ) -> None:
         self._settings = functools.cache(make_settings)
         self._make_writer = make_writer
-        self._foreign_groups = foreign_groups
         self._metrics = metrics
-        self._pressure = pressure
-        self._unsatisfiable = unsatisfiable
-        self._settled = settled
-        self._rehomer = functools.cache(make_rehomer) if make_rehomer else None
+        self._facts = facts
+        self._settled = rehoming.settled if rehoming else None
+        self._rehomer = functools.cache(rehoming.make) if rehoming else None
         self._claims: tuple[Claim, ...] = ()
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
@@ -258,10 +278,12 @@ class Publisher:
         placed = claims(done.observation)
         settings = self._settings()
         reserved: Mapping[int, int] | None = None
-        if self._pressure is not None:
+        reservation = self._facts.reservation
+        if reservation is not None:
             declared = declarations(done, placed, pinned=settings.pinned)
-            reserved = self._pressure.reserved_mbps(done.observation.topology, declared)
-        tree = wanted(done, settings, self._foreign_groups(), reserved, self._unsatisfiable())
+            reserved = reservation.reserved_mbps(done.observation.topology, declared)
+        facts = self._facts
+        tree = wanted(done, settings, facts.foreign_groups(), reserved, facts.unsatisfiable())
         with self._changed:
             present = movable(done, placed) if done.listed else ()
             self._claims = self._settled.of(present) if self._settled else ()
@@ -277,7 +299,7 @@ class Publisher:
         return thread
 
     def publish_once(self) -> bool:
-        """Write what was heard last, in the caller's thread; tell whether Placement is up to date."""
+        """Write what came last, in the caller's thread; tell whether Placement is up to date."""
         return self._wanted is not None and self._pass(self._wanted)
 
     def stop(self) -> None:
@@ -320,14 +342,14 @@ class Publisher:
             report = self._writer.sync(tree)
             problems = (*report.problems, *self._rehome())
         except NumaExtError as error:
-            self._say((str(error),))
+            self._log((str(error),))
             return self._synced(None)
         except Exception:  # the outermost guard of this thread: logged, and it goes on
             LOG.exception("publishing in Placement failed")
             return self._synced(None)
         for change in report.changes:
             LOG.info("Placement: %s %s %s", change.provider, change.what, change.detail)
-        self._say(problems)
+        self._log(problems)
         return self._synced(tree)
 
     def _rehome(self) -> tuple[str, ...]:
@@ -346,7 +368,7 @@ class Publisher:
             self._metrics.placement_synced = tree is not None and tree == self._wanted
         return tree is not None
 
-    def _say(self, problems: tuple[str, ...]) -> None:
+    def _log(self, problems: tuple[str, ...]) -> None:
         """Log problems once, and again only when they change."""
         if problems != self._problems:
             self._problems = problems
@@ -448,7 +470,7 @@ def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: ActionJournal) -> Reh
     return Rehomer(make_allocations(conf, root), root, journal)
 
 
-def make_pressure(conf: cfg.ConfigOpts, resctrl: Resctrl) -> Pressure | None:
+def make_reservation(conf: cfg.ConfigOpts, resctrl: Resctrl) -> BandwidthReservation | None:
     """Return what follows the measured memory traffic, None when it is turned off."""
     interval_s = conf.placement.pressure_s
     if not interval_s:
@@ -456,4 +478,4 @@ def make_pressure(conf: cfg.ConfigOpts, resctrl: Resctrl) -> Pressure | None:
     # A group is read once per look; a rate is as old as the look is.
     reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
     settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band_percent / 100)
-    return Pressure(reader.host, settings, interval_s)
+    return BandwidthReservation(reader.host, settings, interval_s)

@@ -11,8 +11,8 @@ from placement_traits.topology import HostTopology
 from placement_traits.tree import bandwidth_shares
 
 
-class Pressure:
-    """Follows the memory traffic of this host; says nothing of a domain before its first measurement.
+class BandwidthReservation:
+    """Follows the memory traffic of this host; a domain has no figure before its first measurement.
 
     :param measure: returns the traffic of the whole host, None when it is not known
     :param settings: how calmly ``reserved`` follows

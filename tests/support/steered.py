@@ -15,7 +15,7 @@ from emulation.physics.sensor import ModelSensor
 from emulation.servers import Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
-from host_agent.control.agent import Agent
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.balancing import Choices, SteeringRefiner
 from host_agent.control.pipeline import Refiners
 from host_agent.decide.inputs import Settings as SteeringSettings
@@ -103,14 +103,15 @@ class Steered:
             clock=lambda: self.now_s,
         )
         self.agent = Agent(
-            self.host,
-            observer,
-            executor,
+            Stages(
+                self.host,
+                observer,
+                executor,
+                Refiners((self.refiner,), self.metrics.failed_refiner),
+            ),
             settings,
-            homes_file=self.folder / "state.json",
-            paused_mark=self.folder / "paused",
-            refiners=Refiners((self.refiner,), self.metrics.failed_refiner),
-            listeners=(self,),
+            AgentFiles(self.folder / "state.json", self.folder / "paused"),
+            Listeners((self,)),
             write=False,
             clock=lambda: self.now_s,
         )

@@ -20,7 +20,7 @@ from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.control import home_nodes_store
-from host_agent.control.agent import Agent
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
@@ -81,15 +81,14 @@ class Bench:
             dry_run=self.dry_run,
         )
         self.agent = Agent(
-            self.host,
-            observer,
-            executor,
+            Stages(self.host, observer, executor),
             self.settings,
-            homes_file=None if self.dry_run else self.folder / "state.json",
-            paused_mark=self.folder / "paused",
-            listeners=(self.metrics,),
-            on_failure=self.metrics.failed_round,
-            lost=self.metrics.lost,
+            AgentFiles(
+                None if self.dry_run else self.folder / "state.json",
+                self.folder / "paused",
+                self.metrics.lost,
+            ),
+            Listeners((self.metrics,), (self.metrics.failed_round,)),
             write=False,
         )
 

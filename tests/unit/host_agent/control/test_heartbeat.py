@@ -15,8 +15,8 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
-from host_agent.control.agent import Agent, Listener
-from host_agent.control.heartbeat import SignOfLife
+from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
+from host_agent.control.heartbeat import Heartbeat
 from host_agent.control.pipeline import Refiners
 from host_agent.machine.privileged import watchdog
 from host_agent.model.assignment import Decision, Observation
@@ -62,7 +62,7 @@ class Failing:
 
 def agent(
     host: FakeHost,
-    sign: SignOfLife,
+    sign: Heartbeat,
     folder: Path,
     *,
     listeners: tuple[Listener, ...] = (),
@@ -88,15 +88,10 @@ def agent(
         progress=sign.progress,
     )
     return Agent(
-        host,
-        observer,
-        executor,
+        Stages(host, observer, executor, refiners or Refiners()),
         settings,
-        homes_file=None,
-        paused_mark=folder / "paused",
-        refiners=refiners,
-        listeners=(*listeners, sign),
-        on_failure=sign.failed,
+        AgentFiles(None, folder / "paused"),
+        Listeners((*listeners, sign), (sign.failed,)),
         write=False,
     )
 
@@ -112,7 +107,7 @@ def test_a_round_that_takes_longer_than_the_patience_gives_signs_all_the_while(
     tmp_path: Path,
 ) -> None:
     host = SlowHost(four_nodes())
-    sign = SignOfLife(host, AFTER_S, clock=lambda: host.now_s)
+    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
     agent(host, sign, tmp_path).round(full=True, relist=True)
     assert host.now_s > 5 * AFTER_S, "observing, pinning and moving each took their time"
     times = [0.0, *host.signs, host.now_s]
@@ -122,7 +117,7 @@ def test_a_round_that_takes_longer_than_the_patience_gives_signs_all_the_while(
 def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
     """A sign may be a message to another process; the loop takes up to fifty short rounds a second."""
     host = FakeHost(four_nodes())
-    sign = SignOfLife(host, AFTER_S)
+    sign = Heartbeat(host, AFTER_S)
     looped = agent(host, sign, tmp_path)
     for _round in range(3):
         looped.round(full=True, relist=True)
@@ -131,7 +126,7 @@ def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
 
 def test_rounds_that_fail_are_no_life_until_one_succeeds(tmp_path: Path) -> None:
     host = SlowHost(four_nodes())
-    sign = SignOfLife(host, AFTER_S, clock=lambda: host.now_s)
+    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
     end = Failing()
     stop = threading.Event()
     host.waited = lambda _seconds: stop.set()
@@ -202,7 +197,7 @@ def test_a_loop_that_hangs_in_a_round_is_found_silent(
 
     monkeypatch.setattr(host, "alive", alive)
     hanging = Hanging()
-    sign = SignOfLife(host, 0.3)
+    sign = Heartbeat(host, 0.3)
     looped = agent(host, sign, tmp_path, refiners=Refiners([hanging]))
     thread = threading.Thread(target=lambda: looped.round(full=True, relist=True), daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
-from host_agent.control.agent import Agent
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
@@ -103,14 +103,10 @@ class Bench:
             clock=self.clock,
         )
         self.agent = Agent(
-            self.host,
-            observer,
-            executor,
+            Stages(self.host, observer, executor, Refiners(refiners, self.metrics.failed_refiner)),
             settings,
-            homes_file=None,
-            paused_mark=folder / "paused",
-            refiners=Refiners(refiners, self.metrics.failed_refiner),
-            listeners=(self,),
+            AgentFiles(None, folder / "paused"),
+            Listeners((self,)),
             write=False,
             clock=self.clock,
         )
@@ -178,7 +174,7 @@ def test_between_rounds_only_servers_that_were_touched_are_looked_at_again(
     )
     bench.host.move_kb = 1024
     bench.agent.round(full=True, relist=True)
-    bench.agent.again()  # both had been pinned
+    bench.agent.reapply()  # both had been pinned
     read = bench.host.process
     looked: list[str] = []
 
@@ -190,7 +186,7 @@ def test_between_rounds_only_servers_that_were_touched_are_looked_at_again(
     for _turn in range(2):
         looked.clear()
         throttler.level += 1
-        bench.agent.again()
+        bench.agent.reapply()
         assert set(looked) == {moving.uuid}
         assert bench.level() == throttler.level, "the others are acted on all the same"
     before, after = (done.observation.get(moving.uuid) for done in bench.rounds[-2:])
@@ -198,10 +194,10 @@ def test_between_rounds_only_servers_that_were_touched_are_looked_at_again(
     assert after is not None
     assert after.memory_shares[0] < before.memory_shares[0], "it was seen how far its pages were"
     bench.host.move_kb = 1 << 40
-    bench.agent.again()
-    bench.agent.again()
+    bench.agent.reapply()
+    bench.agent.reapply()
     looked.clear()
-    bench.agent.again()
+    bench.agent.reapply()
     assert looked == [], "all pages have arrived, and that was seen"
     assert bench.host.memory_mb(moving) == {3: 64}
 
@@ -244,7 +240,7 @@ def test_the_last_word_of_a_refiner_that_fails_holds_for_one_round(
     throttler.error = RuntimeError("no figures")
     late = bench.host.boot(Server("late", BE_SPECS, shared="0,2,4,6"))
     bench.agent.round(full=True, relist=True)
-    bench.agent.again()
+    bench.agent.reapply()
     levels = {wish.uuid: min(wish.mba_percent.values()) for wish in bench.host.wishes}
     assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has said nothing of the other"
     bench.agent.round(full=True, relist=True)
@@ -282,7 +278,7 @@ def test_a_pause_that_comes_between_two_rounds_holds_at_once(
     bench = make_bench(Throttler())
     bench.agent.round(full=True, relist=True)
     (bench.folder / "paused").touch()
-    assert bench.agent.again() is None
+    assert bench.agent.reapply() is None
 
 
 @pytest.mark.parametrize("paused", [True, False])

@@ -20,7 +20,7 @@ from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.latency import PrometheusSettings
 from host_agent.conf.slo import SloSettings
-from host_agent.control.agent import Agent
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
@@ -149,14 +149,10 @@ class Bench:
             doubted=self.qos.suspect,
         )
         self.agent = Agent(
-            self.host,
-            observer,
-            executor,
+            Stages(self.host, observer, executor, Refiners((self.qos,))),
             settings,
-            homes_file=self.folder / "state.json",
-            paused_mark=self.folder / "paused",
-            refiners=Refiners((self.qos,)),
-            listeners=(self.qos,),
+            AgentFiles(self.folder / "state.json", self.folder / "paused"),
+            Listeners((self.qos,)),
         )
 
     def clock(self) -> float:
@@ -268,7 +264,7 @@ def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_no
         p99 = 900 if level <= 10 or local <= 4 else 1500
         bench.report(p99, 0.5)
         if bench.qos.turn(bench.now):
-            bench.agent.again()
+            bench.agent.reapply()
             moved += 1
     assert moved, "no round was asked for"
     assert bench.host.memory_mb(be).get(0, 0) <= 4
@@ -379,7 +375,7 @@ def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> 
     before = bench.qos._state.wanted[be.uuid].level
     bench.report(1500, 1.0)
     assert bench.qos.turn(bench.now)
-    bench.agent.again()
+    bench.agent.reapply()
     bench.host.cpu_levels = {be.uuid: 10}
     for guest in bench.guests.values():
         guest.close()
@@ -504,7 +500,7 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     for _ in range(300):
         bench.report(2000, 0.5)
         if bench.qos.turn(bench.now):
-            bench.agent.again()
+            bench.agent.reapply()
         if bench.proposals and bench.qos._state.phase is BalmPhase.WATCH:
             break
     assert bench.proposals[0][0] == be.uuid
@@ -637,7 +633,7 @@ def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
     assert bench.levels == []
     assert bench.wakes
     assert bench.qos.turn(bench.now)
-    bench.agent.again()
+    bench.agent.reapply()
     assert bench.level(be) == {10}
     for guest in bench.guests.values():
         guest.close()

@@ -20,8 +20,10 @@ from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import (
+    HostFacts,
     Publisher,
     PublishSettings,
+    Rehoming,
     declarations,
     make_adapter,
     movable,
@@ -29,7 +31,7 @@ from host_agent.report.publisher import (
     wanted,
 )
 from host_agent.report.rehome import Settled
-from host_agent.report.reserved_bandwidth import Pressure
+from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
 from placement_traits.reserved_bandwidth import ReservationSettings
@@ -187,7 +189,7 @@ class Placement:
 
 def test_what_was_missed_is_caught_up_in_one_pass() -> None:
     placement, metrics = Placement(failures=3), Metrics()
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, metrics)
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, metrics)
     thread = publisher.start()
     for cpu in (0, 2, 4):
         publisher.on_round(turn((Server("be", BE_SPECS), cpu)))
@@ -201,7 +203,7 @@ def test_what_was_missed_is_caught_up_in_one_pass() -> None:
 
 def test_an_unchanged_tree_is_not_written_again() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -216,7 +218,7 @@ def test_an_unchanged_tree_is_not_written_again() -> None:
 def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
     """The interval is a minute: without the change being noticed it would come then."""
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
     newest = turn((Server("be", BE_SPECS), 2))
     sync = placement.sync
 
@@ -246,7 +248,7 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
             raise RuntimeError("unforeseen")
         return placement
 
-    publisher = Publisher(lambda: SETTINGS, make, lambda: 0, Metrics())
+    publisher = Publisher(lambda: SETTINGS, make, Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -273,10 +275,8 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
     publisher = Publisher(
         lambda: SETTINGS,
         lambda: placement,
-        lambda: 0,
         Metrics(),
-        settled=Settled(0.0),
-        make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
+        rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
     )
     lc = Server("lc", LC_SPECS, cpus=(5,), node=2)
     publisher.on_round(turn((lc, 5)))
@@ -294,10 +294,8 @@ def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_li
     publisher = Publisher(
         lambda: SETTINGS,
         lambda: Placement(failures=0),
-        lambda: 0,
         Metrics(),
-        settled=Settled(0.0),
-        make_rehomer=lambda _root: rehomer,  # type: ignore[arg-type, return-value]
+        rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
     )
     round_ = turn((Server("lc", LC_SPECS, cpus=(5,), node=2), 5))
     publisher.on_round(round_)
@@ -309,9 +307,9 @@ def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_li
 def test_traffic_that_nobody_declared_reaches_placement() -> None:
     placement = Placement(failures=0)
     traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
-    pressure = Pressure(lambda: traffic, ReservationSettings(), 10.0)
+    reservation = BandwidthReservation(lambda: traffic, ReservationSettings(), 10.0)
     publisher = Publisher(
-        lambda: SETTINGS, lambda: placement, lambda: 0, Metrics(), pressure=pressure
+        lambda: SETTINGS, lambda: placement, Metrics(), HostFacts(reservation=reservation)
     )
     publisher.on_round(turn())
     assert publisher.publish_once()
@@ -320,7 +318,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
 
 def test_a_paused_round_says_nothing_new() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, lambda: 0, Metrics())
+    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
     publisher.on_round(dataclasses.replace(turn(), paused=True))
     assert not publisher.publish_once()
 

@@ -5,7 +5,7 @@ from emulation.hosts import four_nodes
 from host_agent.decide.amounts.claims import Claim, Part
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
-from host_agent.report.reserved_bandwidth import Pressure
+from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.reserved_bandwidth import ReservationSettings
 
 HOST = four_nodes()  # 10,000 MB/s per L3 domain
@@ -37,36 +37,36 @@ class Counters:
 
 def test_what_is_measured_and_not_declared_is_held_back() -> None:
     declared = [Claim("lc", "lc", (Part(1, 4, 2_000),))]
-    pressure = Pressure(Counters(0, 8_000, 3_000, 0), CALM, 10.0, Clock())
-    assert pressure.reserved_mbps(HOST, declared) == {0: 0, 1: 6_000, 2: 3_000, 3: 0}
+    reservation = BandwidthReservation(Counters(0, 8_000, 3_000, 0), CALM, 10.0, Clock())
+    assert reservation.reserved_mbps(HOST, declared) == {0: 0, 1: 6_000, 2: 3_000, 3: 0}
 
 
 def test_it_looks_no_more_often_than_asked_and_falls_slowly() -> None:
     clock, counters = Clock(), Counters(5_000, 0, 0, 0)
-    pressure = Pressure(counters, CALM, 10.0, clock)
-    assert pressure.reserved_mbps(HOST, ())[0] == 5_000
+    reservation = BandwidthReservation(counters, CALM, 10.0, clock)
+    assert reservation.reserved_mbps(HOST, ())[0] == 5_000
     counters.mbps = (1_000, 0, 0, 0)
     clock.now += 9.9
-    assert (pressure.reserved_mbps(HOST, ())[0], counters.looks) == (5_000, 1)
+    assert (reservation.reserved_mbps(HOST, ())[0], counters.looks) == (5_000, 1)
     clock.now += 0.1
-    assert (pressure.reserved_mbps(HOST, ())[0], counters.looks) == (4_000, 2)
+    assert (reservation.reserved_mbps(HOST, ())[0], counters.looks) == (4_000, 2)
 
 
 def test_small_moves_are_not_told() -> None:
     clock, counters = Clock(), Counters(3_000, 0, 0, 0)
-    pressure = Pressure(counters, CALM, 10.0, clock)
-    pressure.reserved_mbps(HOST, ())
+    reservation = BandwidthReservation(counters, CALM, 10.0, clock)
+    reservation.reserved_mbps(HOST, ())
     counters.mbps = (3_400, 0, 0, 0)
     clock.now += 10
-    assert pressure.reserved_mbps(HOST, ())[0] == 3_000
+    assert reservation.reserved_mbps(HOST, ())[0] == 3_000
 
 
 def test_without_mbm_nothing_changes() -> None:
     clock, counters = Clock(), Counters(3_000, 0, 0, 0)
-    pressure = Pressure(counters, CALM, 10.0, clock)
-    pressure.reserved_mbps(HOST, ())
+    reservation = BandwidthReservation(counters, CALM, 10.0, clock)
+    reservation.reserved_mbps(HOST, ())
     counters.mbps = None
     clock.now += 1_000
-    assert pressure.reserved_mbps(HOST, ())[0] == 3_000
-    never = Pressure(counters, CALM, 10.0, clock)
+    assert reservation.reserved_mbps(HOST, ())[0] == 3_000
+    never = BandwidthReservation(counters, CALM, 10.0, clock)
     assert never.reserved_mbps(HOST, ()) == {}, "what an earlier agent has published stays"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put the bandwidth controller together from the configuration: latencies, levels, files, the way to a higher layer."""
+
+import os
+from collections.abc import Sequence
+
+from host_agent.conf import agent as agent_conf
+from host_agent.control.escalation import Escalation, bus, nova
+from host_agent.control.pipeline import RefinerHost
+from host_agent.control.slo import BandwidthQos, SloHost
+from host_agent.control.slo_report import SloReport
+from host_agent.control.slo_store import SloStore
+from host_agent.machine.privileged.partitions import tree
+from host_agent.model.levels import mba_levels, quota_levels
+from host_agent.observe.bandwidth import BandwidthReader
+from host_agent.observe.latency.channel import ChannelFeed
+from host_agent.observe.latency.ports import SloPorts
+from host_agent.observe.latency.sockets import PortSockets
+from host_agent.observe.latency.sources import SloSources
+from host_agent.report.publisher import make_adapter
+from host_agent.util.background import Errands
+from placement_traits.topology import HostTopology
+
+
+def build(host: RefinerHost) -> BandwidthQos | None:
+    """Return the bandwidth controller, not yet started; None where it may not act."""
+    paths, settings = agent_conf.paths(host.conf), agent_conf.settings(host.conf)
+    if not (settings.slo.enabled and host.throttles):
+        return None
+    slo = settings.slo
+    resctrl = tree(paths)
+
+    def levels(topology: HostTopology) -> tuple[int, ...]:
+        if topology.rdt and topology.rdt.mba:
+            return mba_levels(resctrl.bandwidth())
+        return quota_levels() if settings.rdt.cpu_time_fallback else ()
+
+    def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
+        return [problem for _, problem in host.privileged.limit_cpu_time(by_server, True).problems]
+
+    ports = SloPorts(host.source.attach, host.journal, Errands("slo-ports"), host.source.wake)
+    return BandwidthQos(
+        slo,
+        SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
+        SloHost(
+            host.privileged.throttle,
+            limit,
+            BandwidthReader(resctrl).servers,
+            levels,
+            host.source.wake,
+            plug=ports.serve if slo.channel else lambda _lcs: None,
+            paused=paths.paused.exists,
+            margin_mb=settings.memory.margin_mb,
+        ),
+        SloStore(paths.slo, host.metrics.lost),
+        SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host)),
+    )
+
+
+def _escalation(host: RefinerHost) -> Escalation:
+    conf, slo = host.conf, agent_conf.settings(host.conf).slo
+    name = conf.host.name or os.uname().nodename
+    return Escalation(
+        Errands("slo-escalation"),
+        host.journal,
+        name,
+        notify=bus(conf, slo.notify_url, name) if slo.notify_url else None,
+        migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
+    )
