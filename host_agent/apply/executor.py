@@ -29,7 +29,7 @@ from host_agent.model.assignment import (
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.partition import PartitionPlace, PartitionReport, PartitionRequest, Write
 from host_agent.model.process import MoveLimits, MoveReport
-from host_agent.model.terms import Term
+from host_agent.model.terms import Term, sentence
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError
 from placement_traits.names import Tier
@@ -287,11 +287,17 @@ class Executor:
         if place.problem and place.problem != told:
             self._fail(guest, "join", place.problem, what=what)
         elif place.moved:
-            self._done(guest, "join", what=what, reasons=place.reasons)
+            self._done(guest, "join", what=what, reasons=tuple(map(str, place.reasons)))
         elif not place.problem and _standing(place) != _standing(before):
-            self._tell(guest, "place", Result.NOTED, what=what, reasons=place.reasons)
+            self._tell(
+                guest, "place", Result.NOTED, what=what, reasons=tuple(map(str, place.reasons))
+            )
         if _critical(guest) and before.exclusive and not place.exclusive and not place.problem:
-            LOG.warning("server %s is not exclusive: %s", place.uuid, "; ".join(place.reasons))
+            LOG.warning(
+                "server %s is not exclusive: %s",
+                place.uuid,
+                "; ".join(map(sentence, place.reasons)),
+            )
 
     def _limit_cpu_time(self, decision: Decision, observation: Observation) -> None:
         """Throttle best-effort servers by CPU time where their memory traffic cannot be.
@@ -426,8 +432,8 @@ def _critical(guest: Guest | None) -> bool:
     return guest is not None and guest.workload.tier is Tier.LC
 
 
-def _standing(place: PartitionPlace) -> tuple[str, bool, tuple[str, ...]]:
-    return place.group, place.exclusive, tuple(place.reasons)
+def _standing(place: PartitionPlace) -> tuple[str, bool, tuple[Reason, ...]]:
+    return place.group, place.exclusive, place.reasons
 
 
 def _threads(wishes: tuple[PartitionRequest, ...], observation: Observation) -> frozenset[int]:

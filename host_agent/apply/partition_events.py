@@ -12,7 +12,7 @@ Classes = Mapping[str, frozenset[str]]
 """Class of service -> best-effort servers that share it; those with one server are left out."""
 
 
-class Change(StrEnum):
+class Sharing(StrEnum):
     """How a class has changed, as actions of the journal and the metrics."""
 
     MERGED = "merge"
@@ -23,7 +23,7 @@ class Change(StrEnum):
 class ClassChange:
     """A class that best-effort servers have begun or ended to share."""
 
-    change: Change
+    change: Sharing
     group: str
     servers: tuple[str, ...]
 
@@ -43,13 +43,13 @@ def shared_classes(
 def class_changes(before: Classes, after: Classes) -> list[ClassChange]:
     """List who has come to share a class, and who shares none any more."""
     merged = [
-        ClassChange(Change.MERGED, group, tuple(sorted(servers)))
+        ClassChange(Sharing.MERGED, group, tuple(sorted(servers)))
         for group, servers in sorted(after.items())
         if servers - before.get(group, frozenset())
     ]
     sharing = frozenset[str]().union(*after.values())
     split = [
-        ClassChange(Change.SPLIT, group, tuple(sorted(alone)))
+        ClassChange(Sharing.SPLIT, group, tuple(sorted(alone)))
         for group, servers in sorted(before.items())
         if (alone := servers - sharing)
     ]

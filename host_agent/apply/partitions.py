@@ -7,6 +7,7 @@ refused as a whole and the plan is made anew.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from host_agent.decide.partitions.changes import changes
@@ -92,10 +93,7 @@ def _report(
             sentence = refused.get(request.uuid, "it has no place in the plan")
             return PartitionPlace(request.uuid, "", problem=sentence)
         moved = came.get(request.uuid, Joined(request.uuid, 0))
-        reasons = tuple(map(str, vm.reasons))
-        return PartitionPlace(
-            vm.uuid, vm.group, vm.monitor, vm.exclusive, reasons, moved.moved, moved.problem
-        )
+        return replace(vm, moved=moved.moved, problem=moved.problem)
 
     return PartitionReport(writes, tuple(map(place, requests)))
 

@@ -4,9 +4,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from host_agent.model.rdt import Actual, Capabilities, Schemata, format_schemata, is_bandwidth
 from placement_traits.names import Tier
+from placement_traits.reason import Reason
+
+FULL_PERCENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,11 @@ class PartitionRequest:
     mba_percent: Mapping[int, int] = field(default_factory=dict)
     running: bool = True
 
+    @property
+    def levels(self) -> dict[int, int]:
+        """L3 domain where it runs -> bandwidth level, per cent."""
+        return {domain: self.mba_percent.get(domain, FULL_PERCENT) for domain in self.domains}
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
@@ -37,7 +46,7 @@ class PartitionPlace:
     :param group: control group, "" is root's
     :param monitor: monitoring group in it, "" when the control group counts for it
     :param exclusive: its ways are nobody else's
-    :param reasons: why, one sentence or term each
+    :param reasons: why, also what keeps it from being exclusive
     :param moved: threads moved into the group by this call
     :param problem: why it is not (completely) in its group, "" when it is
     """
@@ -46,7 +55,7 @@ class PartitionPlace:
     group: str
     monitor: str = ""
     exclusive: bool = False
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     moved: int = 0
     problem: str = ""
 

@@ -63,6 +63,22 @@ class Term(StrEnum):
     LOWER_BOUND = "lower_bound"
     DWP_FOUND = "dwp_found"
 
+    # RDT partitions
+    PARTITION_WAYS = "partition_ways"
+    PARTITION_LEVEL = "partition_level"
+    WAYS_SHARED_WITH = "ways_shared_with"
+    CLASS_SHARED = "class_shared"
+    NO_RMID = "no_rmid"
+    NO_MBA = "no_mba"
+    MBA_OF_KERNEL = "mba_of_kernel"
+    NO_L3_CAT = "no_l3_cat"
+    NO_L3_DOMAIN = "no_l3_domain"
+    NO_CLOSID = "no_closid"
+    NO_CLOSID_BESIDE_BE = "no_closid_beside_be"
+    WAYS_DO_NOT_FIT = "ways_do_not_fit"
+    WAYS_HELD = "ways_held"
+    WAYS_STAY_SHARED = "ways_stay_shared"
+
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -111,6 +127,20 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.DWP: "the next step goes to DWP {value}, from {against}",
         Term.LOWER_BOUND: "the neighbour's stall rate allows no DWP below {value}",
         Term.DWP_FOUND: "the search ended at DWP {value}, the last step was {against}",
+        Term.PARTITION_WAYS: "its group has {value} ways of {where} for itself, {against} were requested",
+        Term.PARTITION_LEVEL: "its class has the bandwidth level {value} % in {where}, {against} % were requested",
+        Term.WAYS_SHARED_WITH: "its ways {value} of {where} are those of group {against}, too",
+        Term.CLASS_SHARED: "{value} best-effort servers share its class of service",
+        Term.NO_RMID: "no monitoring id (RMID) is left to measure it alone",
+        Term.NO_MBA: "this host cannot allocate memory bandwidth",
+        Term.MBA_OF_KERNEL: "memory bandwidth is left to the kernel's own loop ({value})",
+        Term.NO_L3_CAT: "this host cannot partition the L3 cache",
+        Term.NO_L3_DOMAIN: "L3 domain {value} is not one of {against}",
+        Term.NO_CLOSID: "no class of service is left for it",
+        Term.NO_CLOSID_BESIDE_BE: "no class of service is left (one stays for best-effort servers)",
+        Term.WAYS_DO_NOT_FIT: "{value} exclusive ways in {where} do not fit, {against} are free",
+        Term.WAYS_HELD: "{value} of {against} ways that can be exclusive are other servers'",
+        Term.WAYS_STAY_SHARED: "{value} must stay shared",
     }
 )
 

@@ -34,6 +34,7 @@ from host_agent.model.process import (
 )
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 _START = 0x7F0000000000
@@ -222,7 +223,7 @@ class FakeHost:
                 f"numa_ext-{w.tier}",
                 "",
                 w.tier == "LC" and not self.against,
-                (self.against,) if w.tier == "LC" and self.against else (),
+                (Reason("foreign_group", self.against),) if w.tier == "LC" and self.against else (),
                 0,
                 "",
             )

@@ -3,7 +3,7 @@
 
 Every VM has a class of its own while there are any. Then the two classes are merged that lose least bandwidth by it: in
 each L3 domain a class has the lowest level of its members that run there, so that an LC is never hurt by a merge. When
-classes become free again, the VM that wins most gets one of its own. Who is together stays together otherwise.
+classes become free again, the VM that wins most gets one of its own. VMs that share a class go on sharing it otherwise.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,17 +11,10 @@ from dataclasses import dataclass
 from itertools import chain, combinations, count, islice
 from typing import Final
 
+from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import GROUP_PREFIX
 
 BE_PREFIX: Final = f"{GROUP_PREFIX}be-"
-
-
-@dataclass(frozen=True, slots=True)
-class BeMember:
-    """A best-effort VM: L3 domain where it runs -> bandwidth level in percent."""
-
-    uuid: str
-    levels: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +22,7 @@ class BeClass:
     """BE VMs that share a control group; ``name`` is "" until one is given."""
 
     name: str
-    members: tuple[BeMember, ...]
+    members: tuple[PartitionRequest, ...]
 
     def levels(self) -> dict[int, int]:
         """L3 domain -> percent: the lowest level of the members that run there."""
@@ -54,10 +47,13 @@ class BeClass:
         return BeClass(names[0] if names else "", tuple(members))
 
 
-def deal(
-    members: Sequence[BeMember], homes: Mapping[str, str], there: Collection[str], budget: int
+def distribute(
+    members: Sequence[PartitionRequest],
+    homes: Mapping[str, str],
+    there: Collection[str],
+    budget: int,
 ) -> list[BeClass]:
-    """Deal VMs to at most ``budget`` classes, starting from the classes they are in.
+    """Distribute VMs over at most ``budget`` classes, starting from the classes they are in.
 
     :param members: by uuid, any order
     :param homes: uuid -> name of the class that the VM is in, as far as known
@@ -65,7 +61,7 @@ def deal(
     :param budget: > 0
     :returns: classes with names, by name
     """
-    together: dict[str, list[BeMember]] = {}
+    together: dict[str, list[PartitionRequest]] = {}
     for member in sorted(members, key=lambda member: member.uuid):
         home = homes.get(member.uuid, "")
         together.setdefault(home if home in there else member.uuid, []).append(member)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ways of one L3 domain go: one run per latency-critical VM, one shared run for everybody else. Pure.
+"""Where the ways of one L3 domain go: one run per latency-critical VM, one shared run for all others. Pure.
 
 Model. A domain is a line of ways, bit 0 at the left::
 
     ways      0  1  2  3  4  5  6  7  8  9 10 11
               [  LC a  ][ b  ][   shared run   ]
-                                          [hw ]     shareable: devices fill these too, nobody has them for himself
+                                          [hw ]     shareable: devices fill these too, no group has them for itself
 
 A mask must be one unbroken run, so the shared run (root, best-effort classes) grows from an *anchor* that no LC may
 take: the shareable ways, or the highest way where there are none. LCs are stacked from the two ends towards the anchor;
-ways in a hole between LCs are wasted until somebody moves.
+ways in a hole between LCs are wasted until an LC moves.
 
 Choice, in this order:
 
-1. every LC has exactly its amount, disjoint from shareable ways, locked ways and, if possible, all strangers;
+1. every LC has exactly its amount, disjoint from shareable ways, locked ways and, if possible, all foreign groups';
 2. the shared run keeps its minimum;
 3. the step from the current masks can be done by single writes without two LCs ever overlapping;
 4. at most ``wasted_max`` ways less for the shared run than the best layout there is;
@@ -35,9 +35,9 @@ class Line:
     :ivar ways: number of ways
     :ivar min_bits: least ways in any mask
     :ivar shareable: ways that devices fill too
-    :ivar locked: ways of strangers in exclusive mode: the kernel lets nobody in
-    :ivar fenced: ways of strangers that root does not reach now: the shared run keeps out
-    :ivar strangers: ways of all strangers: LCs keep out where they can
+    :ivar locked: ways of foreign groups in exclusive mode: the kernel lets no other group in
+    :ivar fenced: ways of foreign groups that root does not reach now: the shared run keeps out
+    :ivar foreign: ways of all foreign groups: LCs keep out where they can
     :ivar shared_min: least ways of the shared run beside the shareable ones
     """
 
@@ -46,7 +46,7 @@ class Line:
     shareable: int = 0
     locked: int = 0
     fenced: int = 0
-    strangers: int = 0
+    foreign: int = 0
     shared_min: int = 1
 
     @property
@@ -87,7 +87,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class L3Layout:
     """The outcome for one domain: mask per LC name and the shared run."""
 
     masks: Mapping[str, int]
@@ -96,7 +96,7 @@ class Layout:
 
 def lay_out(
     line: Line, amounts: Mapping[str, int], current: Mapping[str, int], wasted_max: int = 1
-) -> Layout | None:
+) -> L3Layout | None:
     """Give every LC a run of its amount, or say that it cannot be done.
 
     :param amounts: LC name -> ways
@@ -105,9 +105,9 @@ def lay_out(
     :returns: None when the amounts do not fit, or cannot be reached from ``current`` without taking ways from an LC
     """
     if not amounts:
-        return Layout({}, line.shared_run(0))
+        return L3Layout({}, line.shared_run(0))
     obstacles = {name: mask for name, mask in current.items() if line.is_placed(mask)}
-    for avoided in dict.fromkeys((line.strangers, 0)):
+    for avoided in dict.fromkeys((line.foreign, 0)):
         usable = line.full & ~line.anchor & ~line.shareable & ~avoided
         found = _search(line, usable, dict(amounts), obstacles, wasted_max)
         if found:
@@ -117,7 +117,7 @@ def lay_out(
 
 def _search(
     line: Line, usable: int, amounts: dict[str, int], current: dict[str, int], wasted_max: int
-) -> Layout | None:
+) -> L3Layout | None:
     kept: dict[str, int] = {}
     for name in sorted(amounts):
         mask = current.get(name, 0)
@@ -128,7 +128,7 @@ def _search(
     if not everything:
         return None
     goal = max(layout.shared.bit_count() for layout in everything) - wasted_max
-    fallback: Layout | None = None
+    fallback: L3Layout | None = None
     for count in range(len(kept) + 1):
         found = [
             layout
@@ -148,8 +148,8 @@ def _search(
 
 def _candidates(
     line: Line, usable: int, amounts: dict[str, int], kept: dict[str, int], current: dict[str, int]
-) -> Iterator[Layout]:
-    """Yield the best packings of the LCs that are not kept, one per way of dealing them to the two ends."""
+) -> Iterator[L3Layout]:
+    """Yield the best packings of the LCs that are not kept, one per way of distributing them over the two ends."""
     free = usable & ~sum(kept.values())
     low = free & (line.anchor - 1)
     high = free & ~low
@@ -158,13 +158,13 @@ def _candidates(
     )
     sides = ("low", "high") if high else ("low",)
     seen: set[tuple[tuple[int, str], ...]] = set()
-    for deal in product(sides, repeat=len(order)):
-        kind = tuple(sorted((amounts[name], side) for name, side in zip(order, deal, strict=True)))
+    for ends in product(sides, repeat=len(order)):
+        kind = tuple(sorted((amounts[name], side) for name, side in zip(order, ends, strict=True)))
         if kind in seen:
             continue
         seen.add(kind)
-        lows = [name for name, side in zip(order, deal, strict=True) if side == "low"]
-        highs = [name for name, side in zip(order, deal, strict=True) if side == "high"]
+        lows = [name for name, side in zip(order, ends, strict=True) if side == "low"]
+        highs = [name for name, side in zip(order, ends, strict=True) if side == "high"]
         left = _pack(low, lows, amounts)
         right = _pack(_mirror(high, line.ways), highs[::-1], amounts)
         if left is None or right is None:
@@ -172,7 +172,7 @@ def _candidates(
         masks = kept | left | {name: _mirror(mask, line.ways) for name, mask in right.items()}
         shared = line.shared_run(sum(masks.values()))
         if line.shared_enough(shared):
-            yield Layout(masks, shared)
+            yield L3Layout(masks, shared)
 
 
 def _pack(free: int, names: list[str], amounts: Mapping[str, int]) -> dict[str, int] | None:

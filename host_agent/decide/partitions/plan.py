@@ -8,7 +8,7 @@ Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
   (Intel): it is the shared run there.
 - BE VMs borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that lose
   least bandwidth by it are merged (each domain then has the lowest level of its members, so an LC never gets hurt).
-  Every BE VM has a monitoring group in its class; it tells after a restart who is in which class.
+  Every BE VM has a monitoring group in its class; it shows after a restart which VM is in which class.
 - Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
   that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
 - The L2 belongs to cores, and so to the VMs that run there: every group has all of it (Intel and AMD allocate it by
@@ -22,9 +22,9 @@ changes nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, BeMember, deal
-from host_agent.decide.partitions.layout import Layout, Line, lay_out
-from host_agent.model.partition import PartitionRequest
+from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, distribute
+from host_agent.decide.partitions.layout import L3Layout, Line, lay_out
+from host_agent.model.partition import FULL_PERCENT, PartitionPlace, PartitionRequest
 from host_agent.model.rdt import (
     GROUP_PREFIX,
     SHAREABLE_MODE,
@@ -34,12 +34,12 @@ from host_agent.model.rdt import (
     GroupState,
     Schemata,
 )
+from host_agent.model.terms import Term, sentence
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
 
 _LC_PREFIX = f"{GROUP_PREFIX}lc-"
 _VM_PREFIX = f"{GROUP_PREFIX}vm-"
-_FULL_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +67,16 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class VmPartition:
-    """Where the threads of one VM belong and what it has there.
-
-    :ivar monitor: monitoring group inside ``group``, "" when the control group itself counts only this VM
-    :ivar exclusive: an LC's ways are nobody else's in all its domains (false for BE)
-    :ivar reasons: why it is as it is, also what stands against exclusiveness
-    """
-
-    uuid: str
-    tier: Tier
-    group: str
-    monitor: str
-    exclusive: bool
-    reasons: tuple[Reason, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A VM that gets no partition and stays in root, with the reason."""
+    """A server that gets no partition and stays in root, with the reasons."""
 
     uuid: str
-    reason: Reason
-    sentence: str
+    reasons: tuple[Reason, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Who gets nothing, and why, for people."""
+        return f"VM {self.uuid} gets no RDT partition: {'; '.join(map(sentence, self.reasons))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +90,12 @@ class PartitionPlan:
 
     root: Schemata
     groups: tuple[GroupPlan, ...]
-    vms: tuple[VmPartition, ...]
+    vms: tuple[PartitionPlace, ...]
     refused: tuple[Refusal, ...] = ()
     anchors: Mapping[int, int] = field(default_factory=dict)
     found: Schemata = field(default_factory=dict)
 
-    def get(self, uuid: str) -> VmPartition | None:
+    def get(self, uuid: str) -> PartitionPlace | None:
         """Return where a VM belongs, None when it was refused or is unknown."""
         return next((vm for vm in self.vms if vm.uuid == uuid), None)
 
@@ -140,9 +127,9 @@ def plan(
     """Decide which groups there should be.
 
     :param capabilities: of this host
-    :param actual: all control groups there are, strangers' included
+    :param actual: all control groups there are, foreign ones included
     :param wanted: all managed VMs that run here, in any order
-    :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups tell it too, so
+    :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups show it too, so
         it matters only where RMIDs are too few for one per VM
     :param found: of the plan that was applied last, None when that is not known
     """
@@ -161,24 +148,23 @@ def plan(
     bes = [vm for vm in wanted if vm.tier is Tier.BE]
     classes = _classes(bes, actual, homes or {}, budget) if budget > 0 else []
     if not classes:
-        refused += [
-            _refuse(be, "closids", 1, 0, "no class of service is left for it") for be in bes
-        ]
+        refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
     monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
 
     groups: list[GroupPlan] = []
-    vms: list[VmPartition] = []
+    vms: list[PartitionPlace] = []
     for lc in lcs:
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
         schemata = _schemata(capabilities, shared | own, {})
         groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
         open_root = {} if settings.shrink_root else before
-        against = _against(actual, own, lc_group(lc.uuid), open_root)
-        amounts = tuple(Reason(f"ways_l3_{d}", own[d].bit_count(), lc.ways[d]) for d in sorted(own))
-        exclusive = bool(own) and not against
-        vms.append(
-            VmPartition(lc.uuid, lc.tier, lc_group(lc.uuid), "", exclusive, amounts + against)
+        against = _against(actual, own, open_root)
+        amounts = tuple(
+            Reason(Term.PARTITION_WAYS, mask.bit_count(), lc.ways[d], f"L3 {d}")
+            for d, mask in sorted(own.items())
         )
+        exclusive = bool(own) and not against
+        vms.append(PartitionPlace(lc.uuid, lc_group(lc.uuid), "", exclusive, amounts + against))
     for be_class in classes:
         monitors = tuple(vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored)
         schemata = _schemata(capabilities, shared, be_class.levels())
@@ -186,7 +172,7 @@ def plan(
         for be in be_class.members:
             monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
             reasons = _be_reasons(capabilities, be, be_class, monitor)
-            vms.append(VmPartition(be.uuid, Tier.BE, be_class.name, monitor, False, reasons))
+            vms.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
     anchors = {domain: line.anchor for domain, line in lines.items()}
     root, shrunk = _shrunk_root(before, lines, layouts) if settings.shrink_root else (before, {})
     return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors, shrunk)
@@ -220,10 +206,10 @@ def _line(
 ) -> Line:
     """Describe a domain's ways; ``root`` is the mask that root was found with."""
     cache = capabilities.l3[0]
-    locked = fenced = strangers = 0
+    locked = fenced = foreign = 0
     for group in actual.foreign:
         mask = _mask(group, domain)
-        strangers |= mask
+        foreign |= mask
         locked |= mask if group.mode != SHAREABLE_MODE else 0
         fenced |= mask if not mask & root else 0
     return Line(
@@ -232,7 +218,7 @@ def _line(
         shareable=cache.shareable_bits,
         locked=locked,
         fenced=fenced,
-        strangers=strangers,
+        foreign=foreign,
         shared_min=settings.shared_ways_min,
     )
 
@@ -278,7 +264,7 @@ def _domains_apart(actual: Actual) -> frozenset[int]:
 
 
 def _shrunk_root(
-    before: Schemata, lines: Mapping[int, Line], layouts: Mapping[int, Layout]
+    before: Schemata, lines: Mapping[int, Line], layouts: Mapping[int, L3Layout]
 ) -> tuple[Schemata, Schemata]:
     """Return root's masks beside the LCs, and what it was found with where they differ."""
     root = {
@@ -292,7 +278,7 @@ def _shrunk_root(
     return root, {name: masks for name, masks in shrunk.items() if masks}
 
 
-def _beside(found: int, line: Line, layout: Layout) -> int:
+def _beside(found: int, line: Line, layout: L3Layout) -> int:
     """Return what root may keep of the mask it was found with; if that is too little, the shared run."""
     taken = line.locked | sum(layout.masks.values())
     if not found & taken:
@@ -302,7 +288,7 @@ def _beside(found: int, line: Line, layout: Layout) -> int:
 
 
 def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
-    """Return how many control groups we may have: all CLOSIDs (and RMIDs) without root's and the strangers'."""
+    """Return how many control groups we may have: all CLOSIDs (and RMIDs) without root's and the foreign ones'."""
     number = capabilities.num_closids
     if capabilities.monitoring:
         number = min(number, capabilities.monitoring.num_rmids)
@@ -327,15 +313,13 @@ def _admit_by_capability(
     for lc in lcs:
         unknown = sorted(set(lc.ways) - set(domains))
         if lc.ways and not domains:
-            refused.append(
-                _refuse(lc, "l3_cat", "wanted", "absent", "this host cannot partition the L3 cache")
-            )
+            refused.append(Refusal(lc.uuid, (Reason(Term.NO_L3_CAT, "requested", "absent"),)))
         elif unknown:
-            text = f"L3 domain {unknown[0]} is not one of {list(domains)}"
-            refused.append(_refuse(lc, "l3_domain", unknown[0], str(list(domains)), text))
+            reason = Reason(Term.NO_L3_DOMAIN, unknown[0], str(list(domains)))
+            refused.append(Refusal(lc.uuid, (reason,)))
         elif len(admitted) >= room:
-            text = "no class of service is left (one stays for best-effort VMs)"
-            refused.append(_refuse(lc, "closids", len(admitted) + 1, room, text))
+            reason = Reason(Term.NO_CLOSID_BESIDE_BE, len(admitted) + 1, room)
+            refused.append(Refusal(lc.uuid, (reason,)))
         else:
             admitted.append(lc)
     return admitted, refused
@@ -346,12 +330,12 @@ def _admit_by_ways(
     actual: Actual,
     lcs: Sequence[PartitionRequest],
     settings: PartitionSettings,
-) -> tuple[dict[int, Layout], list[Refusal]]:
+) -> tuple[dict[int, L3Layout], list[Refusal]]:
     """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
     admitted = list(lcs)
     refused: list[Refusal] = []
     while True:
-        layouts: dict[int, Layout] = {}
+        layouts: dict[int, L3Layout] = {}
         for domain, line in lines.items():
             amounts = {
                 lc.uuid: max(lc.ways[domain], line.min_bits) for lc in admitted if domain in lc.ways
@@ -377,33 +361,27 @@ def _does_not_fit(
 ) -> Refusal:
     own = (line.full & ~line.shareable).bit_count()
     held = sum(amounts.values()) - amounts[lc.uuid]
-    text = (
-        f"{lc.ways[domain]} exclusive ways in L3 domain {domain} do not fit: {own} can be exclusive, "
-        f"{held} are other VMs', {line.shared_min} must stay shared"
-    )
     free = own - held - line.shared_min
-    return _refuse(lc, f"ways_l3_{domain}", lc.ways[domain], free, text)
-
-
-def _refuse(
-    vm: PartitionRequest, term: str, value: str | float, against: str | float, text: str
-) -> Refusal:
+    where = f"L3 {domain}"
     return Refusal(
-        vm.uuid, Reason(term, value, against), f"VM {vm.uuid} gets no RDT partition: {text}"
+        lc.uuid,
+        (
+            Reason(Term.WAYS_DO_NOT_FIT, lc.ways[domain], free, where),
+            Reason(Term.WAYS_HELD, held, own, where),
+            Reason(Term.WAYS_STAY_SHARED, line.shared_min, "", where),
+        ),
     )
 
 
-def _against(
-    actual: Actual, own: Mapping[int, int], name: str, open_root: Schemata
-) -> tuple[Reason, ...]:
-    """Return what stands against an LC's ways being nobody else's; ``open_root``: root's masks that are not shrunk."""
+def _against(actual: Actual, own: Mapping[int, int], open_root: Schemata) -> tuple[Reason, ...]:
+    """Return what stands against an LC's ways being its own alone; ``open_root``: root's masks that are not shrunk."""
     found = []
     for domain, mask in sorted(own.items()):
         if mask & _union(open_root, domain):
-            found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", "root"))
+            found.append(Reason(Term.WAYS_SHARED_WITH, f"{mask:x}", "root", f"L3 {domain}"))
         for group in actual.foreign:
             if mask & _mask(group, domain):
-                found.append(Reason(f"shared_l3_{domain}", f"{name}={mask:x}", group.name))
+                found.append(Reason(Term.WAYS_SHARED_WITH, f"{mask:x}", group.name, f"L3 {domain}"))
     return tuple(found)
 
 
@@ -413,15 +391,11 @@ def _against(
 def _classes(
     bes: Sequence[PartitionRequest], actual: Actual, known: Mapping[str, str], budget: int
 ) -> list[BeClass]:
-    """Deal BE VMs to classes; monitoring groups tell who is where now."""
+    """Distribute BE VMs over classes; monitoring groups show which is where now."""
     homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
-    members = [
-        BeMember(be.uuid, {d: be.mba_percent.get(d, _FULL_PERCENT) for d in be.domains})
-        for be in bes
-    ]
     now = {be.uuid: homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "") for be in bes}
     there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
-    return deal(members, now, there, budget)
+    return distribute(bes, now, there, budget)
 
 
 def _monitored(
@@ -430,10 +404,10 @@ def _monitored(
     """Return the BE VMs that get a monitoring group: as many as there are RMIDs, those that have one first."""
     if capabilities.monitoring is None:
         return frozenset()
-    strangers = len(actual.foreign) + sum(
+    foreign = len(actual.foreign) + sum(
         len(group.monitors) - len(group.our_monitors) for group in actual.groups
     )
-    room = capabilities.monitoring.num_rmids - 1 - strangers - control_groups
+    room = capabilities.monitoring.num_rmids - 1 - foreign - control_groups
     have = {monitor for group in actual.ours for monitor in group.our_monitors}
     members = [member.uuid for be_class in classes for member in be_class.members]
     order = sorted(members, key=lambda uuid: (vm_monitor(uuid) not in have, uuid))
@@ -441,20 +415,21 @@ def _monitored(
 
 
 def _be_reasons(
-    capabilities: Capabilities, be: BeMember, be_class: BeClass, monitor: str
+    capabilities: Capabilities, be: PartitionRequest, be_class: BeClass, monitor: str
 ) -> tuple[Reason, ...]:
     levels = be_class.levels()
     reasons = [
-        Reason(f"mba_percent_l3_{d}", levels[d], wanted) for d, wanted in sorted(be.levels.items())
+        Reason(Term.PARTITION_LEVEL, levels[d], requested, f"L3 {d}")
+        for d, requested in sorted(be.levels.items())
     ]
     if capabilities.bandwidth is None:
-        reasons = [Reason("mba", "absent", "wanted")]
+        reasons = [Reason(Term.NO_MBA, "absent", "requested")]
     elif capabilities.bandwidth.unit is BandwidthUnit.MBPS:
-        reasons = [Reason("mba", "left to the kernel's mba_MBps loop", "percent")]
+        reasons = [Reason(Term.MBA_OF_KERNEL, "mba_MBps", "percent")]
     if len(be_class.members) > 1:
-        reasons.append(Reason("class_shared_by", len(be_class.members), 1))
+        reasons.append(Reason(Term.CLASS_SHARED, len(be_class.members), 1))
     if not monitor and capabilities.monitoring:
-        reasons.append(Reason("rmids", "none left", "one per VM"))
+        reasons.append(Reason(Term.NO_RMID, 0, 1))
     return tuple(reasons)
 
 
@@ -470,7 +445,7 @@ def _schemata(
     bandwidth = capabilities.bandwidth
     if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
         wanted["MB"] = {
-            domain: bandwidth.from_percent(levels.get(domain, _FULL_PERCENT))
+            domain: bandwidth.from_percent(levels.get(domain, FULL_PERCENT))
             for domain in bandwidth.domains
         }
     return wanted

@@ -20,7 +20,7 @@ from host_agent.machine.privileged import (
     vcpu_quota,
 )
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
-from host_agent.machine.privileged.perf import Counters
+from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_told
 from host_agent.model import cpus
@@ -53,12 +53,12 @@ class HostOperations:
     :param kernel: the page-moving system calls
     """
 
-    def __init__(self, paths: HostPaths, kernel: page_mover.Kernel | None = None) -> None:
+    def __init__(self, paths: HostPaths, kernel: page_mover.PageKernel | None = None) -> None:
         self._paths = paths
         self._kernel = kernel or Syscalls()
         self._pid_files: dict[str, Path] = {}
         self._sweeps: dict[str, page_mover.Sweep] = {}
-        self._counters = Counters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
+        self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._switch: DeadManSwitch | None = None
 
     @reads

@@ -41,7 +41,7 @@ _WINDOW: Final = (
 _ROUNDS: Final = 3
 
 
-class Kernel(Protocol):
+class PageKernel(Protocol):
     """What the mover needs of :class:`~host_agent.machine.privileged.syscalls.Syscalls`."""
 
     def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
@@ -159,7 +159,7 @@ class Sweep:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: PageKernel,
         pid: int,
         ranges: Sequence[RamRange],
         targets: Sequence[Target],
@@ -299,7 +299,7 @@ def _pairs(moves: Sequence[Move], unit: int) -> list[tuple[int, int]]:
     ]
 
 
-def _locate(kernel: Kernel, pid: int, start: int, end: int, huge: bool) -> list[Run]:
+def _locate(kernel: PageKernel, pid: int, start: int, end: int, huge: bool) -> list[Run]:
     """Return where the resident pages of a range are.
 
     :param huge: part of the range is in huge pages: a full unit on one node is taken for one until it proves otherwise
@@ -340,7 +340,7 @@ def _append_unit(runs: list[Run], address: int, nodes: "array[int]", huge: bool)
 
 
 def _misplaced(
-    kernel: Kernel, pid: int, stretches: Sequence[tuple[int, int, int]]
+    kernel: PageKernel, pid: int, stretches: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield (address, node) of each resident page of (start, end, node) that is not on its node."""
     for start, end, node in stretches:

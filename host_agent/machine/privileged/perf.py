@@ -41,7 +41,7 @@ _GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.machine.privileged.
 _KEPT: Final = 0.75  # part of the groups that stays open when files run out
 
 
-class Kernel(Protocol):
+class PerfKernel(Protocol):
     """What is needed of the kernel."""
 
     def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
@@ -123,7 +123,7 @@ VcpuThreads = Callable[[str], Mapping[int, bool]]
 
 
 @dataclass(slots=True)
-class Counters:
+class ThreadCounters:
     """All open groups.
 
     :param proc: the proc file system, for the CPU's model
@@ -133,7 +133,7 @@ class Counters:
 
     proc: Path
     descriptors_max: int
-    kernel: Kernel = field(default_factory=PerfEvents)
+    kernel: PerfKernel = field(default_factory=PerfEvents)
     _groups: dict[tuple[str, int], _Group] = field(default_factory=dict)
     _events: Mapping[str, Event] | None = None
     _absent: str = ""

@@ -37,7 +37,7 @@ _BACKEND: Final = Event(_HARDWARE, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _PmuRow:
     """Stall event of some models; ``models`` None: the whole family."""
 
     vendor: str
@@ -51,11 +51,11 @@ _SKYLAKE_TO_ICE_LAKE: Final = (0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6, 0x6A, 0
 _SAPPHIRE_RAPIDS_ON: Final = (0x8F, 0xCF, 0xAD, 0xAE)
 
 TABLE: Final = (
-    _Row(_INTEL, (6,), _IVY_TO_BROADWELL, Event(_RAW, 0x060006A3)),
-    _Row(_INTEL, (6,), _SKYLAKE_TO_ICE_LAKE, Event(_RAW, 0x140014A3)),
-    _Row(_INTEL, (6,), _SAPPHIRE_RAPIDS_ON, Event(_RAW, 0x050021A6)),
-    _Row(_AMD, (0x10, 0x15), None, Event(_RAW, 0x00D1)),
-    _Row(_AMD, (0x19, 0x1A), None, Event(_RAW, 0xA2D6)),
+    _PmuRow(_INTEL, (6,), _IVY_TO_BROADWELL, Event(_RAW, 0x060006A3)),
+    _PmuRow(_INTEL, (6,), _SKYLAKE_TO_ICE_LAKE, Event(_RAW, 0x140014A3)),
+    _PmuRow(_INTEL, (6,), _SAPPHIRE_RAPIDS_ON, Event(_RAW, 0x050021A6)),
+    _PmuRow(_AMD, (0x10, 0x15), None, Event(_RAW, 0x00D1)),
+    _PmuRow(_AMD, (0x19, 0x1A), None, Event(_RAW, 0xA2D6)),
 )
 
 

@@ -2,9 +2,9 @@
 """Who shares a class of service is told when it begins and ends."""
 
 from host_agent.apply.partition_events import (
-    Change,
     ClassChange,
     Classes,
+    Sharing,
     beyond_levels,
     class_changes,
     shared_classes,
@@ -34,15 +34,15 @@ def test_only_best_effort_servers_that_share_count() -> None:
 
 def test_a_merge_and_a_split_are_told_once() -> None:
     apart, together = classes(x="a", y="b"), classes(x="ab")
-    assert class_changes(apart, together) == [ClassChange(Change.MERGED, "x", ("a", "b"))]
+    assert class_changes(apart, together) == [ClassChange(Sharing.MERGED, "x", ("a", "b"))]
     assert class_changes(together, together) == []
-    assert class_changes(together, apart) == [ClassChange(Change.SPLIT, "x", ("a", "b"))]
+    assert class_changes(together, apart) == [ClassChange(Sharing.SPLIT, "x", ("a", "b"))]
 
 
 def test_a_third_server_is_news_and_the_two_that_stay_are_not() -> None:
     two, three = classes(x="ab"), classes(x="abc")
-    assert class_changes(two, three) == [ClassChange(Change.MERGED, "x", ("a", "b", "c"))]
-    assert class_changes(three, two) == [ClassChange(Change.SPLIT, "x", ("c",))]
+    assert class_changes(two, three) == [ClassChange(Sharing.MERGED, "x", ("a", "b", "c"))]
+    assert class_changes(three, two) == [ClassChange(Sharing.SPLIT, "x", ("c",))]
 
 
 def test_levels_are_told_from_all_else() -> None:

@@ -14,6 +14,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.seam import read_only
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.partition import PartitionRequest, RdtState
+from host_agent.model.terms import Term
 from placement_traits.names import Tier
 
 LC = PartitionRequest("11111111-aaaa-4000-8000-000000000001", Tier.LC, (0,), {0: 4})
@@ -58,7 +59,8 @@ def test_a_foreign_group_that_appears_in_between_is_planned_for(
     assert report.problem == ""
     lc, _be = report.places
     assert not lc.exclusive, "two foreign groups have all ways"
-    assert [reason for reason in lc.reasons if "other" in reason]
+    shared = {r.against for r in lc.reasons if r.term is Term.WAYS_SHARED_WITH}
+    assert shared == {"other0", "other1"}
 
 
 def test_groups_that_never_rest_are_a_problem_and_nothing_is_written(

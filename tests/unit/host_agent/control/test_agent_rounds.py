@@ -573,7 +573,7 @@ def test_lost_exclusiveness_is_told_once_and_its_return_too(
     bench = make_bench(settings=Settings(rdt=RdtSettings(verify_s=0.0)))
     bench.host.boot(lc())
     bench.round()
-    for against in ("foreign_group=other", "foreign_group=other", "", ""):
+    for against in ("other", "other", "", ""):
         bench.host.against = against
         bench.round()
     assert [(e.what["exclusive"], list(e.reasons)) for e in bench.told("place")] == [
@@ -586,7 +586,7 @@ def test_lost_exclusiveness_is_told_once_and_its_return_too(
 def test_a_fresh_agent_tells_what_is_not_exclusive(bench: Bench) -> None:
     bench.host.boot(lc())
     bench.host.boot(be())
-    bench.host.against = "foreign_group=other"
+    bench.host.against = "other"
     bench.round()
     assert [entry.title for entry in bench.told("place")] == ["lc"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.machine.privileged.open_files import raise_limit
-from host_agent.machine.privileged.perf import Counters, PerfEvents
+from host_agent.machine.privileged.perf import PerfEvents, ThreadCounters
 from host_agent.machine.privileged.pmu import Event, events
 from host_agent.machine.privileged.syscalls import Syscalls
 from placement_traits.errors import CapabilityMissingError
@@ -66,13 +66,13 @@ def kernel() -> FakeKernel:
 
 
 @pytest.fixture
-def counters(tmp_path: Path, kernel: FakeKernel) -> Counters:
+def counters(tmp_path: Path, kernel: FakeKernel) -> ThreadCounters:
     (tmp_path / "cpuinfo").write_text(SKYLAKE)
-    return Counters(tmp_path, 4000, kernel)
+    return ThreadCounters(tmp_path, 4000, kernel)
 
 
 def test_each_thread_has_one_group_that_counts_over_the_same_time(
-    counters: Counters, kernel: FakeKernel
+    counters: ThreadCounters, kernel: FakeKernel
 ) -> None:
     report = counters.count({"a": [7, 8]}, lambda _uuid: {7: True, 8: True})
     assert sorted(len(group) for group in kernel.open_groups.values()) == [4, 4]
@@ -85,32 +85,34 @@ def test_each_thread_has_one_group_that_counts_over_the_same_time(
 
 
 def test_only_the_guest_counts_on_kvm_and_user_space_under_tcg(
-    counters: Counters, kernel: FakeKernel
+    counters: ThreadCounters, kernel: FakeKernel
 ) -> None:
     counters.count({"a": [7], "b": [9]}, lambda uuid: {7: True} if uuid == "a" else {9: False})
     assert {(tid, guest) for tid, _, guest in kernel.opened} == {(7, True), (9, False)}
 
 
-def test_threads_of_others_are_never_opened(counters: Counters, kernel: FakeKernel) -> None:
+def test_threads_of_others_are_never_opened(counters: ThreadCounters, kernel: FakeKernel) -> None:
     assert counters.count({"a": [1]}, lambda _uuid: {7: True}).counts == ()
     assert kernel.opened == []
 
 
-def test_what_nobody_asks_for_is_closed(counters: Counters, kernel: FakeKernel) -> None:
+def test_what_nobody_asks_for_is_closed(counters: ThreadCounters, kernel: FakeKernel) -> None:
     counters.count({"a": [7]}, lambda _uuid: {7: True})
     assert counters.count({}, lambda _uuid: {}).counts == ()
     assert not any(kernel.open_groups.values())
 
 
 def test_a_cpu_without_one_event_still_counts_the_others(
-    counters: Counters, kernel: FakeKernel
+    counters: ThreadCounters, kernel: FakeKernel
 ) -> None:
     kernel.lacks = {3}
     (count,) = counters.count({"a": [7]}, lambda _uuid: {7: True}).counts
     assert (count.cycles, count.instructions, count.misses, count.stalls) == (1, 2, -1, 3)
 
 
-def test_a_machine_without_counters_is_asked_once(counters: Counters, kernel: FakeKernel) -> None:
+def test_a_machine_without_counters_is_asked_once(
+    counters: ThreadCounters, kernel: FakeKernel
+) -> None:
     kernel.lacks = {0, 1, 3}
     for _look in range(2):
         report = counters.count({"a": [7]}, lambda _uuid: {7: True})
@@ -119,13 +121,13 @@ def test_a_machine_without_counters_is_asked_once(counters: Counters, kernel: Fa
     assert counters.count({"a": [7]}, lambda _uuid: {7: True}).counts == ()
 
 
-def test_a_missing_right_is_named(counters: Counters, kernel: FakeKernel) -> None:
+def test_a_missing_right_is_named(counters: ThreadCounters, kernel: FakeKernel) -> None:
     kernel.refuses = errno.EACCES
     report = counters.count({"a": [7]}, lambda _uuid: {7: True})
     assert "CAP_PERFMON" in report.problem
 
 
-def test_a_broken_counter_is_opened_again(counters: Counters, kernel: FakeKernel) -> None:
+def test_a_broken_counter_is_opened_again(counters: ThreadCounters, kernel: FakeKernel) -> None:
     counters.count({"a": [7]}, lambda _uuid: {7: True})
     kernel.broken = set(kernel.open_groups)
     assert "cannot be read" in counters.count({"a": [7]}, lambda _uuid: {7: True}).problem
@@ -137,7 +139,7 @@ def test_counters_keep_within_their_budget_by_whole_servers(
     tmp_path: Path, kernel: FakeKernel
 ) -> None:
     (tmp_path / "cpuinfo").write_text(SKYLAKE)
-    counters = Counters(tmp_path, 12, kernel)
+    counters = ThreadCounters(tmp_path, 12, kernel)
     for _look in range(2):
         report = counters.count(
             {"a": [1, 2], "b": [3, 4], "c": [5]}, lambda _uuid: dict.fromkeys(range(1, 6), True)
@@ -147,7 +149,7 @@ def test_counters_keep_within_their_budget_by_whole_servers(
 
 
 def test_where_files_run_out_counters_give_some_back(
-    counters: Counters, kernel: FakeKernel
+    counters: ThreadCounters, kernel: FakeKernel
 ) -> None:
     """Without, nothing else in the process could open a file any more."""
     wanted = {uuid: [number] for number, uuid in enumerate("abcdefgh")}
@@ -176,7 +178,7 @@ def test_a_machine_whose_system_calls_are_not_known_lacks_them_and_all_else_work
 ) -> None:
     (tmp_path / "cpuinfo").write_text(OTHER)
     monkeypatch.setattr(platform, "machine", lambda: "s390x")
-    counters = Counters(tmp_path, 4000, PerfEvents())
+    counters = ThreadCounters(tmp_path, 4000, PerfEvents())
     problem = counters.count({"a": [1]}, lambda _uuid: {1: True}).problem
     assert problem == "hardware performance counters are not known on s390x"
     with pytest.raises(CapabilityMissingError, match="move_pages is not known on s390x"):

@@ -31,6 +31,7 @@ from host_agent.model.rdt import (
     validate,
     validate_budget,
 )
+from host_agent.model.terms import Term
 from placement_traits.names import Tier
 
 A, B, C, D = (f"{digit * 8}-0000-4000-8000-00000000000{digit}" for digit in "abcd")
@@ -136,7 +137,7 @@ def test_an_lc_alone_takes_its_ways_from_root_and_be() -> None:
     assert host.level("numa_ext-be-0") == 50
     vm = found.get(A)
     assert vm is not None and vm.exclusive and vm.group == lc_group(A) and vm.monitor == ""
-    assert [str(reason) for reason in vm.reasons] == ["ways_l3_0=4 (against 4)"]
+    assert [str(reason) for reason in vm.reasons] == ["partition_ways[L3 0]=4 (against 4)"]
 
 
 def test_root_keeps_everything_where_no_lc_runs() -> None:
@@ -153,8 +154,8 @@ def test_shareable_ways_are_never_given_as_exclusive() -> None:
 
     assert found.get(A) is None
     assert found.refused[0].sentence == (
-        f"VM {A} gets no RDT partition: 10 exclusive ways in L3 domain 0 do not fit: "
-        "10 can be exclusive, 0 are other VMs', 1 must stay shared"
+        f"VM {A} gets no RDT partition: 10 exclusive ways in L3 0 do not fit, 9 are free; "
+        "0 of 10 ways that can be exclusive are other servers'; 1 must stay shared"
     )
     assert host.apply(lc(A, 9)).get(A) is not None
     assert host.mask("") == 0xE00
@@ -229,7 +230,7 @@ def test_a_stranger_that_has_all_ways_is_told() -> None:
     vm = host.apply(lc(A, 3)).get(A)
 
     assert vm is not None and not vm.exclusive
-    assert str(vm.reasons[-1]) == f"shared_l3_0={lc_group(A)}=7 (against other)"
+    assert str(vm.reasons[-1]) == "ways_shared_with[L3 0]=7 (against other)"
 
 
 def test_root_is_not_widened_over_a_stranger_that_was_kept_apart() -> None:
@@ -329,7 +330,7 @@ def test_too_few_monitoring_ids_are_told_and_keep_their_owners() -> None:
     monitored = [vm.uuid for vm in found.vms if vm.monitor]
     assert monitored == [A]
     vm = found.get(B)
-    assert vm is not None and vm.reasons[-1].term == "rmids"
+    assert vm is not None and vm.reasons[-1].term is Term.NO_RMID
     assert changes(host.actual, host.plan(be(A), be(B), be(C))) == ()
 
 
@@ -340,7 +341,7 @@ def test_a_host_without_l3_cat_refuses_lcs_with_ways_only() -> None:
     root = GroupState("", "shareable", {"MB": {0: 100, 1: 100}})
     found = plan(only_mba, Actual((root,)), [lc(A, 3), be(B, 40)])
 
-    assert found.refused[0].reason.term == "l3_cat"
+    assert found.refused[0].reasons[0].term is Term.NO_L3_CAT
     assert found.groups[0].schemata == {"MB": {0: 40, 1: 40}}
     assert found.root == {}
 
@@ -376,7 +377,7 @@ def test_the_kernels_own_bandwidth_loop_is_left_alone() -> None:
     found = plan(capabilities, host.actual, [be(A, 20)])
 
     assert "MB" not in found.groups[0].schemata
-    assert found.vms[0].reasons[0].term == "mba"
+    assert found.vms[0].reasons[0].term is Term.MBA_OF_KERNEL
 
 
 # -- invariants --
