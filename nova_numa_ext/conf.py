@@ -54,7 +54,7 @@ class SchedulerOptions(Section):
         "What the filter answers when it fails by a fault of its own.\n\n"
         "A fault never breaks the request: it is counted, logged with the request id, and this answer is given. "
         "Choose ``refuse`` where a latency-critical server on the wrong host costs more than a server that is not "
-        "built; it applies only to flavors and images that speak to this project.",
+        "built; it applies only to flavors and images with a key of this project.",
         choices={
             "pass": "every host passes and every host weighs the same",
             "refuse": "no host passes",
@@ -126,7 +126,7 @@ class SchedulerOptions(Section):
         "File that takes one JSON line per decision of the filter and of the weigher, read by "
         "``numa-ext-explain``. Empty: no journal. A journal that cannot be written is logged once and never "
         "disturbs scheduling. Workers of one nova-scheduler may share it.",
-        change="/var/lib/nova is too small or not writable for nova-scheduler, or no journal is wanted (empty)",
+        change="/var/lib/nova is too small or not writable for nova-scheduler, or you need no journal (empty)",
         leave="you want numa-ext-explain to work",
     )
     journal_max_mb: int = option(
@@ -157,7 +157,7 @@ class SchedulerOptions(Section):
     )
     gpu_interference_weight: float = _gpu_weight(
         "the slowdown by neighbours, suffered and caused,",
-        "jobs disturb each other on the buses more than the model says",
+        "jobs disturb each other on the buses more than the model predicts",
     )
     gpu_fragmentation_weight: float = _gpu_weight(
         "breaking whole sockets of free GPUs",
@@ -181,7 +181,7 @@ class SchedulerOptions(Section):
         "hosts: the distance of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from "
         "NVLinks. A file that cannot be used is logged as an error, and default weights, profiles and distances "
         "are used.",
-        change="you have measured copies between GPUs, and levels and links do not tell their order",
+        change="you have measured copies between GPUs, and levels and links do not give their order",
         leave="you have not: levels and links are right for NVLink and PCIe",
     )
     weight_multiplier: float = option(
@@ -236,7 +236,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def read(conf: cfg.ConfigOpts) -> SchedulerOptions:
-    """Return what nova-scheduler's configuration says; of an option that cannot be read, the log and its default.
+    """Return the configuration of nova-scheduler; of an option that cannot be read, the log and its default.
 
     A mistake in one line must not keep every server of the cloud from being scheduled.
     """

@@ -14,7 +14,7 @@ def read_profiles(path: Path, where: str) -> ProfileStore:
     """Read profiles from a YAML or JSON file.
 
     :param where: the option that names the file, for messages
-    :raises InvalidValueError: in one sentence, when it cannot be read or says what is not allowed
+    :raises InvalidValueError: in one sentence, when it cannot be read or holds what is not allowed
     """
     return parse_profiles(_decoded(path, where), f"{where} {path}")
 

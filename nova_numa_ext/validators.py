@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point ``nova.api.extra_spec_validators``: nova's API refuses a typo in our keys, in our words.
+"""Entry point ``nova.api.extra_spec_validators``: nova's API refuses a typo in our keys, with our message.
 
 Nova (compute API microversion 2.86 or later) looks a key up by its exact name and else by each validator's name
 pattern, one key at a time. So there is one validator per key of :data:`~placement_traits.request.EXTRA_SPECS`, and one
-whose pattern is the whole namespace: it only ever sees keys that do not exist, and can say which key was meant. Nova
-turns its ``ValidationError`` into HTTP 400.
+whose pattern is the whole namespace: it only ever sees keys that do not exist, and can name the key that was meant.
+Nova turns its ``ValidationError`` into HTTP 400.
 """
 
 from typing import Any
@@ -47,4 +47,4 @@ def _nova_type(spec: request.ExtraSpec) -> dict[str, Any]:
         return {"type": int, **{name: limit for name, limit in limits.items() if limit is not None}}
     if spec.kind is bool:
         return {"type": bool}
-    return {"type": str, "enum": list(spec.words)} if spec.words else {"type": str}
+    return {"type": str, "enum": list(spec.choices)} if spec.choices else {"type": str}

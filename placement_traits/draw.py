@@ -71,14 +71,14 @@ def _node(topology: HostTopology, node: NumaNode, indent: str) -> Iterator[str]:
         facts.append(f"offline CPUs {numbers_text(node.offline_cpus)}")
     yield indent + ", ".join(facts)
     for domain in topology.l3_of_node(node.id):
-        words = [f"L3 {domain.id}"]
+        parts = [f"L3 {domain.id}"]
         if domain.size_kb:
-            words.append(size_text(domain.size_kb))
+            parts.append(size_text(domain.size_kb))
         others = [str(n) for n in domain.nodes if n != node.id]
         if others:
-            words.append(f"shared with node {', '.join(others)}")
+            parts.append(f"shared with node {', '.join(others)}")
         cores = [c for c in topology.cores_of_node(node.id) if c.l3 == domain.id]
-        yield f"{indent}  {', '.join(words)}{_cores(cores)}"
+        yield f"{indent}  {', '.join(parts)}{_cores(cores)}"
     bare = [core for core in topology.cores_of_node(node.id) if core.l3 is None]
     if bare:
         yield f"{indent}  no L3{_cores(bare)}"
@@ -94,12 +94,12 @@ def _cores(cores: Sequence[Core]) -> str:
 
 
 def _gpu(gpu: Gpu) -> str:
-    words = [f"GPU {gpu.address}"]
+    parts = [f"GPU {gpu.address}"]
     if gpu.product:
-        words.append(gpu.product)
+        parts.append(gpu.product)
     if gpu.switch is not None:
-        words.append(f"switch {gpu.switch}")
-    return ", ".join(words)
+        parts.append(f"switch {gpu.switch}")
+    return ", ".join(parts)
 
 
 def _distances(topology: HostTopology) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _distances(topology: HostTopology) -> Iterator[str]:
 def _gpu_links(topology: HostTopology) -> Iterator[str]:
     if len(topology.gpus) < 2:
         return
-    yield "GPU links (words of nvidia-smi topo -m)"
+    yield "GPU links (classes of nvidia-smi topo -m)"
     numbers = range(len(topology.gpus))
     cells = [["", *(f"GPU{i}" for i in numbers)]]
     for i, a in enumerate(topology.gpus):
@@ -145,19 +145,19 @@ def _rdt(topology: HostTopology) -> Iterator[str]:
     rdt = topology.rdt
     if rdt is None:
         return
-    words = [f"{rdt.num_closids} classes of service"]
+    parts = [f"{rdt.num_closids} classes of service"]
     if rdt.cat is not None:
-        words.append(
+        parts.append(
             f"L3 allocation of {rdt.cat.cbm_len} ways, {rdt.cat.shareable_ways} shareable"
             + (", code and data apart" if rdt.cat.cdp else "")
         )
     if rdt.mba is not None:
-        words.append(
+        parts.append(
             f"bandwidth throttling from {rdt.mba.min_bandwidth} in steps of {rdt.mba.bandwidth_gran}"
         )
     if rdt.monitoring is not None:
-        words.append(f"monitoring with {rdt.monitoring.num_rmids} ids")
-    yield f"RDT: {'; '.join(words)}"
+        parts.append(f"monitoring with {rdt.monitoring.num_rmids} ids")
+    yield f"RDT: {'; '.join(parts)}"
 
 
 def size_text(size_kb: int) -> str:

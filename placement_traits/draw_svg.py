@@ -160,14 +160,14 @@ def _node(topology: HostTopology, node: NumaNode) -> _Box:
 
 
 def _l3(domain: L3Domain, node: NumaNode, cores: list[Core]) -> _Box:
-    words = [f"L3 {domain.id}"]
+    parts = [f"L3 {domain.id}"]
     if domain.size_kb:
-        words.append(size_text(domain.size_kb))
+        parts.append(size_text(domain.size_kb))
     others = [n for n in domain.nodes if n != node.id]
     if others:
-        words.append(f"with node {numbers_text(others)}")
+        parts.append(f"with node {numbers_text(others)}")
     fill = _L3_FILLS[domain.id % len(_L3_FILLS)]
-    return _grid(", ".join(words), fill, [_core(core) for core in cores], _CORES_PER_ROW)
+    return _grid(", ".join(parts), fill, [_core(core) for core in cores], _CORES_PER_ROW)
 
 
 def _core(core: Core) -> _Box:
@@ -312,7 +312,7 @@ def _heat_map(topology: HostTopology, top: float) -> tuple[list[str], float, flo
 
 
 def _shade(distance: int) -> str:
-    """From pale green (local) to red (as far as a SLIT can say), by the logarithm: one scale for all machines."""
+    """From pale green (local) to red (the largest distance of a SLIT), by the logarithm: one scale for all machines."""
     share = min(log(max(distance, _LOCAL) / _LOCAL) / log(_UNREACHABLE / _LOCAL), 1.0)
     near, far = (214, 236, 208), (236, 120, 100)
     return "#" + "".join(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of this project.
 
-Every error that a user or operator may meet derives from :class:`NumaExtError` and says in one sentence what was
-wanted, where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing
+Every error that a user or operator may meet derives from :class:`NumaExtError` and states in one sentence what was
+requested, where, and what is allowed. Code that can go on without the missing thing catches the narrow class; nothing
 catches ``Exception`` except the outermost guard of a service loop, which counts and logs.
 
 A class with arguments of its own hands all of them to ``super().__init__`` and makes its sentence in ``__str__``: an
@@ -19,7 +19,7 @@ class InvalidValueError(NumaExtError):
 
     :param where: the key, file or option that holds the value
     :param value: the value as it was given
-    :param allowed: what would be accepted, in words
+    :param allowed: what would be accepted, as text
     """
 
     def __init__(self, where: str, value: object, allowed: str) -> None:
@@ -33,11 +33,11 @@ class InvalidValueError(NumaExtError):
 
 
 class CapabilityMissingError(NumaExtError):
-    """The host or service lacks something that the wanted action needs."""
+    """The host or service lacks something that the requested action needs."""
 
 
 class ConflictError(NumaExtError):
-    """Somebody else changed the same thing at the same time and retries did not help."""
+    """Another client changed the same object at the same time and retries did not help."""
 
 
 class ServiceUnavailableError(NumaExtError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a doctor says: one line per checked thing, and what to do about it."""
+"""Findings of a doctor: one line per check, and what to do about it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -66,11 +66,11 @@ class L3View:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A provider that tells where one GPU is: ours, or a device's own provider with such traits.
+    """A provider that locates one GPU: ours, or a device's own provider with such traits.
 
     :param uuid: its provider
     :param address: PCI address, by which it belongs to a :class:`DeviceView`
-    :param node: NUMA node; None when firmware does not say
+    :param node: NUMA node; None when firmware does not report it
     :param switch: number of the PCI switch; None when it has none
     :param links: nominal link to each other GPU of the host that has a listed link, by address
     """
@@ -87,7 +87,7 @@ class DeviceView:
     """A provider that nova (or the operator) makes for a device and from which servers allocate.
 
     :param uuid: its provider
-    :param address: PCI address that its name tells, else the name without the host's
+    :param address: PCI address that its name contains, else the name without the host's
     :param amount: its one inventory when the whole tree was last read; allocations from it alone cause no new reading
     """
 

@@ -3,8 +3,8 @@
 
 The classes are three of Xie & Loh's animal classes (reference: Lakew et al., *Optimising Virtual Resource Mapping in
 Multi-Level NUMA Disaggregated Systems*, tables 3 and 4): a *sheep* neither suffers nor disturbs, a *rabbit* degrades
-quickly when it shares a cache, a *devil* thrashes it. The prose of the source keeps devils apart from each other, its
-table lets them share; we follow the table for what *may* share and let :func:`penalty` prefer them apart.
+quickly when it shares a cache, a *devil* thrashes it. The prose of Lakew et al. keeps devils apart from each other,
+their table lets them share; we follow the table for what *may* share and let :func:`penalty` prefer them apart.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ INITIAL_BENEFIT: Final[Benefits] = MappingProxyType(
 
 
 def may_share(one: InterferenceClass, other: InterferenceClass) -> bool:
-    """Tell whether two classes may share an L3 domain (table 3)."""
+    """Return whether two classes may share an L3 domain (table 3)."""
     return other in MAY_SHARE[one]
 
 

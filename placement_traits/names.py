@@ -212,7 +212,7 @@ def parse_gpu_link(trait: str) -> tuple[GpuLink, int, int] | None:
 
 
 def is_ours(trait: str) -> bool:
-    """Tell whether a trait belongs to this project."""
+    """Return whether a trait belongs to this project."""
     return trait.startswith((TRAIT_PREFIX, GPU_LINK_PREFIX))
 
 

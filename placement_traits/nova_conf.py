@@ -57,7 +57,7 @@ def read(files: Sequence[str | Path]) -> cfg.ConfigOpts:
 
 
 def scheduler(conf: cfg.ConfigOpts, candidates: int) -> Iterator[Finding]:
-    """Check what nova-scheduler is told.
+    """Check the configuration of nova-scheduler.
 
     :param conf: of :func:`read`
     :param candidates: allocation candidates that one request may have: L3 domains of the fleet
@@ -108,7 +108,7 @@ def scheduler(conf: cfg.ConfigOpts, candidates: int) -> Iterator[Finding]:
 
 
 def compute(conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool) -> Iterator[Finding]:
-    """Check what nova-compute is told.
+    """Check the configuration of nova-compute.
 
     :param conf: of :func:`read`
     :param cell_packing: ``[placement]cell_packing`` of the agent
@@ -119,7 +119,7 @@ def compute(conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool) -> Iterator
         "nova cell order",
         packs == cell_packing,
         packs,
-        f"nova-compute fills cells by {packs!r}, the agent tells the scheduler {cell_packing!r}: set "
+        f"nova-compute fills cells by {packs!r}, the agent reports {cell_packing!r} to the scheduler: set "
         f"[placement]cell_packing = {packs} of the agent",
     )
     yield verdict(

@@ -30,7 +30,7 @@ def read_tree(client: PlacementClient, host: str) -> ProviderTree:
     if names.HOST not in traits:
         raise InvalidValueError("host", host, ", ".join(hosts(client)) or "none: no agent reports")
     root = roots[0]["uuid"]
-    # Not ``required=``: Placement refuses a trait that nobody has made yet, and a host may have no children.
+    # Not ``required=``: Placement refuses a trait that has not been made yet, and a host may have no children.
     below = client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
     children = []
     for provider in below:

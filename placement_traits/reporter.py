@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes Placement equal to a host's wanted tree, writing differences only.
+"""Makes Placement equal to a host's desired tree, writing differences only.
 
 For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
 that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
@@ -60,7 +60,7 @@ class SyncReport:
 
     :param root_uuid: nova's root provider
     :param changes: what was written, in order
-    :param problems: one sentence for each thing that could not be made as wanted; the rest was done
+    :param problems: one sentence for each difference that could not be removed; the rest was done
     :param requests: HTTP requests of this pass
     :param writes: those of them that write, failed ones included
     """
@@ -238,13 +238,13 @@ class _Pass:
 
     def run(self) -> SyncReport:
         listed = self._reporter.listed(self._tree.root)
-        # Whatever this host offers: asked for a class that Placement has never heard of, nova's scheduler breaks
+        # Whatever this host offers: asked for a class that Placement does not know, nova's scheduler breaks
         # (TypeError) instead of finding no valid host.
         self._reporter.ensure_resource_classes()
         root, below = listed[0], {provider.name: provider for provider in listed[1:]}
-        # Children first: a root that says LC while its children are missing would attract servers in vain.
-        for wanted in self._tree.children:
-            self._write_child(root, wanted, below.get(wanted.name))
+        # Children first: a root that accepts LC while its children are missing would attract servers in vain.
+        for desired in self._tree.children:
+            self._write_child(root, desired, below.get(desired.name))
         for provider in below.values():
             if self._tree.child(provider.name) is None and self._is_ours(root, provider):
                 self._remove_child(provider)
@@ -267,17 +267,17 @@ class _Pass:
             return False
         return names.OWNER in self._reporter.actual(provider).traits
 
-    def _write_child(self, root: _Listed, wanted: Provider, there: _Listed | None) -> None:
-        provider = there or self._create(root, wanted.name)
+    def _write_child(self, root: _Listed, desired: Provider, there: _Listed | None) -> None:
+        provider = there or self._create(root, desired.name)
         if provider is None:
             return
         if not self._is_ours(root, provider):
             self._problem(
-                f"Provider {wanted.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
+                f"Provider {desired.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
                 "delete or rename it."
             )
             return
-        self._update(provider, wanted)
+        self._update(provider, desired)
 
     def _create(self, root: _Listed, name: str) -> _Listed | None:
         new = child_uuid(root.uuid, name)
@@ -287,7 +287,7 @@ class _Pass:
         except PlacementError as error:
             if error.code != CODE_DUPLICATE:
                 raise
-            # Ours if the answer to our own request was lost or a second agent made it; else somebody's elsewhere.
+            # Ours if the answer to our own request was lost or a second agent made it; else another client's elsewhere.
             try:
                 there = self._client.get(f"/resource_providers/{new}")
             except NotFoundError:
@@ -304,8 +304,8 @@ class _Pass:
     def _remove_child(self, provider: _Listed) -> None:
         if any(self._usages(provider).values()):
             self._problem(
-                f"Provider {provider.name} is not wanted any more, but servers hold allocations of it; it takes no new "
-                "ones and goes when they are gone."
+                f"Provider {provider.name} is not desired any more, but servers hold allocations of it; it takes no "
+                "new ones and is deleted when they are gone."
             )
             self._update(provider, Provider(provider.name, frozenset({names.OWNER})))
             return
@@ -325,14 +325,14 @@ class _Pass:
         body = self._client.get(f"/resource_providers/{provider.uuid}/usages")
         return dict(body["usages"])
 
-    def _update(self, provider: _Listed, wanted: Provider) -> None:
-        """Make one provider hold what is wanted; whatever stands in the way becomes a problem and the rest goes on."""
+    def _update(self, provider: _Listed, desired: Provider) -> None:
+        """Make one provider hold what is desired; an obstacle becomes a problem and the rest goes on."""
         actual = self._reporter.actual(provider)
         for attempt in range(_CONFLICT_TRIES):
             try:
-                actual = self._write_traits(provider, actual, wanted.traits)
+                actual = self._write_traits(provider, actual, desired.traits)
                 if not provider.is_root:
-                    self._write_inventories(provider, actual, wanted.inventories)
+                    self._write_inventories(provider, actual, desired.inventories)
                 return
             except NotFoundError:
                 raise
@@ -348,12 +348,12 @@ class _Pass:
             f"Provider {provider.name} could not be written: others changed it {_CONFLICT_TRIES} times meanwhile."
         )
 
-    def _write_traits(self, provider: _Listed, actual: _Actual, wanted: frozenset[str]) -> _Actual:
+    def _write_traits(self, provider: _Listed, actual: _Actual, desired: frozenset[str]) -> _Actual:
         ours = frozenset(filter(names.is_ours, actual.traits))
-        if ours == wanted:
+        if ours == desired:
             return actual
-        traits = (actual.traits - ours) | wanted
-        self._reporter.ensure_traits(wanted)
+        traits = (actual.traits - ours) | desired
+        self._reporter.ensure_traits(desired)
         body = {
             "resource_provider_generation": actual.generation,
             "traits": sorted(traits),
@@ -362,20 +362,20 @@ class _Pass:
         written = _Actual(answer["resource_provider_generation"], traits, actual.inventories)
         self._reporter.remember(provider, written)
         detail = " ".join(
-            [f"+{trait}" for trait in sorted(wanted - ours)]
-            + [f"-{trait}" for trait in sorted(ours - wanted)]
+            [f"+{trait}" for trait in sorted(desired - ours)]
+            + [f"-{trait}" for trait in sorted(ours - desired)]
         )
         self._changes.append(TreeChange(provider.name, "traits", detail))
         return written
 
     def _write_inventories(
-        self, provider: _Listed, actual: _Actual, wanted: Mapping[str, Inventory]
+        self, provider: _Listed, actual: _Actual, desired: Mapping[str, Inventory]
     ) -> None:
         there = actual.inventories
         inventories = {
             **{name: there[name] for name in there if name not in names.RESOURCE_CLASSES},
-            **self._still_used(provider, actual, wanted),
-            **{name: _with_reserved(new, there.get(name)) for name, new in wanted.items()},
+            **self._still_used(provider, actual, desired),
+            **{name: _with_reserved(new, there.get(name)) for name, new in desired.items()},
         }
         if inventories == there:
             return
@@ -396,10 +396,10 @@ class _Pass:
         )
 
     def _still_used(
-        self, provider: _Listed, actual: _Actual, wanted: Mapping[str, Inventory]
+        self, provider: _Listed, actual: _Actual, desired: Mapping[str, Inventory]
     ) -> dict[str, Inventory]:
         """Inventories that should go but cannot, because servers hold some of them; reserved whole, so closed."""
-        gone = actual.inventories.keys() & set(names.RESOURCE_CLASSES) - wanted.keys()
+        gone = actual.inventories.keys() & set(names.RESOURCE_CLASSES) - desired.keys()
         if not gone:
             return {}
         used = self._usages(provider)
@@ -419,24 +419,24 @@ def _inventory(body: Mapping[str, Any]) -> Inventory:
     return Inventory(**{f.name: body[f.name] for f in dataclasses.fields(Inventory)})
 
 
-def _with_reserved(wanted: Inventory, there: Inventory | None) -> Inventory:
-    """Keep what is reserved where the wanted inventory does not say."""
-    if wanted.reserved is not None:
-        return wanted
+def _with_reserved(desired: Inventory, there: Inventory | None) -> Inventory:
+    """Keep what is reserved where the desired inventory leaves it open."""
+    if desired.reserved is not None:
+        return desired
     reserved = (there.reserved or 0) if there is not None else 0
-    return dataclasses.replace(wanted, reserved=min(reserved, wanted.total))
+    return dataclasses.replace(desired, reserved=min(reserved, desired.total))
 
 
 def _inventory_difference(before: Mapping[str, Inventory], after: Mapping[str, Inventory]) -> str:
-    words = [f"-{name}" for name in sorted(before.keys() - after.keys())]
+    parts = [f"-{name}" for name in sorted(before.keys() - after.keys())]
     for name in sorted(after):
         old, new = before.get(name), after[name]
         if old is None:
-            words.append(f"+{name}={new.total} reserved={new.reserved}")
+            parts.append(f"+{name}={new.total} reserved={new.reserved}")
         elif old != new:
-            words += [
+            parts += [
                 f"~{name}.{f.name} {getattr(old, f.name)}->{getattr(new, f.name)}"
                 for f in dataclasses.fields(Inventory)
                 if getattr(old, f.name) != getattr(new, f.name)
             ]
-    return " ".join(words)
+    return " ".join(parts)

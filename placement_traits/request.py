@@ -46,11 +46,11 @@ class ExtraSpec:
     """One key of our namespace.
 
     :param key: the key as users type it
-    :param kind: ``int``, ``float``, ``bool`` or a :class:`~enum.StrEnum` of the allowed words
+    :param kind: ``int``, ``float``, ``bool`` or a :class:`~enum.StrEnum` of the allowed values
     :param description: one sentence for nova's API and the documentation
     :param minimum: smallest value of a number, None where there is no limit
     :param maximum: largest value of a number, None where there is no limit
-    :param default: what an absent key means, in words
+    :param default: what an absent key means, as text
     """
 
     key: Key
@@ -61,15 +61,15 @@ class ExtraSpec:
     maximum: int | float | None = None
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The allowed words, empty for a number or a bool."""
+    def choices(self) -> tuple[str, ...]:
+        """The allowed values, empty for a number or a bool."""
         return tuple(self.kind) if issubclass(self.kind, StrEnum) else ()
 
     @property
     def allowed(self) -> str:
-        """What a user may write, in words."""
-        if self.words:
-            return ", ".join(self.words)
+        """What a user may write, as text."""
+        if self.choices:
+            return ", ".join(self.choices)
         if self.kind is bool:
             return "true, false"
         noun = "an integer" if self.kind is int else "a number"
@@ -127,7 +127,12 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
             "Cache behaviour: sheep (indifferent), rabbit (delicate), devil (disturbs).",
             "sheep",
         ),
-        ExtraSpec(Key.REMOTE_MEMORY, RemoteMemory, "How much remote memory hurts.", "insensitive"),
+        ExtraSpec(
+            Key.REMOTE_MEMORY,
+            RemoteMemory,
+            "How much remote memory slows the server down.",
+            "insensitive",
+        ),
         ExtraSpec(
             Key.MEMORY_POLICY,
             MemoryPolicy,
@@ -183,7 +188,7 @@ _RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-
 
 @dataclass(frozen=True, slots=True)
 class L3Amount:
-    """What a server wants from one L3 domain: a granular request group of the flavor.
+    """What a server requests of one L3 domain: a granular request group of the flavor.
 
     :param group: suffix of the request group, such as ``_NODE``
     :param ways: L3 cache ways (``CUSTOM_LLC_WAY``), 0 when none
@@ -197,7 +202,7 @@ class L3Amount:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """What a server wants, parsed and checked.
+    """What a server requests, parsed and checked.
 
     :param vcpus: number of virtual CPUs
     :param memory_mb: guest memory, MiB
@@ -321,7 +326,7 @@ def parse(
 
 
 def concerns_us(extra_specs: Mapping[str, str], image_traits: frozenset[str] = frozenset()) -> bool:
-    """Tell whether a flavor or image says anything to this project: a key, a resource or a trait of ours."""
+    """Return whether a flavor or image concerns this project: a key, a resource or a trait of ours."""
     return any(
         key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
         or ((match := _RESOURCE.match(key)) and match["resource"] in names.RESOURCE_CLASSES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much bandwidth of an L3 domain is held back from sale, following measured pressure calmly. Pure.
+"""How much bandwidth of an L3 domain is held back from sale, following the measured use calmly. Pure.
 
-Declared use is what running servers were sold; Placement counts it. What is measured *beyond* it is nobody's in
+Declared use is what running servers were sold; Placement counts it. What is measured *beyond* it has no allocation in
 Placement, so it is reserved: capacity = declared + reserved + free. Measurements jump, and each write to Placement
 wakes every scheduler's view, hence a dead band (small moves are not written) and a rate limit (up fast, down slowly).
 """
@@ -15,7 +15,7 @@ from placement_traits.errors import InvalidValueError
 class ReservationSettings:
     """How ``reserved`` follows.
 
-    :param dead_band: share of the capacity by which the wanted value must differ before anything is written
+    :param dead_band: share of the capacity by which the desired value must differ before anything is written
     :param rise_per_s: largest rise, share of the capacity per second
     :param fall_per_s: largest fall, share of the capacity per second
     """
@@ -28,7 +28,7 @@ class ReservationSettings:
         for name in ("dead_band", "rise_per_s", "fall_per_s"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
-                raise InvalidValueError(f"pressure {name}", value, "a share from 0 to 1")
+                raise InvalidValueError(f"reserved bandwidth, {name}", value, "a share from 0 to 1")
 
 
 def excess_mbps(measured_mbps: int, declared_mbps: int) -> int:

@@ -115,7 +115,7 @@ class Gpu:
     """One GPU, or a PCI device that stands in for one.
 
     :param address: PCI address, ``dddd:bb:dd.f`` in lower case
-    :param node: NUMA node it is attached to; None when firmware does not say
+    :param node: NUMA node it is attached to; None when firmware does not report it
     :param switch: number of the PCI switch or bridge above it, from 0 in order of address; GPUs with equal numbers
         share one; None when it sits directly on a root port of its own
     :param product: ``vendor:product`` in hexadecimal; None when only read back from Placement
@@ -129,7 +129,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuEdge:
-    """A link between two GPUs that switch and node numbers alone do not tell.
+    """A link between two GPUs that switch and node numbers alone do not imply.
 
     :param a: address of one end; ``a < b``
     :param b: address of the other end
@@ -189,7 +189,7 @@ class RdtMonitoring:
     """Monitoring (resctrl ``info/L3_MON``).
 
     :param num_rmids: monitoring ids
-    :param features: words of ``mon_features``: ``llc_occupancy``, ``mbm_total_bytes``, ``mbm_local_bytes``
+    :param features: names of ``mon_features``: ``llc_occupancy``, ``mbm_total_bytes``, ``mbm_local_bytes``
     """
 
     num_rmids: int
@@ -198,7 +198,7 @@ class RdtMonitoring:
 
 @dataclass(frozen=True, slots=True)
 class RdtCapability:
-    """What resource control of the processors can do, as the mounted resctrl tree tells it.
+    """What resource control of the processors can do, as the mounted resctrl tree shows it.
 
     :param cat: L3 allocation, None when absent
     :param mba: bandwidth throttling, None when absent
@@ -221,7 +221,7 @@ class RdtCapability:
         )
 
     def monitors(self, feature: str) -> bool:
-        """Tell whether ``mon_features`` holds ``feature``."""
+        """Return whether ``mon_features`` holds ``feature``."""
         return self.monitoring is not None and feature in self.monitoring.features
 
 
@@ -366,7 +366,7 @@ class HostTopology:
         """Nominal link of two different GPUs.
 
         A listed link wins; else GPUs under one switch are PIX, on one node NODE, otherwise SYS
-        (the words and their order are those of ``nvidia-smi topo -m``).
+        (names and order are those of ``nvidia-smi topo -m``).
         """
         a, b = self.gpu(min(address_a, address_b)), self.gpu(max(address_a, address_b))
         listed = self._link_of_pair.get((a.address, b.address))
@@ -435,11 +435,11 @@ def _cpus(cores: Iterable[Core]) -> tuple[int, ...]:
     return tuple(sorted(cpu for core in cores for cpu in core.cpus))
 
 
-def _position(what: str, ids: list[Any], wanted: Any) -> int:
+def _position(what: str, ids: list[Any], value: Any) -> int:
     try:
-        return ids.index(wanted)
+        return ids.index(value)
     except ValueError:
-        raise InvalidValueError(what, wanted, f"one of {ids}") from None
+        raise InvalidValueError(what, value, f"one of {ids}") from None
 
 
 def _check(topology: HostTopology) -> None:
@@ -492,11 +492,11 @@ def _unique(where: str, ids: list[Any]) -> set[Any]:
     return seen
 
 
-def _refers(where: str, wanted: Any, there: set[Any], optional: bool = False) -> None:
-    if wanted is None and optional:
+def _refers(where: str, value: Any, there: set[Any], optional: bool = False) -> None:
+    if value is None and optional:
         return
-    if wanted not in there:
-        raise InvalidValueError(where, wanted, f"one of {sorted(there)}")
+    if value not in there:
+        raise InvalidValueError(where, value, f"one of {sorted(there)}")
 
 
 def _check_square(where: str, matrix: Matrix | None, size: int) -> None:

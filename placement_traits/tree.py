@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HostTopology <-> provider tree: what a host says about itself in Placement, and how to read it back. Pure.
+"""HostTopology <-> provider tree: what a host publishes in Placement, and how to read it back. Pure.
 
 Two steps, so that the second one loses nothing:
 
-1. :func:`publish` decides *what* is said: amounts from the topology, the settings and the state of the L3 domains.
+1. :func:`publish` decides *what* is published: amounts from the topology, the settings and the state of the L3 domains.
 2. :func:`to_tree` spells it as providers, inventories and traits; :func:`from_tree` is its exact inverse.
 
 The tree of a host with four L3 domains and one GPU::
@@ -37,7 +37,7 @@ from placement_traits.topology import (
 MAX_UNIT: Final = 2**31 - 1  # Placement's own default
 
 
-# What is said -------------------------------------------------------------------------------------------------------
+# What is published --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class L3Offer:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Everything that a host says in Placement.
+    """Everything that a host publishes in Placement.
 
-    :param topology: the topology without what is not said: cores, distances, sizes, products, RDT details
+    :param topology: the topology without what is not published: cores, distances, sizes, products, RDT details
     :param packing: nova's cell-packing strategy
     :param tiers: tiers accepted
     :param rdt: RDT capability
@@ -112,11 +112,11 @@ def publish(
     settings: TreeSettings,
     state: Mapping[int, L3State] | None = None,
 ) -> Published:
-    """Decide what a host says about itself.
+    """Decide what a host publishes.
 
     :param topology: as discovered
     :param settings: the operator's part
-    :param state: by L3 id; a domain without one has no neighbours and no pressure
+    :param state: by L3 id; a domain without one has no neighbours and no use beyond what was declared
     """
     state = state or {}
     rdt = topology.rdt or RdtCapability()
@@ -201,9 +201,9 @@ def _divide(amount: int, weights: list[int]) -> list[int]:
 
 
 def publishable(topology: HostTopology) -> HostTopology:
-    """Drop everything that the tree does not say; the result survives :func:`to_tree` and :func:`from_tree` unchanged.
+    """Drop everything that the tree does not hold; the result survives :func:`to_tree` and :func:`from_tree` unchanged.
 
-    A node whose CPUs have no L3 loses its socket, and a socket without L3 its chassis: there is no provider to say it.
+    A node whose CPUs have no L3 loses its socket, and a socket without L3 its chassis: no provider could carry it.
     """
     sockets_of_node: dict[int, set[int]] = {node.id: set() for node in topology.nodes}
     for domain in topology.l3_domains:
@@ -233,7 +233,7 @@ def _only(values: Iterable[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One inventory as Placement's API has it; ``reserved`` None in a wanted one: as it is there."""
+    """One inventory as Placement's API has it; ``reserved`` None in a desired one: as it is there."""
 
     total: int
     reserved: int | None = 0
@@ -281,10 +281,10 @@ def desired_tree(
 
 
 def to_tree(root: str, published: Published) -> ProviderTree:
-    """Spell what a host says as providers, inventories and traits.
+    """Spell what a host publishes as providers, inventories and traits.
 
     :param root: name of nova's root provider
-    :param published: what to say
+    :param published: what to spell
     """
     topology = published.topology
     children = [
@@ -374,7 +374,7 @@ def gpu_traits(topology: HostTopology, gpu: Gpu) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class L3Place:
-    """Where an L3 domain is, as its provider's traits tell it."""
+    """Where an L3 domain is, as its provider's traits show it."""
 
     l3_id: int
     nodes: tuple[int, ...]

@@ -10,7 +10,7 @@ Two kinds of reading, both a few requests whatever the number of hosts:
 
 A query of candidates leaves out a host that is full; such a host is read provider by provider. Providers of GPUs, of
 other devices, and nova's roots are not in the list that is compared (a root changes with every server of any kind):
-what is said there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete
+what is published there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete
 reading.
 """
 
@@ -106,14 +106,14 @@ class ViewStats:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """One provider as the API told it, as far as it concerns us."""
+    """One provider as the API returned it, as far as it concerns us."""
 
     traits: frozenset[str]
     amounts: Mapping[str, Amount]
 
     @property
     def named(self) -> bool:
-        """The name says something that the traits do not: host or PCI address."""
+        """The name holds something that the traits do not: host or PCI address."""
         return not self.traits.isdisjoint((names.HOST, names.GPU, *_DEVICES))
 
     @property
@@ -346,7 +346,7 @@ class FleetView:
         return prints
 
     def _summaries(self, query: str) -> dict[str, dict[str, _Facts]]:
-        """Return what the provider summaries of a query of candidates tell: facts by provider, by root."""
+        """Return what the provider summaries of a query of candidates hold: facts by provider, by root."""
         body = self._client.get(f"/allocation_candidates?resources={_PROBE}&{query}")
         trees: dict[str, dict[str, _Facts]] = {}
         for uuid, summary in body["provider_summaries"].items():
@@ -406,7 +406,7 @@ class FleetView:
 
 
 def _telling(traits: Iterable[str]) -> frozenset[str]:
-    """Drop the traits that say nothing to us; a fleet of nova's own would fill the memory."""
+    """Drop the traits that do not concern us; a fleet of nova's own would fill the memory."""
     return frozenset(trait for trait in traits if names.is_ours(trait) or trait in _DEVICES)
 
 
@@ -465,7 +465,7 @@ def _described(
     names_of: Mapping[str, str],
     facts: Mapping[str, _Facts],
 ) -> dict[str, str]:
-    """PCI address by provider that tells where a GPU is: a device's own provider only where we have none for it."""
+    """PCI address by provider that locates a GPU: a device's own provider only where we have none for it."""
     prefix = names.gpu_provider(host, "")
     ours = {uuid: names_of[uuid].removeprefix(prefix) for uuid in gpus if uuid in names_of}
     known = frozenset(ours.values())

@@ -97,7 +97,7 @@ class Cloud:
     def what_if(
         self, request: WorkloadRequest, flavor: str, aggregates: Mapping[str, Mapping[str, str]]
     ) -> tuple[Answer, ...]:
-        """Return what every host says to a flavor (its name) now, by default options and these host aggregates."""
+        """Return how every host answers a flavor (its name) now, by default options and these host aggregates."""
         return what_if(
             self._connection.placement,
             request,
@@ -115,7 +115,7 @@ class Cloud:
         if not found and _is_uuid(host):
             found = self._get("/resource_providers", uuid=host)["resource_providers"]
         if not found:
-            raise InvalidValueError("host", host, _told(host, list(hosts(self._placement))))
+            raise InvalidValueError("host", host, _unknown_host(host, list(hosts(self._placement))))
         root = found[0]["root_provider_uuid"]
         members = self._get("/resource_providers", in_tree=root)["resource_providers"]
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
@@ -181,7 +181,7 @@ class Cloud:
         return self._placement.get(f"{path}?{urlencode(query)}" if query else path)
 
 
-def _told(host: str, known: list[str]) -> str:
+def _unknown_host(host: str, known: list[str]) -> str:
     """Return the known hosts for a message; of many, those whose names are nearest to ``host``."""
     near = difflib.get_close_matches(host, known, n=_MOST_NAMES, cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""

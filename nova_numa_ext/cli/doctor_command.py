@@ -15,10 +15,10 @@ _DETAIL_WIDTH: Final = 72
 
 
 class Doctor(command.Lister):  # type: ignore[misc]
-    """Check the whole cloud over Placement and Nova, and say what to do about what is not good.
+    """Check the whole cloud over Placement and Nova, and recommend what to do about each problem.
 
-    What nova-scheduler is told cannot be asked over an API: give its configuration files where they are at hand. What
-    is on a compute host numa-host-agent-ctl doctor says there. Ends with exit code 1 when something is broken.
+    No API shows the configuration of nova-scheduler: give its files where they are at hand. A compute host is checked
+    by numa-host-agent-ctl doctor, there. The exit code is 1 when something is broken.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

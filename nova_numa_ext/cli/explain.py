@@ -33,7 +33,7 @@ class Explanation:
 
     @property
     def head(self) -> dict[str, Any]:
-        """The entry that tells who asked what."""
+        """The entry with the server and its request."""
         return self.filter or self.weigh or self.faults[0]
 
 
@@ -68,8 +68,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from _alternates_lines(explanation.filter)
         return
     yield f"server   {head['server']}    request {head['request'] or '-'}"
-    asked = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
-    yield f"flavor   {head['flavor']}: {asked or 'says nothing to numa_ext'}"
+    specs = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
+    yield f"flavor   {head['flavor']}: {specs or 'no key of numa_ext'}"
     for fault in explanation.faults:
         yield f"FAULT    {fault['where']}: {fault['error']}"
     if explanation.filter is not None:
@@ -212,14 +212,14 @@ def _answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
     yield f"{possible} of {len(answers)} hosts could take it now, best first; Placement was read for this answer"
     width = max((len(answer.host.name) for answer in answers), default=0)
     for answer in answers:
-        said = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"
+        text = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"
         if answer.score is not None:
-            said += f", score {answer.score.value:.3f} ({terms_text(answer.score)})"
+            text += f", score {answer.score.value:.3f} ({terms_text(answer.score)})"
         if answer.l3:
-            said += f", L3 {_numbers(answer.l3)}"
+            text += f", L3 {_numbers(answer.l3)}"
         if answer.gpus is not None:
-            said += f" (GPUs {' '.join(answer.gpus.addresses)}, utility {answer.gpus.utility:.3f})"
-        yield f"  {answer.host.name:<{width}}  {said}"
+            text += f" (GPUs {' '.join(answer.gpus.addresses)}, utility {answer.gpus.utility:.3f})"
+        yield f"  {answer.host.name:<{width}}  {text}"
 
 
 def terms_text(score: Score) -> str:

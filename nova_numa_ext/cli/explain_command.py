@@ -62,7 +62,7 @@ def _explain(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="numa-ext-explain",
-        description="Say why nova-scheduler put a server where it is, or found no valid host. Reads the decision "
+        description="Explain why nova-scheduler put a server where it is, or found no valid host. Reads the decision "
         "journal ([numa_ext]journal_path); asks Nova and Placement, with the credentials of [placement], only for a "
         "server name, for a server without a decision, and with --flavor.",
     )
@@ -98,7 +98,7 @@ def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
 
 
 class _Explainer:
-    """Joins the journal with what Nova and Placement say now."""
+    """Joins the journal with the current state in Nova and Placement."""
 
     def __init__(self, conf: cfg.ConfigOpts, path: Path | None) -> None:
         self._conf = conf
@@ -114,7 +114,7 @@ class _Explainer:
         if arguments.flavor:
             return self._what_if(self._flavor(arguments.flavor), as_json)
         if not arguments.key:
-            raise UnknownError("say which server or request, or --flavor for a what-if")
+            raise UnknownError("name a server or a request, or give --flavor for a what-if")
         found = explain.find(journal.read(self._path), arguments.key)
         server = None
         if not found and not arguments.key.startswith("req-"):
@@ -161,7 +161,7 @@ class _Explainer:
         return explain.answers_text(answers)
 
     def _aggregates(self) -> dict[str, dict[str, str]]:
-        """Metadata of nova's host aggregates by uuid; none where nova does not show them, which is said."""
+        """Metadata of nova's host aggregates by uuid; none, with a message, where nova does not show them."""
         response = endpoints.compute(self._conf).get("/os-aggregates", raise_exc=False)
         if response.status_code == 403:
             print(_NO_AGGREGATES, file=sys.stderr)

@@ -15,7 +15,7 @@ from placement_traits.request import InvalidRequestError, WorkloadRequest, conce
 
 _WIDTH: Final = 80
 _NEAR: Final = 0.8  # of difflib's ratio: one or two wrong letters
-_OURS: Final = f"{names.EXTRA_SPEC_NAMESPACE}:"  # told by nova and by parse
+_OURS: Final = f"{names.EXTRA_SPEC_NAMESPACE}:"  # reported by nova and by parse
 _SEPARATORS: Final = re.compile("[-.:]")
 
 
@@ -46,7 +46,7 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
                 for result, text in check(flavor)
             )
         self._wrong = any(result == "wrong" for _, result, _ in rows)
-        return ("Flavor", "Result", "Says"), rows
+        return ("Flavor", "Result", "Findings"), rows
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Return 1 when something is wrong."""
@@ -62,32 +62,32 @@ def check(flavor: Any) -> list[tuple[str, str]]:
         for key, meant in near_misses(extra_specs)
     ]
     if not concerns_us(extra_specs):
-        return missed or [("none", "The flavor says nothing to numa_ext.")]
+        return missed or [("none", "The flavor has no key of numa_ext.")]
     try:
         request = parse(extra_specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
     except InvalidRequestError as error:
         return [*missed, *(("wrong", problem) for problem in error.problems)]
-    where = f"What each host says to it now: openstack numa simulate --flavor {flavor.name}"
+    where = f"How each host answers it now: openstack numa simulate --flavor {flavor.name}"
     return missed or [("ok", f"{summary(request)}. {where}")]
 
 
 def summary(request: WorkloadRequest) -> str:
-    """Return what a flavor asks, in a few words; GPUs where it asks for some."""
-    told = [
+    """Summarise what a flavor requests; GPUs where it requests some."""
+    parts = [
         f"tier {request.tier}" if request.tier else "no tier",
         str(request.interference_class),
         f"memory {request.memory_policy}",
     ]
     if request.gpus:
-        told.append(
+        parts.append(
             f"{len(request.gpus)} GPUs by policy {request.gpu_policy} with gpu_comm {request.gpu_comm}, "
             f"min_utility {request.min_utility:g}, remote_gpu {request.remote_gpu}"
         )
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def near_misses(extra_specs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield keys that nobody reads but that are nearly ours, each with the key that was meant.
+    """Yield keys that no service reads but that are nearly ours, each with the key that was meant.
 
     Nova checks only keys of our own namespace: one in a misspelt namespace, or an amount of a misspelt resource class,
     passes it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our traits and amounts in words, for tables."""
+"""Our traits and amounts as text, for tables."""
 
 import argparse
 import textwrap
@@ -14,7 +14,7 @@ _PLURALS = ("NODES", "SOCKETS", "L3_DOMAINS")
 
 
 def traits(all_traits: Iterable[str]) -> str:
-    """Our traits of a provider as words: ``node 2, socket 1, has LC``; foreign traits are left out."""
+    """Our traits of a provider as text: ``node 2, socket 1, has LC``; foreign traits are left out."""
     return ", ".join(_word(trait) for trait in sorted(all_traits) if _telling(trait))
 
 
@@ -38,14 +38,14 @@ def gpus_of(devices: Collection[str], host: HostView) -> str:
     """Devices of a host that a server holds, by provider: PCI addresses with nodes, then the links between them."""
     addresses = {device.address for device in host.devices if device.uuid in devices}
     held = [gpu for gpu in host.gpus if gpu.address in addresses]
-    told = [f"{gpu.address} (node {'?' if gpu.node is None else gpu.node})" for gpu in held]
+    listed = [f"{gpu.address} (node {'?' if gpu.node is None else gpu.node})" for gpu in held]
     links = [
         f"{gpu.address} - {other}: {link.name}"
         for gpu in held
         for other, link in sorted(gpu.links.items())
         if other in addresses and gpu.address < other
     ]
-    return "\n".join((*told, *links)) or "-"
+    return "\n".join((*listed, *links)) or "-"
 
 
 def folded(text: str, parsed_args: argparse.Namespace, width: int = 48) -> str:

@@ -37,7 +37,7 @@ class ListHost(command.Lister):  # type: ignore[misc]
 
 
 class ShowHost(command.Lister):  # type: ignore[misc]
-    """Show the providers of one host as a tree: inventories (used/capacity) and our traits in words."""
+    """Show the providers of one host as a tree: inventories (used/capacity) and our traits as text."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the host."""

@@ -12,7 +12,7 @@ API_VERSIONS = {"1": "nova_numa_ext.cli.cloud.Cloud"}
 
 
 def make_client(instance: Any) -> Any:
-    """Return what the commands talk to; openstackclient calls this when a command first needs it."""
+    """Return the client of the commands; openstackclient calls this when a command first needs it."""
     client_class = utils.get_client_class(API_NAME, instance._api_version[API_NAME], API_VERSIONS)
     return client_class(instance.sdk_connection)
 

@@ -85,7 +85,7 @@ def _held(held: list[tuple[ListedProvider, dict[str, int]]]) -> dict[str, Any]:
 
 
 def _gpus(cloud: Cloud, held: list[tuple[ListedProvider, dict[str, int]]]) -> str:
-    """GPUs that the server holds; without any device among its allocations nobody is asked."""
+    """GPUs that the server holds; without a device among its allocations no API is called."""
     devices = [
         provider
         for provider, resources in held
@@ -94,8 +94,10 @@ def _gpus(cloud: Cloud, held: list[tuple[ListedProvider, dict[str, int]]]) -> st
     if not devices:
         return "-"
     hosts = map(cloud.fleet().host, {device.root for device in devices})
-    told = [formatting.gpus_of([device.uuid for device in devices], host) for host in hosts if host]
-    return "\n".join(told) or "-"
+    lines = [
+        formatting.gpus_of([device.uuid for device in devices], host) for host in hosts if host
+    ]
+    return "\n".join(lines) or "-"
 
 
 def _numbers(provider: ListedProvider, kind: str) -> list[int]:

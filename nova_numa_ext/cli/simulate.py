@@ -30,7 +30,7 @@ class Simulate(command.Lister):  # type: ignore[misc]
 
     It judges what Placement knows now; NUMA cells are judged by the scheduler alone, whose decisions numa-ext-explain
     shows. The score is the weighted mean of the known terms, best host first. Weights are the defaults of
-    [numa_ext]*_multiplier and what host aggregates say instead; numa-ext-explain --flavor knows nova-scheduler's own.
+    [numa_ext]*_multiplier and what host aggregates set instead; numa-ext-explain --flavor knows nova-scheduler's own.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -79,7 +79,7 @@ def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
 
 
 def without_class(host: HostView, interference_class: InterferenceClass) -> HostView:
-    """Return the host that a server lives on without the server's own class: nobody is his own neighbour.
+    """Return the host that a server lives on without the server's own class: a server is not its own neighbour.
 
     Whether the trait has another owner, too, is not in the view, so the trait alone refuses the server nothing there.
     Its class before a resize would cost nova a database call, so it is taken to be the one asked for.

@@ -17,24 +17,24 @@ _CLAIM_AVOIDS_DEVICES: Final = 34
 
 
 def devices_in_claim(
-    free: Mapping[int | None, int] | None, *, wanted: bool, release: int = RELEASE
+    free: Mapping[int | None, int] | None, *, requested: bool, release: int = RELEASE
 ) -> Mapping[int | None, int] | None:
     """Return the free PCI devices that nova-compute considers when it picks a guest's cells, None for not at all.
 
-    Nova 33's claim looks at devices only for a guest that wants one; since nova 34 it also keeps the others away from
-    them, as nova-scheduler always did (bug 2144660, ``nova/compute/claims.py``).
+    Nova 33's claim looks at devices only for a guest that requests one; since nova 34 it also keeps the others away
+    from them, as nova-scheduler always did (bug 2144660, ``nova/compute/claims.py``).
 
     :param free: free devices by NUMA node
-    :param wanted: the guest asks for a device
+    :param requested: the guest requests a device
     """
-    return free if wanted or release >= _CLAIM_AVOIDS_DEVICES else None
+    return free if requested or release >= _CLAIM_AVOIDS_DEVICES else None
 
 
-def device_order(*, wanted: bool, release: int = RELEASE) -> int:
+def device_order(*, requested: bool, release: int = RELEASE) -> int:
     """Return 1 where nova-compute tries NUMA cells with few free PCI devices first, -1 with many, 0 for neither.
 
-    :param wanted: the guest asks for a device
+    :param requested: the guest requests a device
     """
-    if wanted:
+    if requested:
         return -1
-    return int(devices_in_claim({}, wanted=False, release=release) is not None)
+    return int(devices_in_claim({}, requested=False, release=release) is not None)

@@ -37,10 +37,10 @@ from placement_traits.request import (
 
 @dataclass(frozen=True, slots=True)
 class ParsedSpec:
-    """What a RequestSpec asks of us.
+    """What a RequestSpec requests of us.
 
     :param server: uuid of the server
-    :param request: the parsed flavor; None when it is invalid or says nothing to us
+    :param request: the parsed flavor; None when it is invalid or has no key of ours
     :param problems: what is wrong with the flavor, one sentence each
     :param guest: the guest's NUMA cells
     """
@@ -52,7 +52,7 @@ class ParsedSpec:
 
     @property
     def concerned(self) -> bool:
-        """False when the flavor and the image say nothing to this project."""
+        """False when neither flavor nor image has a key of this project."""
         return self.request is not None or bool(self.problems)
 
 
@@ -78,7 +78,7 @@ def parse_spec(spec: Any) -> ParsedSpec:
 class Arrays:
     """Hosts that were decided together.
 
-    :param question: what was asked about them
+    :param question: what was decided about
     :param hosts: H hosts, in nova's order
     :param offered: their candidates
     :param batch: what was decided
@@ -115,7 +115,7 @@ class Arrays:
 class Judged:
     """What was decided about all hosts for one server; a host is named by its position in nova's list.
 
-    :param parsed: what the server asks
+    :param parsed: what we read from the RequestSpec
     :param host_states: nova's HostStates
     :param reasons: why hosts are refused; a host that passes is not in it
     :param instances: servers on each host when we looked (nova adds one when it picks the host)
@@ -183,7 +183,7 @@ class Judged:
         """Return the pick that it is when nova takes this host."""
         request = self.parsed.request
         if request is None:
-            raise ValueError("a server that says nothing to us is no pick")
+            raise ValueError("a server without a request of ours is no pick")
         base = Pick(
             self.parsed.server,
             self.host_states[at].uuid,
@@ -281,7 +281,7 @@ def _together(
 ) -> tuple[Arrays, list[int]]:
     """Decide all hosts over arrays; returns the positions of those that must be judged alone, too."""
     views = judge.views(host_states)
-    hosts, columns, told = table.read(host_states, views)
+    hosts, columns, complete = table.read(host_states, views)
     offered = host_table.offered(
         host_states,
         columns,
@@ -290,7 +290,7 @@ def _together(
         devices=judge.devices_of(host_states, views),
     )
     decided = batch.decide(judge.question, hosts, offered)
-    left = np.union1d(np.flatnonzero(~told), decided.tied).tolist()
+    left = np.union1d(np.flatnonzero(~complete), decided.tied).tolist()
     return Arrays(judge.question, hosts, offered, decided), left
 
 

@@ -43,7 +43,7 @@ _MOST_HOSTS_REMEMBERED: Final = 50_000
 
 
 def asked(spec: Any) -> bool:
-    """Tell whether a RequestSpec asks for any device: by PCI alias, port or resource class."""
+    """Return whether a RequestSpec requests any device: by PCI alias, port or resource class."""
     extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     return bool(nova_objects.pci_requests(spec)) or any(
         key.startswith("resources") and key.rpartition(":")[2] not in _NO_DEVICES
@@ -172,7 +172,7 @@ class GpuPlanner:
 class _Known:
     """What is remembered of one host.
 
-    :param view: what its tree in Placement says
+    :param view: what its tree in Placement shows
     :param gpus: its GPUs
     """
 

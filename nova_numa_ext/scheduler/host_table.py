@@ -54,7 +54,7 @@ class HostTable:
         :param host_states: nova's HostStates
         :param views: our view of each, with recent picks already in it
         :returns: the arrays; for each host the columns of its L3 domains by provider; which hosts have a row that
-            tells all of them (the others must be decided one by one)
+            shows all of them (the others must be decided one by one)
         """
         with self._lock:
             if len(self._row) + len(host_states) > _MOST_HOSTS and any(
@@ -73,8 +73,8 @@ class HostTable:
                 tuple(self._examples),
             )
             columns = self._columns
-            told: Mask = np.all(self._plain[taken], axis=1)
-            return hosts, [columns[row] for row in rows], told
+            complete: Mask = np.all(self._plain[taken], axis=1)
+            return hosts, [columns[row] for row in rows], complete
 
     def _refresh(self, host_states: Sequence[Any], views: Sequence[HostView | None]) -> list[int]:
         """Write the rows that have changed; returns the row of each host."""
@@ -153,7 +153,7 @@ class HostTable:
             self._drop_kinds()
 
     def _drop_kinds(self) -> None:
-        """Number the kinds anew when most of them have no host any more: each decision walks over all."""
+        """Number the kinds again when most of them have no host any more: each decision walks over all."""
         used, kind = np.unique(self._kind, return_inverse=True)
         if 2 * len(used) >= len(self._examples):
             return
@@ -187,7 +187,7 @@ def offered(
 ) -> Offered:
     """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
 
-    Nova makes their dictionaries anew for each request, several for each candidate: they are walked once.
+    Nova makes new dictionaries for each request, several for each candidate: they are walked once.
 
     :param columns: for each host the columns of its L3 domains by provider
     :param dedicated: the guest asks for dedicated CPUs only

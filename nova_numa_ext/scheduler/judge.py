@@ -85,7 +85,7 @@ class Judge:
             nova_objects.isolated_emulator(spec),
             around.snapshot.state is ViewState.FRESH,
             around.pack,
-            compat.device_order(wanted=bool(nova_objects.pci_requests(spec))),
+            compat.device_order(requested=bool(nova_objects.pci_requests(spec))),
         )
         self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
@@ -249,7 +249,7 @@ class Judge:
             known.limits,
             pack=self._packs(view),
             isolated_emulator=self.question.isolated_emulator,
-            pci_free=compat.devices_in_claim(known.pci_free, wanted=self._wants_pci),
+            pci_free=compat.devices_in_claim(known.pci_free, requested=self._wants_pci),
             wants_pci=self._wants_pci,
             accepts=self._last_word.on(host_state, known, raw),
         )

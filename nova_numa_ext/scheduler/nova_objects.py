@@ -267,7 +267,7 @@ def _l3_amount(resources: Mapping[str, int]) -> L3Amount:
 
 
 def networks(spec: Any) -> Any:
-    """Physical networks that a RequestSpec wants near its NUMA cells, None without."""
+    """Physical networks that a RequestSpec requests near its NUMA cells, None without."""
     return (spec.network_metadata if "network_metadata" in spec else None) or None
 
 
@@ -315,7 +315,7 @@ class LastWord:
         """Return the question about host cells of one host, None when there is none to ask.
 
         :param known: facts of the host
-        :param raw: the allocation candidate, whose mappings say which PCI providers it uses
+        :param raw: the allocation candidate, whose mappings name the PCI providers it uses
         """
         if not self._requests and not self._networks:
             return None

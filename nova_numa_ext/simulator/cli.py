@@ -141,7 +141,7 @@ class ProgressBar:
 
 
 def run(args: argparse.Namespace, progress: Callable[[str, int, int], None]) -> list[SimulationRun]:
-    """Do what the options of :func:`add_arguments` say and write the files they name.
+    """Run the simulation that the options of :func:`add_arguments` describe and write the files they name.
 
     :raises NumaExtError: for a value that is not allowed
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a finished simulation says: the metrics of Amaral 2019, section 4.4, as numbers, JSON and CSV."""
+"""The results of a finished simulation: the metrics of Amaral 2019, section 4.4, as numbers, JSON and CSV."""
 
 import csv
 import json

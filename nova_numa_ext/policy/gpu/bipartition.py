@@ -2,7 +2,7 @@
 """Dual recursive bipartitioning: cut the free GPUs in two, give each half its share of the tasks, go on inside.
 
 Amaral 2019, algorithms 2 and 3, after Ercal and SCOTCH. The physical graph is cut first, by Fiduccia and
-Mattheyses' moves; the job's graph follows by utility. Two things are ours. The source leaves open what a cut of an
+Mattheyses' moves; the job's graph follows by utility. Two things are ours. Amaral leaves open what a cut of an
 uneven set should be: we minimise the *ratio* cut (cut / (size * size)), so that four linked GPUs and a lone fifth
 are cut there. And because a task's place is never reconsidered in algorithm 3, :func:`refine` moves single tasks
 afterwards while the utility rises.
@@ -114,11 +114,11 @@ def bipartition_job(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Share tasks between two sides by utility (algorithm 3).
 
-    The tasks go to one side together where they fit and the utility says so, else task by task, the most talkative
-    first. The printed prose swaps the sides and the printed code does not look whether the second side has room;
-    both are repaired here.
+    The tasks go to one side together where they fit and the utility is best so, else task by task, the one that
+    communicates most first. The printed prose swaps the sides and the printed code does not look whether the second
+    side has room; both are repaired here.
 
-    :param region: where every task outside ``tasks`` will be (the source's cost array C)
+    :param region: where every task outside ``tasks`` will be (cost array C of algorithm 3)
     """
     outside = {task: mask for task, mask in region.items() if task not in tasks}
     choices = [dict.fromkeys(tasks, side) for side in sides if len(tasks) <= side.bit_count()]
@@ -131,7 +131,7 @@ def bipartition_job(
 def _task_by_task(
     scene: Scene, tasks: Sequence[int], sides: Sides, outside: Mapping[int, int]
 ) -> dict[int, int]:
-    """Place one task after the other; next is the one that talks most with those placed, then most at all."""
+    """Place one task after the other; next is the one that communicates most with those placed, then most at all."""
     weights = {(a, b): weight for a, b, weight in scene.part.edges}
     weights |= {(b, a): weight for (a, b), weight in weights.items()}
     room = {side: side.bit_count() for side in sides}
@@ -139,11 +139,11 @@ def _task_by_task(
     left = set(tasks)
     while left:
 
-        def talk(task: int) -> tuple[float, float, int]:
-            said = sum(weights.get((task, other), 0.0) for other in placed)
-            return (said, said + sum(weights.get((task, other), 0.0) for other in left), -task)
+        def communication(task: int) -> tuple[float, float, int]:
+            near = sum(weights.get((task, other), 0.0) for other in placed)
+            return (near, near + sum(weights.get((task, other), 0.0) for other in left), -task)
 
-        task = max(left, key=talk)
+        task = max(left, key=communication)
         left.remove(task)
         side = max(
             (side for side in sides if room[side]),
@@ -155,7 +155,7 @@ def _task_by_task(
 
 
 def _estimate(scene: Scene, region: Mapping[int, int], tasks: Sequence[int]) -> float:
-    """Utility of tasks that are known to be somewhere in their regions, as far as regions tell."""
+    """Utility of tasks that are known to be somewhere in their regions, as exact as regions allow."""
     mine = frozenset(tasks)
     cost = sum(
         weight * mean_distance(scene.graph, region[a], region[b])

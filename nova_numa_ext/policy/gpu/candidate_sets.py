@@ -57,7 +57,7 @@ DEFAULT_RULES: Final = GpuRules()
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """What a server asks of its GPUs.
+    """What a server requests of its GPUs.
 
     :param policy: in which order sets are preferred
     :param comm: communication weight, 0 to 4
@@ -81,10 +81,10 @@ class GpuRequest:
 
     @property
     def unknown(self) -> tuple[Reason, ...]:
-        """Why a host is refused whose GPUs cannot be judged; nothing when the server asks for no minimum."""
+        """Why a host is refused whose GPUs cannot be judged; nothing when the server requests no minimum."""
         if self.min_utility <= 0:
             return ()
-        why = "Placement does not count its GPUs, or no host agent tells where they are"
+        why = "Placement does not count its GPUs, or no host agent reports where they are"
         return (Reason(Term.GPU_UNKNOWN, why, self.min_utility),)
 
     def job(self, gpus: int) -> GpuJob:
@@ -97,7 +97,7 @@ class GpuMap:
     """The GPUs of one host; they change only when the host is read again.
 
     :param graph: their distances
-    :param nodes: NUMA node of each, None where firmware does not say
+    :param nodes: NUMA node of each, None where firmware does not report it
     :param number_of: GPU by provider that servers allocate from; some GPUs have none, some several
     """
 
@@ -189,7 +189,7 @@ def occupancy(
 ) -> GpuOccupancy:
     """Return the situation of one host's GPUs.
 
-    :param weights: what :func:`published` says of it
+    :param weights: what :func:`published` returns for it
     :param free: mask of the free GPUs
     :param recent: this scheduler's recent picks on the host; one whose GPUs are free again is not there
     """
@@ -219,7 +219,7 @@ def parts_left(host: HostView, picks: Iterable[Pick]) -> dict[str, int]:
 def lacking(left: Mapping[str, int], parts: Mapping[str, int]) -> frozenset[str]:
     """Return the devices that have no longer what a candidate would take of them: the claim would fail.
 
-    :param left: what :func:`parts_left` says
+    :param left: what :func:`parts_left` returns
     :param parts: what the candidate takes, by provider
     """
     return frozenset([uuid for uuid, free in left.items() if uuid in parts and parts[uuid] > free])

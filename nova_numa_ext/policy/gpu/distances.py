@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances between GPUs that somebody has measured, in place of the levels' qualitative weights (section 4.1.1.2).
+"""Measured distances between GPUs, in place of the levels' qualitative weights (section 4.1.1.2).
 
 A file holds an entry for each kind of host; it belongs to all hosts whose GPUs have exactly these addresses::
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a host as a weighted graph, and how far they are from each other.
 
-Levels from the top: machine, socket, NUMA node (where a socket has several), PCIe switch, GPU. The edge directly
-above a GPU weighs 1, edges higher up weigh 20 (Amaral 2019, figure 15); NVLinks are edges between two GPUs and
-weigh 1 too. The distance of two GPUs is the smallest sum of weights on a path that no third GPU lies on: a GPU does
-not forward peer traffic, which is why on a DGX-1 two GPUs without a common NVLink talk through switches and sockets
-(chapter 4, introduction)::
+Levels from the top: machine, socket, NUMA node (where a socket has several), PCIe switch, GPU. The edge directly above
+a GPU weighs 1, edges higher up weigh 20 (Amaral 2019, figure 15); NVLinks are edges between two GPUs and weigh 1 too.
+The distance of two GPUs is the smallest sum of weights on a path that no third GPU lies on: a GPU does not forward peer
+traffic, which is why on a DGX-1 two GPUs without a common NVLink communicate through switches and sockets (chapter 4,
+introduction)::
 
     Minsky             M0                       distances    0    1   42   42
                  20 /     \\ 20                               1    0   42   42
@@ -187,8 +187,8 @@ def edges_of(topology: HostTopology, weights: LevelWeights = LEVEL_WEIGHTS) -> l
     """Return the weighted edges of a host: machine - socket - node - switch - GPU, and direct links.
 
     A node is a level of its own only where its socket has several. A PXB link (several PCIe bridges, none of them a
-    host bridge) is shorter than the way over the node and becomes a direct edge; PHB, NODE and SYS say what the
-    levels say.
+    host bridge) is shorter than the way over the node and becomes a direct edge; PHB, NODE and SYS repeat the
+    levels.
     """
     edges: list[Edge] = [("machine", ("socket", s), weights.upper) for s in _sockets(topology)]
     for node in topology.nodes:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job wants from GPUs, and what is known of how it runs.
+"""What a job requests of GPUs, and what is known of how it runs.
 
-A :class:`GpuJob` is the wish: tasks (one task = one GPU), who talks to whom and how much (4 = smallest batch, 0 =
-nobody), and limits. A :class:`Profile` is the experience: run time with its GPUs close together (*pack*), on
-different sockets (*spread*) and beside other jobs. Profiles are measured off line and kept in a
+A :class:`GpuJob` is the request: tasks (one task = one GPU), the weight of the communication between any two of them
+(4 = smallest batch, 0 = none), and limits. A :class:`Profile` is the measured behaviour: run time with its GPUs close
+together (*pack*), on different sockets (*spread*) and beside other jobs. Profiles are measured off line and kept in a
 :class:`ProfileStore`; what is not in the store is neutral, it neither suffers nor disturbs (Amaral 2019, sections
 4.1.1.1, 4.1.2 and 4.3.1).
 """
@@ -52,14 +52,14 @@ class JobGraph:
 
     @classmethod
     def complete(cls, tasks: int, weight: float) -> Self:
-        """Every task talks to every other with one weight: data-parallel training; weight 0 is no communication."""
+        """All pairs of tasks communicate with one weight: data-parallel training; weight 0 is no communication."""
         pairs = [(a, b, float(weight)) for a in range(tasks) for b in range(a + 1, tasks)]
         return cls(tasks, tuple(pairs) if weight > 0 else ())
 
 
 @dataclass(frozen=True, slots=True)
 class GpuJob:
-    """What a job wants; equal wishes are equal objects, so that decisions can be remembered.
+    """What a job requests; equal requests are equal objects, so that decisions can be cached.
 
     :param parts: graphs that are placed on *different* hosts (section 4.2: anti-collocation by disconnected
         graphs); mostly one

@@ -19,7 +19,7 @@ assignments: there ``benchmarks/bench_gpu.py`` measures the first look at a free
 decision. That holds every data-parallel job on up to 16 free GPUs. Above, dual recursive bipartitioning
 (:mod:`nova_numa_ext.policy.gpu.bipartition`) takes over.
 
-Use from a scheduler filter, per host: :func:`rank` for candidate sets made by somebody else, :func:`choose` for the
+Use from a scheduler filter, per host: :func:`rank` for candidate sets that exist already, :func:`choose` for the
 best of all.
 """
 
@@ -180,7 +180,7 @@ def in_order(
 
 
 def _preferred_graph(part: JobGraph, policy: GpuPolicy) -> JobGraph:
-    """``pack`` wants GPUs near each other even where the job names no communication."""
+    """The graph that the policy places: ``pack`` keeps GPUs near each other even without communication in the job."""
     if policy is GpuPolicy.PACK and not part.edges:
         return JobGraph.complete(part.tasks, 1.0)
     return part
@@ -195,7 +195,7 @@ def rank(
     store: ProfileStore = COMM_PROFILES,
     options: UtilityOptions = THIRDS,
 ) -> tuple[Placement, ...]:
-    """Order GPU sets that somebody else made, such as Placement's allocation candidates.
+    """Order given GPU sets, such as those of Placement's allocation candidates.
 
     :param job: a job of one part
     :param candidates: GPUs of each set; the tasks of a graph that is not uniform get them in the order given
@@ -218,7 +218,7 @@ def choose(
 
     Answers are remembered: hosts of one shape with the same free GPUs and the same neighbours get the same answer.
 
-    :returns: ranked placements; ``satisfied`` says whether the best one reaches the job's minimum utility, and the
+    :returns: ranked placements; ``satisfied`` is whether the best one reaches the job's minimum utility, and the
         caller decides whether that refuses or postpones the job
     """
     part = _preferred_graph(job.graph, policy)
@@ -250,7 +250,7 @@ def _needed(
     store: ProfileStore,
     options: UtilityOptions,
 ) -> str:
-    """Say in words which jobs would have to end for the job to be satisfied: as few as :func:`_endings` offers."""
+    """Name the jobs that would have to end for the job to be satisfied: as few as :func:`_endings` offers."""
     for ended in _endings(len(host.neighbours)):
         free = host.free | mask_of(gpu for i in ended for gpu in members(host.neighbours[i].gpus))
         left = tuple(other for i, other in enumerate(host.neighbours) if i not in ended)
@@ -258,9 +258,9 @@ def _needed(
         scene = Scene(_preferred_graph(job.graph, policy), job.profile, later, store, options)
         best = in_order(search(scene, even=policy is GpuPolicy.SPREAD), host.graph, policy)[0]
         if best.utility >= job.min_utility:
-            wanted = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
+            gpus = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
             busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
-            return f"GPUs {wanted} with utility {best.utility:.3f}, when the jobs on {busy} end"
+            return f"GPUs {gpus} with utility {best.utility:.3f}, when the jobs on {busy} end"
     return NEVER_ENOUGH
 
 

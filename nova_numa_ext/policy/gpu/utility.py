@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How good a set of GPUs of a host is for a job: a utility in [0, 1].
 
-The source (Amaral 2019, section 4.1) minimises ``a_cc t/t_w + a_b I/I_w + a_d w/w_w`` (Eq. 1): communication,
+Amaral 2019 (section 4.1) minimises ``a_cc t/t_w + a_b I/I_w + a_d w/w_w`` (Eq. 1): communication,
 interference and fragmentation, each divided by its worst case. Its utility (Eq. 2, the sum of reciprocals) cannot
 be used as printed: Eq. 4 falls when interference rises, so its reciprocal rewards interference; one GPU (t = 0) and
 a full host (w = 0) divide by zero; and every placement of its own example scores above its thresholds of 0.3 and
@@ -20,7 +20,7 @@ F
     mean share of free GPUs of the sockets that the placement touches, before the placement (Eq. 5): taking the last
     GPUs of a broken socket is good, breaking a whole one is not
 
-The weights are options; the source's experiments use one third each.
+The weights are options; the experiments of Amaral use one third each.
 """
 
 from collections.abc import Sequence
@@ -87,11 +87,11 @@ class HostGpus:
     bandwidth_mbps: int | None = None
 
     def fits(self, job: GpuJob, part: JobGraph) -> bool:
-        """Tell whether a part of a job passes the constraints: free GPUs and free memory bandwidth."""
+        """Return whether a part of a job passes the constraints: free GPUs and free memory bandwidth."""
         return part.tasks <= self.free.bit_count() and self.has_bandwidth(job)
 
     def has_bandwidth(self, job: GpuJob) -> bool:
-        """Tell whether the memory bandwidth that each part of a job needs is free."""
+        """Return whether the memory bandwidth that each part of a job needs is free."""
         return self.bandwidth_mbps is None or job.bandwidth_mbps <= self.bandwidth_mbps
 
 

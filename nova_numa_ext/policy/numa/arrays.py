@@ -2,7 +2,7 @@
 """Many hosts as arrays: one record for each NUMA cell and each L3 domain.
 
 Deciding about ten thousand hosts one by one costs more than the decision allows. So what :class:`.cells.HostCell` and
-:class:`~placement_traits.fleet.L3View` say of a host is written once, when it changes, into one row of records, and
+:class:`~placement_traits.fleet.L3View` hold of a host is written once, when it changes, into one row of records, and
 :mod:`.batch` decides about all rows together. Shapes: ``H`` hosts, ``C`` cells and ``D`` domains of the largest host;
 a smaller host has absent records at the end of its row. Sets of NUMA nodes, sockets and neighbours are bits of a
 number.
@@ -98,7 +98,7 @@ class HostArrays:
 
 
 def representable(cells: Sequence[HostCell], view: HostView | None) -> bool:
-    """Tell whether a host has a row: its nodes and sockets have bits, its page pools columns."""
+    """Return whether a host has a row: its nodes and sockets have bits, its page pools columns."""
     domains = view.l3 if view is not None else ()
     gpus = view.gpus if view is not None else ()
     return (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decisions of :mod:`.admission`, :mod:`.cells` and :mod:`.candidates` about all hosts at once.
 
-Those modules say what is decided, one host at a time; here the same is computed over :mod:`.fleet_arrays`. A property
+Those modules define the decision, one host at a time; here the same is computed over :mod:`.fleet_arrays`. A property
 test holds the two against each other. Only requests whose guest cells are all alike are decided this way
 (:func:`decidable`): then a guest cell fits a host cell or not whatever the other guest cells do, and the first
 permutation of host cells in which all fit is simply the first so many cells that fit, in nova's order.
@@ -116,7 +116,7 @@ class Batch:
 
 
 def decidable(guest: Sequence[GuestCell], isolated_emulator: bool, *, devices: bool) -> bool:
-    """Tell whether guests of this shape can be decided here.
+    """Return whether guests of this shape can be decided here.
 
     :param devices: the server asks for devices; which cells they allow together is not known cell by cell
     """
@@ -262,8 +262,8 @@ def picked_cells(question: Question, hosts: HostArrays, offered: Offered) -> Mas
 
     :returns: H x C; with devices N x C, because each candidate has its own
     """
-    cells, wanted, devices = hosts.cells, len(question.guest), offered.devices
-    if not wanted:
+    cells, requested, devices = hosts.cells, len(question.guest), offered.devices
+    if not requested:
         height = len(cells) if devices is None else len(offered.host)
         return np.zeros((height, cells.shape[1]), bool)
     order = _novas_order(question, hosts)
@@ -275,7 +275,7 @@ def picked_cells(question: Question, hosts: HostArrays, offered: Offered) -> Mas
         order, fits = order[offered.host], fits[offered.host] & near
     sorted_fits = np.take_along_axis(fits, order, axis=1)
     rank = np.cumsum(sorted_fits, axis=1)
-    picked = sorted_fits & (rank <= wanted) & (rank.max(axis=1, initial=0) >= wanted)[:, None]
+    picked = sorted_fits & (rank <= requested) & (rank.max(axis=1, initial=0) >= requested)[:, None]
     chosen = np.zeros(fits.shape, bool)
     np.put_along_axis(chosen, order, picked, axis=1)
     return chosen
@@ -314,18 +314,18 @@ def _fits(cells: Records, guest: GuestCell, hosts: HostArrays, reserved: int) ->
             <= cells["memory_mb"] * hosts.ram_ratio[:, None]
         )
     if guest.pinned:
-        wanted = guest.pcpus + reserved
-        fits &= (wanted <= cells["pcpus"]) & (wanted <= cells["free_pcpus"])
+        requested = guest.pcpus + reserved
+        fits &= (requested <= cells["pcpus"]) & (requested <= cells["free_pcpus"])
         fits &= _threads_fit(cells, guest, reserved)
     return fits
 
 
 def _memory_fits(cells: Records, guest: GuestCell) -> Mask:
-    wanted_kb = guest.memory_mb * KIB_PER_MIB
+    requested_kb = guest.memory_mb * KIB_PER_MIB
     pools = np.arange(cells["page_kb"].shape[-1])
     last = cells["pools"][..., None] - 1
     size_kb = cells["page_kb"]
-    whole: Mask = (size_kb > 0) & (wanted_kb % np.maximum(size_kb, 1) == 0)
+    whole: Mask = (size_kb > 0) & (requested_kb % np.maximum(size_kb, 1) == 0)
     fits: Mask
     if guest.page_size_kb:
         allowed: Mask = {
@@ -333,29 +333,29 @@ def _memory_fits(cells: Records, guest: GuestCell) -> Mask:
             PAGES_SMALL: pools == last,
             PAGES_LARGE: pools < last,
         }.get(guest.page_size_kb, size_kb == guest.page_size_kb)
-        fits = np.any(allowed & whole & (wanted_kb <= cells["page_free_kb"]), axis=-1)
+        fits = np.any(allowed & whole & (requested_kb <= cells["page_free_kb"]), axis=-1)
         return fits
     available_kb = cells["page_free_kb"] if guest.pinned else cells["page_total_kb"]
-    fits = np.any((pools == last) & whole & (wanted_kb <= available_kb), axis=-1)
+    fits = np.any((pools == last) & whole & (requested_kb <= available_kb), axis=-1)
     memory_mb = cells["free_memory_mb"] if guest.pinned else cells["memory_mb"]
     return np.where(cells["pools"] > 0, fits, guest.memory_mb <= memory_mb)
 
 
 def _threads_fit(cells: Records, guest: GuestCell, reserved: int) -> Mask:
-    wanted, threads = guest.pcpus, cells["threads_per_core"]
+    requested, threads = guest.pcpus, cells["threads_per_core"]
     fits: Mask
-    if reserved and not wanted:
+    if reserved and not requested:
         fits = np.zeros(cells.shape, bool)
     elif guest.thread_policy is ThreadPolicy.ISOLATE:
         fits = (threads == 1) | cells["legacy_pinning"]
-        fits &= (wanted > 0) & (wanted <= cells["whole_cores"])
+        fits &= (requested > 0) & (requested <= cells["whole_cores"])
         if reserved:
-            fits &= cells["usable_cores"] - wanted >= reserved
+            fits &= cells["usable_cores"] - requested >= reserved
     elif guest.thread_policy is ThreadPolicy.REQUIRE:
         most = cells["most_sibling_cpus"]
-        fits = (threads > 1) & (most > 0) & (most >= wanted)
+        fits = (threads > 1) & (most > 0) & (most >= requested)
     else:
-        fits = wanted + reserved <= cells["free_threads"]
+        fits = requested + reserved <= cells["free_threads"]
     return fits
 
 

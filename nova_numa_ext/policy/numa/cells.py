@@ -115,7 +115,7 @@ class GuestCell:
     :param memory_mb: memory
     :param policy: None means shared
     :param thread_policy: None means prefer
-    :param page_size_kb: page size, one of ``PAGES_*``, or None when the guest does not say
+    :param page_size_kb: page size, one of ``PAGES_*``, or None when the guest names none
     """
 
     cpus: int
@@ -197,7 +197,7 @@ class _Fitting:
         self._known: dict[tuple[int, int], bool] = {}
 
     def fits(self, index: int, cell: HostCell) -> bool:
-        """Tell whether guest cell ``index`` fits ``cell``, as nova would say at this point of its search."""
+        """Return whether guest cell ``index`` fits ``cell``, as nova would find at this point of its search."""
         key = (cell.id, self._ids[index])
         fits = self._known.get(key)
         if fits is None:
@@ -235,17 +235,17 @@ def _sorted(
 
 
 def _page_size(cell: HostCell, guest: GuestCell) -> int | None:
-    """Page size that the guest cell's memory would use, 0 where the host tells none; None when it does not fit."""
-    wanted_kb = guest.memory_mb * KIB_PER_MIB
+    """Page size that the guest cell's memory would use, 0 where the host reports none; None when it does not fit."""
+    requested_kb = guest.memory_mb * KIB_PER_MIB
     if guest.page_size_kb:
         for pool in _allowed(cell.pages, guest.page_size_kb):
-            if wanted_kb <= pool.free_kb and wanted_kb % pool.size_kb == 0:
+            if requested_kb <= pool.free_kb and requested_kb % pool.size_kb == 0:
                 return pool.size_kb
         return None
     if cell.pages:
         smallest = cell.pages[-1]
         available_kb = smallest.free_kb if guest.pinned else smallest.total_kb
-        fits = wanted_kb <= available_kb and wanted_kb % smallest.size_kb == 0
+        fits = requested_kb <= available_kb and requested_kb % smallest.size_kb == 0
         return smallest.size_kb if fits else None
     # A guest may not overcommit against itself; a pinned one not at all.
     return (
@@ -253,15 +253,15 @@ def _page_size(cell: HostCell, guest: GuestCell) -> int | None:
     )
 
 
-def _allowed(pools: tuple[PagePool, ...], wanted: int) -> tuple[PagePool, ...]:
+def _allowed(pools: tuple[PagePool, ...], requested: int) -> tuple[PagePool, ...]:
     """Pools that a page size of the guest (a size in KiB or one of ``PAGES_*``) allows, largest first."""
-    if wanted == PAGES_ANY:
+    if requested == PAGES_ANY:
         return pools
-    if wanted == PAGES_SMALL:
+    if requested == PAGES_SMALL:
         return pools[-1:]
-    if wanted == PAGES_LARGE:
+    if requested == PAGES_LARGE:
         return pools[:-1]
-    return tuple(pool for pool in pools if pool.size_kb == wanted)
+    return tuple(pool for pool in pools if pool.size_kb == requested)
 
 
 def _cpus_fit(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
@@ -269,23 +269,27 @@ def _cpus_fit(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
         return False
     if not guest.pinned:
         return True
-    wanted = guest.pcpus + reserved
-    return wanted <= cell.pcpus and wanted <= cell.free_pcpus and _packs(cell, guest, reserved)
+    requested = guest.pcpus + reserved
+    return (
+        requested <= cell.pcpus and requested <= cell.free_pcpus and _packs(cell, guest, reserved)
+    )
 
 
 def _packs(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
-    """Tell whether the dedicated CPUs of a guest cell can be chosen under its thread policy (enough are free)."""
-    wanted = guest.pcpus
-    if reserved and not wanted:
+    """Return whether the dedicated CPUs of a guest cell can be chosen under its thread policy (enough are free)."""
+    requested = guest.pcpus
+    if reserved and not requested:
         return False
     if guest.thread_policy is ThreadPolicy.ISOLATE:
         # One thread of a wholly free core each; the emulator's CPU comes from yet another core.
         smt_allowed = cell.threads_per_core == 1 or cell.legacy_pinning
-        enough = 0 < wanted <= cell.whole_cores
-        return smt_allowed and enough and (not reserved or cell.usable_cores - wanted >= reserved)
+        enough = 0 < requested <= cell.whole_cores
+        return (
+            smt_allowed and enough and (not reserved or cell.usable_cores - requested >= reserved)
+        )
     if guest.thread_policy is ThreadPolicy.REQUIRE:
-        return cell.threads_per_core > 1 and 0 < cell.most_sibling_cpus >= wanted
-    return wanted + reserved <= sum(cell.free_threads)
+        return cell.threads_per_core > 1 and 0 < cell.most_sibling_cpus >= requested
+    return requested + reserved <= sum(cell.free_threads)
 
 
 def _within(cell: HostCell, guest: GuestCell, limits: AllocationRatios | None) -> bool:

@@ -21,7 +21,7 @@ def aggregate_key(name: str) -> str:
 class Multipliers:
     """Weights of the terms.
 
-    :param options: what the configuration says
+    :param options: values of the configuration
     :param metadata: of the aggregates of each host, by its root provider
     """
 
@@ -31,10 +31,10 @@ class Multipliers:
     def of(self, root_uuid: str) -> list[float]:
         """Return the weights on one host in the order of :data:`.score.SCORED`."""
         aggregates = self.metadata.get(root_uuid, ())
-        return [_told(aggregate_key(term), self.options[term], aggregates) for term in SCORED]
+        return [_multiplier(aggregate_key(term), self.options[term], aggregates) for term in SCORED]
 
 
-def _told(key: str, option: float, aggregates: Sequence[Mapping[str, str]]) -> float:
+def _multiplier(key: str, option: float, aggregates: Sequence[Mapping[str, str]]) -> float:
     try:
         values = [float(metadata[key]) for metadata in aggregates if key in metadata]
     except ValueError:

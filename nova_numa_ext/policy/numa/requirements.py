@@ -8,7 +8,7 @@ Three kinds of requirement, because they are known from different places and age
   them plus what this scheduler has just picked;
 * *amounts*: classes of service, ways and bandwidth. Placement counts them, exactly and atomically, before any filter
   runs and again when nova claims. So the filter does not judge them by our older view; a what-if over the whole
-  fleet does, to say why Placement offers no host.
+  fleet does, to explain why Placement offers no host.
 
 The bandwidth rule: the sum of what is declared, plus what is measured beyond the
 declarations of running servers, must not exceed the capacity; equality is accepted. The measured excess is the
@@ -109,7 +109,7 @@ def amounts(request: WorkloadRequest, host: HostView | None) -> tuple[Reason, ..
 
 
 def holds(domain: L3View, amount: L3Amount) -> bool:
-    """Tell whether one L3 domain has the amounts of one request group free; equality is enough."""
+    """Return whether one L3 domain has the amounts of one request group free; equality is enough."""
     return (
         _free(domain.ways) >= amount.ways and _free(domain.bandwidth_mbps) >= amount.bandwidth_mbps
     )

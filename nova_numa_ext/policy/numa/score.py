@@ -192,11 +192,11 @@ def _amounts(offer: HostOffer) -> list[tuple[L3View, int, int]]:
     """L3 domains of the candidate with the ways and the bandwidth that it takes there."""
     if offer.view is None or offer.candidate is None:
         return []
-    wanted = dict(offer.candidate.l3)
+    requested = dict(offer.candidate.l3)
     return [
-        (domain, wanted[domain.uuid].ways, wanted[domain.uuid].bandwidth_mbps)
+        (domain, requested[domain.uuid].ways, requested[domain.uuid].bandwidth_mbps)
         for domain in offer.view.l3
-        if domain.uuid in wanted
+        if domain.uuid in requested
     ]
 
 

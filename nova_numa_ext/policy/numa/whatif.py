@@ -5,7 +5,7 @@ When Placement offers no host, nova never asks a filter, so no decision is noted
 requirements of the whole fleet, amounts included, from the view, and compares the hosts that could take the server.
 
 The view knows no NUMA cells: which ones nova-compute would pick, and the terms of the score that need them, only the
-scheduler tells. The score is the mean of the terms that are known, weighted as :mod:`.multipliers` says.
+scheduler tells. The score is the mean of the terms that are known, weighted by :mod:`.multipliers`.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _MOST_CANDIDATES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one host says to a flavor.
+    """How one host answers a flavor.
 
     :param host: the host
     :param reasons: what it lacks, empty when it could take the server
@@ -167,9 +167,9 @@ def _gpus(
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:
     cpus = (Term.DEDICATED_CPUS, "PCPU") if request.dedicated else (Term.SHARED_CPUS, "VCPU")
-    wanted = ((*cpus, request.vcpus), (Term.MEMORY, "MEMORY_MB", request.memory_mb))
+    requested = ((*cpus, request.vcpus), (Term.MEMORY, "MEMORY_MB", request.memory_mb))
     return tuple(
         Reason(term, free.get(resource, 0), amount)
-        for term, resource, amount in wanted
+        for term, resource, amount in requested
         if free.get(resource, 0) < amount
     )

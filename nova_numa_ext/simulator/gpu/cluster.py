@@ -178,7 +178,7 @@ class FirstCome(Greedy):
 class BestFit(Greedy):
     """BF: bin packing; the most used machine that fits, and in it the most used socket that fits.
 
-    Where no socket holds the whole job, GPUs of the most used sockets go first. (The source says only that highly
+    Where no socket holds the whole job, GPUs of the most used sockets go first. (Amaral writes only that highly
     used domains come first; taking a broken socket's last GPU for a job of two would make a weaker baseline.)
     """
 
@@ -334,7 +334,7 @@ class Ranking:
     """All machines in order of preference for one kind of job.
 
     A heap of (preference, machine, version); an entry whose machine has changed since is dropped when it comes up,
-    and the machines that changed since the last question are entered anew.
+    and the machines that changed since the last question are entered again.
     """
 
     def __init__(self, strategy: ByPolicy, job: GpuJob) -> None:

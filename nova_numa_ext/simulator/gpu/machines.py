@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU machines of the source, and fleets of them.
+"""The GPU machines of Amaral 2019, and fleets of them.
 
 ``minsky`` is IBM's POWER8 S822LC: two sockets with two GPUs each, joined by two NVLinks. ``dgx1`` is NVIDIA's
 DGX-1: a hybrid cube mesh of 16 NVLinks (12 cube edges and the diagonals of two faces), two GPUs per PCIe switch,

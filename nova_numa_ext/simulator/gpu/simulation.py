@@ -6,7 +6,7 @@ is that of the strongest job it shares a socket with and is computed again for a
 them starts or ends. GPUs are never shared, nothing is moved or preempted.
 
 A round takes the waiting jobs in order of arrival. A strategy that does not skip stops at the first job it cannot
-place. Rounds follow arrivals and ends; in between nothing changes, so the periodic wake-up of the source would find
+place. Rounds follow arrivals and ends; in between nothing changes, so Amaral's periodic wake-up would find
 nothing new.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prototype experiment of the source (Amaral 2019, table 7, figure 17), replayed on one Minsky.
+"""The prototype experiment of Amaral 2019 (table 7, figure 17), replayed on one Minsky.
 
-Arrivals, GPUs and minimum utilities are the source's. Its ideal run times are lost with its figures: about 70 s and
-120 s of J0 and J3 are in the text, the others were *fitted* so that the postponing policy ends near the source's
+Arrivals, GPUs and minimum utilities are Amaral's. The ideal run times are lost with the figures: about 70 s and
+120 s of J0 and J3 are in the text, the others were *fitted* so that the postponing policy ends near the printed
 357 s, with one spread factor and one slowdown (1.3) for all jobs. So this is a regression test of the code, not
 evidence for the policy. It turns on a near tie: with J1 less sensitive to its neighbours (0.225 instead of 0.3) the
 gap between ``topo`` and ``topo_p`` disappears.
@@ -18,7 +18,7 @@ from nova_numa_ext.simulator.gpu.machines import graph
 from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
 from nova_numa_ext.simulator.gpu.workload import Submission
 
-# Makespans that the source reports, seconds.
+# Makespans of table 7, seconds.
 SOURCE_MAKESPAN_S: Final[Mapping[str, float]] = {
     "bf": 461.7,
     "fcfs": 456.2,

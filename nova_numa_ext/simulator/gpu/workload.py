@@ -33,7 +33,7 @@ class Submission:
 
     :param number: position in order of arrival
     :param arrival_s: time of submission, seconds
-    :param job: what it wants; equal jobs are one object
+    :param job: what it requests; equal jobs are one object
     :param solo_s: run time in the best surroundings, seconds
     :param slo_slowdown: run time over ``solo_s`` that its owner accepts
     """
@@ -73,7 +73,7 @@ class Model:
         return ProfileStore(profiles)
 
     def job(self, type_name: str, gpus: int) -> GpuJob:
-        """Return what a job of one of the model's types wants."""
+        """Return what a job of one of the model's types requests."""
         comm = self.document["batches"][type_name.partition("-")[2]]["comm"]
         return GpuJob((JobGraph.complete(gpus, comm),), type_name, self.min_utility(gpus))
 
@@ -171,7 +171,7 @@ class _TraceLine:
     cells: Mapping[str, str]
 
     def job(self, model: Model, store: ProfileStore) -> GpuJob:
-        """Return what its job wants."""
+        """Return what its job requests."""
         name = self.cells["type"]
         if name not in store.profiles:
             self._refuse("type", ", ".join(store.profiles))
@@ -220,7 +220,7 @@ class _TraceLine:
 def write_trace(submissions: Sequence[Submission], file: TextIO) -> None:
     """Write a workload of data-parallel jobs as :func:`read_trace` reads it.
 
-    A job whose graphs have one GPU each has nobody to talk to: its weight is written as 0.
+    A job whose graphs have one GPU each has nothing to communicate: its weight is written as 0.
     """
     writer = csv.writer(file)
     writer.writerow(TRACE_COLUMNS)

@@ -125,7 +125,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
 def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, result, words):
     answer, rows = run(CheckFlavor, cloud, Compute([flavor("f", extra_specs)]), "f")
     assert (answer, rows[0]["Result"]) == (code, result)
-    assert words in rows[0]["Says"]
+    assert words in rows[0]["Findings"]
 
 
 def test_a_what_if_names_what_each_host_lacks(cloud):
@@ -138,7 +138,7 @@ def test_a_what_if_names_what_each_host_lacks(cloud):
     assert code == 0
     assert [row["Possible"] for row in rows][-1] == "no"
     by_host = {row["Host"]: row["Lacks"] for row in rows}
-    assert "classes of service free: 0, wanted: 1" in by_host["h1"]
+    assert "classes of service free: 0, requested: 1" in by_host["h1"]
 
 
 def test_a_what_if_compares_the_hosts_term_by_term(cloud):

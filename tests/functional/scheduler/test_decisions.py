@@ -335,7 +335,7 @@ def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(
     text = capsys.readouterr().out
     assert "There is no decision" in text
     assert "h1  its agent does not accept the tier: trait CUSTOM_NUMA_EXT_TIER_LC is absent" in text
-    assert "h2  L3 ways free in the best domain: 13, wanted: 15" in text
+    assert "h2  L3 ways free in the best domain: 13, requested: 15" in text
 
 
 def test_explain_knows_the_tier_that_an_image_asks_for(cloud, capsys, monkeypatch):

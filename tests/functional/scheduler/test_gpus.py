@@ -293,7 +293,7 @@ def test_a_what_if_shows_the_best_gpus_and_what_would_be_needed(minskys):
     assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.663" in row["Lacks"]
     minskys.job(2)
     _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two")
-    assert row["Lacks"] == "GPUs free in Placement: 0, wanted: 2"
+    assert row["Lacks"] == "GPUs free in Placement: 0, requested: 2"
 
 
 def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):
@@ -329,7 +329,7 @@ def test_a_what_if_asks_all_parts_of_an_amount_of_one_gpu(cloud, specs, gpus):
     assert row["Possible"] == "yes"
     assert row["GPUs"].partition(" (")[0].split() == gpus
     _, [row] = run(Simulate, cloud, compute, "--flavor", "many")
-    assert row["Lacks"] == "GPUs free in Placement: 0, wanted: 1"
+    assert row["Lacks"] == "GPUs free in Placement: 0, requested: 1"
 
 
 def vgpus_of_one_request(cloud, count, each=1, **specs):

@@ -119,7 +119,7 @@ def test_the_lab_host_as_text():
         "    1:  16  10 160  22\n"
         "    2:  22 160  10  16\n"
         "    3: 160  22  16  10\n"
-        "GPU links (words of nvidia-smi topo -m)\n"
+        "GPU links (classes of nvidia-smi topo -m)\n"
         "                    GPU0 GPU1\n"
         "  GPU0 0000:05:00.0    X  NV2\n"
         "  GPU1 0000:85:00.0  NV2    X\n"

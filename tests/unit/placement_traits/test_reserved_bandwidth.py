@@ -52,5 +52,5 @@ def test_constant_pressure_is_reached_within_the_dead_band_and_then_left_alone(
 
 
 def test_a_share_above_one_is_refused():
-    with pytest.raises(InvalidValueError, match="pressure dead_band: 5"):
+    with pytest.raises(InvalidValueError, match="reserved bandwidth, dead_band: 5"):
         ReservationSettings(dead_band=5)

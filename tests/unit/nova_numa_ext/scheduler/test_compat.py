@@ -10,9 +10,9 @@ from nova_numa_ext.scheduler import compat
     ("release", "wanted", "considered"),
     [(33, False, False), (33, True, True), (34, False, True), (34, True, True)],
 )
-def test_who_is_kept_away_from_devices(release, wanted, considered):
+def test_who_is_kept_away_from_devices(release, requested, considered):
     free = {0: 1}
-    found = compat.devices_in_claim(free, wanted=wanted, release=release)
+    found = compat.devices_in_claim(free, requested=requested, release=release)
     assert found == (free if considered else None)
 
 

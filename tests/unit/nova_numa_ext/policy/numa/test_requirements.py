@@ -32,11 +32,11 @@ def test_a_host_that_has_everything_lacks_nothing():
 def test_missing_resources_of_novas_own_are_sentences_too():
     full = {"PCPU": 0, "VCPU": 0, "MEMORY_MB": 512}
     assert said(whatif.lacking(lc(), host(domain(0)), full)) == [
-        "dedicated CPUs free: 0, wanted: 2",
-        "memory free: 512 MiB, wanted: 1024 MiB",
+        "dedicated CPUs free: 0, requested: 2",
+        "memory free: 512 MiB, requested: 1024 MiB",
     ]
     [first, _] = said(whatif.lacking(be(vcpus=2, memory_mb=1024), host(domain(0)), full))
-    assert first == "shared CPUs free: 0, wanted: 2"
+    assert first == "shared CPUs free: 0, requested: 2"
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_a_host_without_agent_takes_no_tier_but_any_other_server():
 @pytest.mark.parametrize(
     ("request_", "view", "text"),
     [
-        (lc(), host(domain(0), clos=(6, 6)), "classes of service free: 0, wanted: 1"),
-        (lc(14), host(domain(0), domain(1)), "L3 ways free in the best domain: 13, wanted: 14"),
+        (lc(), host(domain(0), clos=(6, 6)), "classes of service free: 0, requested: 1"),
+        (lc(14), host(domain(0), domain(1)), "L3 ways free in the best domain: 13, requested: 14"),
         (
             lc(bandwidth_mbps=9000),
             host(domain(0, bandwidth=(10_000, 2000))),
-            "memory bandwidth free in the best L3 domain: 8000 MB/s, wanted: 9000 MB/s",
+            "memory bandwidth free in the best L3 domain: 8000 MB/s, requested: 9000 MB/s",
         ),
         (
             lc(ways=10, bandwidth_mbps=9000),
             host(domain(0, ways=(13, 6)), domain(1, bandwidth=(10_000, 5000))),
-            "L3 domains that can give what is asked: 0, wanted: 1",
+            "L3 domains that can hold it: 0, requested: 1",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_two_groups_need_two_domains_of_their_own():
     )
     assert admission.amounts(two, host(domain(0), domain(1, ways=(13, 8)))) == ()
     alone = admission.amounts(two, host(domain(0), domain(1, ways=(13, 10))))
-    assert said(alone) == ["L3 domains that can give what is asked: 1, wanted: 2"]
+    assert said(alone) == ["L3 domains that can hold it: 1, requested: 2"]
 
 
 def test_one_compatible_domain_is_enough():
