@@ -2,7 +2,7 @@
 """A compute host with many servers for one agent, below ``unshare``: what is real, and what stands in for the rest.
 
 ``python -m benchmarks.agent_world COUNT MODE SECONDS`` builds the host, runs the agent on it in a process of its own
-(:mod:`benchmarks.agent_process`) and prints what that says.
+(:mod:`benchmarks.agent_process`) and prints its figures.
 
 * libvirt: its own ``test:///`` driver, in the agent's process, with domains as nova defines them.
 * Servers: a process each with threads and page tables (:mod:`benchmarks.stand_in`): proc(5) and move_pages(2) are real.

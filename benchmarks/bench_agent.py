@@ -2,7 +2,7 @@
 """The host agent's own cost with 6 and 100 servers: CPU time, memory and time per round, kinds of rounds apart
 
 Loop, sensors, executor, journal and the thread that talks to Placement are the product's; what stands below them is
-told in :mod:`benchmarks.agent_world`. CPU time holds on a busy machine, too; the times of rounds do not.
+described in :mod:`benchmarks.agent_world`. CPU time holds on a busy machine, too; the times of rounds do not.
 """
 
 import json
@@ -33,11 +33,11 @@ def quantile(values: Sequence[tuple[float, float]], part: float) -> float:
     :param values: (value, weight) pairs
     """
     ordered = sorted(values)
-    wanted = part * sum(weight for _, weight in ordered)
+    target = part * sum(weight for _, weight in ordered)
     passed = 0.0
     for value, weight in ordered:
         passed += weight
-        if passed >= wanted - 1e-9:
+        if passed >= target - 1e-9:
             return value
     raise ValueError("a quantile of nothing")
 
@@ -74,7 +74,7 @@ def figures_of(measured: Mapping[str, Any], mode: str, count: int) -> dict[str, 
 
 
 def measure(count: int, mode: str, seconds: float) -> dict[str, Any]:
-    """Measure the agent on one host; a host that it could not manage as a whole says nothing about its cost.
+    """Measure the agent on one host; a host that it could not manage as a whole proves nothing about its cost.
 
     :raises RuntimeError: servers are not managed, or something failed on them
     """
@@ -103,12 +103,12 @@ def main() -> None:
     figures: dict[str, float] = {}
     for mode in given.modes:
         for count in given.counts:
-            report.say(f"{count} servers, {mode}")
+            report.progress(f"{count} servers, {mode}")
             found = figures_of(measure(count, mode, given.seconds), mode, count)
             report.table(("figure", "value"), found.items())
             figures |= found
     missed = {name: goal for name, goal in GOALS.items() if figures.get(name, 0.0) > goal}
-    report.say(f"goals missed: {missed}" if missed else "all goals are met")
+    report.progress(f"goals missed: {missed}" if missed else "all goals are met")
     source = {
         "machine": PRESET,
         "server_memory_mb": MEMORY_MB,

@@ -9,7 +9,7 @@ move and what that costs, delays, noise, phases of the programs, physical consta
 Policies: *unmanaged* (best placement, no control), *unshared* (pages at home), *fixed40* (level 40 for ever), *mba*
 (the controller without page moves), *pgm* (without throttles), *balm*, *source* (balm, but the violating level stays
 in force while pages move) and the *oracle*: the best static configuration of the grid for each load, without
-violations on the way. A control is told the wrong nodes and must lose.
+violations on the way. A control is given the wrong nodes and must lose.
 """
 
 import math
@@ -120,7 +120,7 @@ def scenario_b(heavy: str, phase_s: float = 20.0) -> Scenario:
 class Bench:
     """One scenario on one plant: all policies start from the same placement.
 
-    :param published: start from the placement that the source found best, else from the model's best one
+    :param published: start from the placement that BALM's authors found best, else from the model's best one
     """
 
     def __init__(
@@ -266,9 +266,9 @@ class Bench:
             decision = balm.decide(seen, state, settings, now)
             state = decision.state
             result.gave_up = result.gave_up or bool(decision.events)
-            for name, wish in decision.changes.items():
-                plant.throttle(name, wish.level)
-                goals[name] = wish.shares if wish.shares is not None else start[name]
+            for name, change in decision.changes.items():
+                plant.throttle(name, change.level)
+                goals[name] = change.shares if change.shares is not None else start[name]
         result.throughput /= result.seconds
         return result
 
@@ -291,13 +291,15 @@ class Bench:
 
 
 def show_a(seed: int, poll_s: float) -> dict[str, float]:
-    """Scenario A, all loads and programs; beside OC the source's bands."""
+    """Scenario A, all loads and programs; beside OC the bands of BALM."""
     traits, physics = slo_plant.frozen(), parameters.frozen()
     figures: dict[str, float] = {}
     gains: list[float] = []
     over_home: list[float] = []
-    report.say("Scenario A: violation seconds per 100 s, throughput over 'unshared' at low load")
-    report.say("(minimum/median/maximum over the four best-effort programs)")
+    report.progress(
+        "Scenario A: violation seconds per 100 s, throughput over 'unshared' at low load"
+    )
+    report.progress("(minimum/median/maximum over the four best-effort programs)")
     rows = []
     for percent in range(10, 101, 10):
         runs: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
@@ -331,7 +333,7 @@ def show_a(seed: int, poll_s: float) -> dict[str, float]:
             below = 100.0 * (1.0 - balm_.throughput / pgm.throughput)
             figures[f"a_oc_{percent}_throughput_below_pgm_percent"] = below
     report.table(("load %", "policy", "violation s/100 s", "throughput"), rows)
-    report.say(f"The source, on hardware: {slo_plant.DATA['published']}")
+    report.progress(f"BALM, on hardware: {slo_plant.DATA['published']}")
     figures["a_throughput_vs_mba_max"] = max(gains)
     figures["a_throughput_vs_unshared_max"] = max(over_home)
     return figures
@@ -340,7 +342,7 @@ def show_a(seed: int, poll_s: float) -> dict[str, float]:
 def show_b(seed: int, poll_s: float) -> dict[str, float]:
     """Scenario B, Memcached from 10 to 100 % in phases."""
     traits, physics = slo_plant.frozen(), parameters.frozen()
-    report.say("Scenario B: six programs, phases of Memcached from 10 to 100 %")
+    report.progress("Scenario B: six programs, phases of Memcached from 10 to 100 %")
     rows, gains = [], []
     more: list[float] = []
     for heavy in HEAVY:
@@ -388,7 +390,7 @@ def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
         vs_fixed.append(runs["balm"].throughput / runs["fixed40"].throughput)
         gaps.append(1.0 - runs["balm"].throughput / bench.oracle())
         if margins[-1] < 1.0:
-            report.say(
+            report.progress(
                 f"  outside: {bench.scenario.programs['heavy'].workload} {bench.traits} "
                 + " ".join(
                     f"{p}={runs[p].violation_per_100s:.1f}s/{runs[p].throughput:.3f}"
@@ -399,7 +401,7 @@ def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
             lost.append(_margin(bench.run("balm", swap_nodes=True), runs))
         if number % 25 == 24:
             left = (time.monotonic() - began) / (number + 1) * (count - number - 1)
-            report.say(f"  {number + 1} of {count} plants, {left:.0f} s left")
+            report.progress(f"  {number + 1} of {count} plants, {left:.0f} s left")
     return {
         "plants_drawn": drawn,
         "ordering_share": statistics.mean(margin >= 1.0 for margin in margins),
@@ -452,7 +454,7 @@ def cost(seed: int) -> dict[str, float]:
 
 
 def plot(seed: int, poll_s: float, file: Path) -> None:
-    """Draw Memcached's latency beside OC over time at full load, as figure 5.7 of the source."""
+    """Draw Memcached's latency beside OC over time at full load, as figure 5.7 of BALM."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -474,7 +476,7 @@ def plot(seed: int, poll_s: float, file: Path) -> None:
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=110)
-    report.say(f"Latency over time: {file}")
+    report.progress(f"Latency over time: {file}")
 
 
 def _spread(values: Iterable[float]) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BWAP: weights and time model against the source's tables (replayed), regret on random machines (modelled)
+"""BWAP: weights and time model against its published tables (replayed), regret on random machines (modelled)
 
 Replayed: canonical weights of tables 4.2 and 4.3 and the speed-ups that follow from equation 4.4; all policies are
-listed. The steps of a search from the canonical weights to the workers, with the pages that the source's interleaves
+listed. The steps of a search from the canonical weights to the workers, with the pages that BWAP's interleaves
 (algorithm 3) and our plans move. Modelled: random asymmetric machines in which memory controllers, links and the ports
-of each worker limit the flows. The profile that the weights are made of is taken as the source does it, under a uniform
+of each worker limit the flows. The profile that the weights are made of is taken as BWAP does it, under a uniform
 spread and with noise; the best possible weights come from a linear programme. The proximity search runs with noisy
 samples, plateaus and a change of phase half-way; its regret is against the best point of the same one-dimensional
 family.
@@ -24,7 +24,6 @@ from emulation.physics.time_model import transfer_time
 from host_agent.conf import bwap as bwap_settings
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import (
-    Bandwidth,
     Shares,
     canonical_weights,
     dwp_step,
@@ -32,6 +31,7 @@ from host_agent.decide.pages.weights import (
     uniform,
 )
 from host_agent.model.pages import Run, plan_moves, share_error
+from host_agent.model.traffic import NodeBandwidth
 
 POLICIES = ("first_touch", "uniform_workers", "uniform_all", "bwap_uniform", "bwap")
 
@@ -42,15 +42,15 @@ POLICIES = ("first_touch", "uniform_workers", "uniform_all", "bwap_uniform", "bw
 def replay() -> tuple[float, float]:
     """Print the policies of both machines; return the largest errors of weights (pp) and speed-ups."""
     weights_error = speed_error = 0.0
-    report.say("Replayed: time by equation 4.4, bwap = 1")
+    report.progress("Replayed: time by equation 4.4, bwap = 1")
     lines = []
     for machine, tables, speed_ups in (
         ("A", published.CANONICAL_A, published.MODEL_SPEEDUPS_A),
         ("B", published.CANONICAL_B, published.MODEL_SPEEDUPS_B),
     ):
         for workers, row in tables.items():
-            # bandwidth relative to the best node, with the three digits that the text of the source leaves
-            bandwidth: Bandwidth = {
+            # bandwidth relative to the best node, with the three digits that BWAP's text leaves
+            bandwidth: NodeBandwidth = {
                 n: dict.fromkeys(workers, round(v / max(row), 3)) for n, v in enumerate(row)
             }
             weights = canonical_weights(bandwidth, workers)
@@ -76,12 +76,12 @@ def replay() -> tuple[float, float]:
                 abs(times["uniform_all"] - expected[1]),
             )
     report.table(("machine", "workers", *POLICIES), lines)
-    report.say(f"Measured on hardware by the source, up to: {published.MEASURED_SPEEDUPS}")
+    report.progress(f"Measured on hardware by BWAP's authors, up to: {published.MEASURED_SPEEDUPS}")
     return weights_error, speed_error
 
 
 def _best_of_family(
-    canonical: dict[int, float], bandwidth: Bandwidth, workers: tuple[int, ...]
+    canonical: dict[int, float], bandwidth: NodeBandwidth, workers: tuple[int, ...]
 ) -> dict[int, float]:
     family = [dwp_weights(canonical, workers, step / 100) for step in range(101)]
     return min(family, key=lambda shares: transfer_time(shares, bandwidth, workers))
@@ -93,7 +93,7 @@ _UNEVEN = {0: 0.15, 1: 0.15, 2: 0.35, 3: 0.35}
 
 
 def steps(pages: int = 20_000) -> dict[str, float]:
-    """Walk DWP from 0 to 1 in steps of 10 % of all pages, by the source's interleaves and by our plans.
+    """Walk DWP from 0 to 1 in steps of 10 % of all pages, by BWAP's interleaves and by our plans.
 
     :return: largest error of a share after a step (pp), and pages moved over the least possible, both ways
     """
@@ -110,13 +110,13 @@ def steps(pages: int = 20_000) -> dict[str, float]:
         by_source, by_us, dwp = start, start, 0.0
         while dwp < 1.0:
             dwp = min(1.0, dwp + dwp_step(canonical, workers, 0.10))
-            wanted = dwp_weights(canonical, workers, dwp)
+            target = dwp_weights(canonical, workers, dwp)
             by_source = source.step(
-                by_source, rebind(by_source, interleave_layers(wanted, pages)), wanted
+                by_source, rebind(by_source, interleave_layers(target, pages)), target
             )
-            by_us = ours.step(by_us, _moved(by_us, wanted), wanted)
+            by_us = ours.step(by_us, _moved(by_us, target), target)
         lines.append((len(canonical), len(workers), *source.result, *ours.result))
-    report.say(
+    report.progress(
         "Replayed: ten steps to the workers; error of shares in pp, pages moved over the least possible"
     )
     report.table(("nodes", "workers", "mbind_pp", "mbind_moved", "ours_pp", "ours_moved"), lines)
@@ -131,13 +131,13 @@ class _Walk:
     def __init__(self, pages: int) -> None:
         self._pages, self._error, self._moved, self._least = pages, 0.0, 0, 0.0
 
-    def step(self, before: list[int], after: list[int], wanted: Shares) -> list[int]:
+    def step(self, before: list[int], after: list[int], target: Shares) -> list[int]:
         """Take note of one step; return ``after``."""
-        there = {node: before.count(node) / self._pages for node in wanted}
-        reached = {node: after.count(node) / self._pages for node in wanted}
-        self._error = max(self._error, 100 * share_error(reached, wanted))
+        there = {node: before.count(node) / self._pages for node in target}
+        reached = {node: after.count(node) / self._pages for node in target}
+        self._error = max(self._error, 100 * share_error(reached, target))
         self._moved += sum(a != b for a, b in zip(before, after, strict=True))
-        self._least += self._pages * sum(max(0.0, there[n] - wanted[n]) for n in wanted)
+        self._least += self._pages * sum(max(0.0, there[n] - target[n]) for n in target)
         return after
 
     @property
@@ -146,11 +146,11 @@ class _Walk:
         return self._error, self._moved / self._least
 
 
-def _moved(placed: list[int], wanted: Shares) -> list[int]:
+def _moved(placed: list[int], target: Shares) -> list[int]:
     """Return the node of each page after our plan."""
     runs = [Run(page * _KB4, _KB4, 1, node) for page, node in enumerate(placed)]
     after = list(placed)
-    for move in plan_moves(runs, wanted).moves:
+    for move in plan_moves(runs, target).moves:
         first = move.start // _KB4
         after[first : first + move.units] = [move.target] * move.units
     return after
@@ -197,7 +197,7 @@ class Machine:
         )
         return float(-found.fun)
 
-    def profile(self, chance: random.Random, noise: float) -> Bandwidth:
+    def profile(self, chance: random.Random, noise: float) -> NodeBandwidth:
         """Return what counters show under a uniform spread: max-min fair shares of controllers, links and ports."""
         flow = np.zeros_like(self.link)
         active = np.ones_like(self.link, dtype=bool)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU placement: bipartitioning against the optimum, and the cluster experiments of the source
+"""GPU placement: bipartitioning against the optimum, and the cluster experiments of Amaral 2019
 
 Parts: (1) dual recursive bipartitioning against exact search on random graphs and a DGX-1; (2) the fitted replay of
 table 7 with perturbed run times; (3) 100 jobs on 5 machines, many seeds, drawn model parameters, negative control;
-(4) 10,000 jobs on 1,000 machines; (5) cost of a decision from 100 to 10,000 machines. Figures of the source (Amaral
-2019) are printed beside ours.
+(4) 10,000 jobs on 1,000 machines; (5) cost of a decision from 100 to 10,000 machines. Figures of Amaral 2019
+are printed beside ours.
 """
 
 import copy
@@ -40,12 +40,12 @@ SKIPPING = ("fcfs_skip", "bf_skip")
 Figures = dict[str, float]
 
 
-def bipartitioning(worlds: int) -> Figures:
-    """Ratio of utility to the optimum, every fourth world a DGX-1 with random busy GPUs; the time of a first look."""
-    report.say(f"1. Bipartitioning against exact search, {worlds} random hosts of up to 8 GPUs")
+def bipartitioning(hosts: int) -> Figures:
+    """Ratio of utility to the optimum, every fourth host a DGX-1 with random busy GPUs; the time of a first look."""
+    report.progress(f"1. Bipartitioning against exact search, {hosts} random hosts of up to 8 GPUs")
     draw = random.Random(0)
     ratios: dict[str, list[float]] = {"random": [], "dgx1": [], "as printed": []}
-    for number in range(worlds):
+    for number in range(hosts):
         kind = "random" if number % 4 else "dgx1"
         scene = random_scene(draw, None if number % 4 else graph("dgx1"))
         exact = nearest(scene.graph, scene.host.free, scene.part)
@@ -54,13 +54,13 @@ def bipartitioning(worlds: int) -> Figures:
         for name, gpus in (("as printed", start), (kind, refine(scene, start))):
             ratios[name].append(scene.terms(gpus).utility / best if best > 1e-9 else 1.0)
     report.table(
-        ("worlds", "mean ratio", "worst", "optimal"),
+        ("hosts", "mean ratio", "worst", "optimal"),
         [
             (name, mean(found), min(found), mean([float(ratio > 1 - 1e-9) for ratio in found]))
             for name, found in ratios.items()
         ],
     )
-    report.say("  (random, dgx1: with refinement; as printed: algorithms 2 and 3 alone)")
+    report.progress("  (random, dgx1: with refinement; as printed: algorithms 2 and 3 alone)")
     ours = ratios["random"] + ratios["dgx1"]
     return {
         "drb_vs_brute_mean": mean(ours),
@@ -72,7 +72,7 @@ def bipartitioning(worlds: int) -> Figures:
 
 def crossing() -> None:
     """Time of exact search and bipartitioning on a free set that was never seen: the reason of EXACT_LIMIT."""
-    report.say("   First look at a free set, ms (then exact search is a dictionary look-up)")
+    report.progress("   First look at a free set, ms (then exact search is a dictionary look-up)")
     rows = []
     for free, tasks, ring in (
         (4, 2, False),
@@ -122,7 +122,7 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 def replay(draws: int) -> Figures:
     """Table 7: the fitted times, then perturbed ones."""
-    report.say(
+    report.progress(
         f"2. Table 7 replayed on fitted run times, then {draws} draws of times * U(0.8, 1.2)"
     )
     rows = []
@@ -143,7 +143,7 @@ def replay(draws: int) -> Figures:
 
 def hundred_jobs(model: Model, seeds: int) -> Figures:
     """100 jobs on 5 machines, ten arrivals a minute."""
-    report.say(f"3. 100 jobs on 5 Minskys, {seeds} seeds (means; *_skip let later jobs pass)")
+    report.progress(f"3. 100 jobs on 5 Minskys, {seeds} seeds (means; *_skip let later jobs pass)")
     store, machines = model.store(), fleet("minsky:5")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in (*STRATEGIES, *SKIPPING)}
     found["topo_p, wrong map"] = []
@@ -185,7 +185,7 @@ def hundred_jobs(model: Model, seeds: int) -> Figures:
 
 def drawn_models(model: Model, draws: int) -> Figures:
     """The same with every parameter of the model within 50 % (Latin hypercube), another workload in each draw."""
-    report.say(
+    report.progress(
         f"   {draws} Latin hypercube draws of the model's parameters, each times U(0.5, 1.5)"
     )
     batches = list(model.document["batches"])
@@ -236,7 +236,7 @@ def _drawn(model: Model, factors: list[float]) -> tuple[Model, float]:
 
 def large_cluster(model: Model, machines: int, jobs: int, plots: Path | None) -> Figures:
     """10,000 jobs on 1,000 machines, two arrivals a minute and machine."""
-    report.say(f"4. {jobs} jobs on {machines} Minskys")
+    report.progress(f"4. {jobs} jobs on {machines} Minskys")
     store, graphs = model.store(), fleet(f"minsky:{machines}")
     submissions = poisson(model, jobs, 2.0 * machines, seed=0)
     runs: dict[str, SimulationRun] = {}
@@ -260,11 +260,13 @@ def large_cluster(model: Model, machines: int, jobs: int, plots: Path | None) ->
         [(name, *(found[name][c] for c in columns), took[name]) for name in runs],
     )
     afresh_ms, known_ms = decision_ms(model, machines)
-    report.say(
+    report.progress(
         f"  one decision on a loaded cluster: all {machines} machines searched afresh {afresh_ms:.3g} ms, "
         f"with the ranking {known_ms:.3g} ms"
     )
-    report.say("  source: topo and topo_p about 3,000 ms, fcfs 450 ms, bf 440 ms (modelled)")
+    report.progress(
+        "  Amaral 2019: topo and topo_p about 3,000 ms, fcfs 450 ms, bf 440 ms (modelled)"
+    )
     if plots is not None:
         title = f"{jobs} jobs, {machines} Minskys (modelled)"
         sorted_slowdowns([runs[n] for n in STRATEGIES], plots / "slowdowns-10k-1k.png", title)
@@ -313,7 +315,7 @@ def decision_ms(model: Model, machines: int, decisions: int = 20) -> tuple[float
 
 def growth(model: Model, sizes: Sequence[int], plots: Path | None) -> Figures:
     """Decision time from 100 to 10,000 machines, four jobs per machine."""
-    report.say("5. Mean decision while the cluster grows, ms")
+    report.progress("5. Mean decision while the cluster grows, ms")
     curves: dict[str, list[float]] = {"topo": [], "fcfs": [], "bf": [], "topo afresh": []}
     for size in sizes:
         jobs = poisson(model, 4 * size, 2.0 * size, seed=2)

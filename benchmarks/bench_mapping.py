@@ -2,9 +2,9 @@
 """Mapping of 20 servers on the 288-core machine against vanilla, least-loaded, numad-like and an oracle (modelled)
 
 The machine is the 6 x 6 x 8 preset, the load 12 small, 4 medium, 2 large and 2 huge servers (256 of 288 cores) with the
-programs of the source and their classes. Each draw takes other model parameters (Latin hypercube, +-50 %), another mix
-and another order of arrival; sensors are noisy. A server's score is its progress over its progress alone on an empty
-machine; a host's score is the geometric mean over its servers.
+programs of Lakew et al. and their classes. Each draw takes other model parameters (Latin hypercube, +-50 %), another
+mix and another order of arrival; sensors are noisy. A server's score is its progress over its progress alone on an
+empty machine; a host's score is the geometric mean over its servers.
 
 =============  =========================================================================================
 vanilla        every vCPU on the idler of two random cores, drawn again and again; memory where it was first
@@ -64,7 +64,7 @@ class Load:
 
 
 def draw_load(chance: random.Random) -> Load:
-    """Draw the 20-server mix: Neo4j in the huge ones, every other program at least once, as in the source."""
+    """Draw the 20-server mix: Neo4j in the huge ones, every other program at least once, as in Lakew et al."""
     others = [name for name in MAPPING_MIX if name != "neo4j"]
     names = [
         f"{kind}{number}" for kind, row in published.VM_TYPES.items() for number in range(row[2])
@@ -90,7 +90,7 @@ def _server(name: str, vcpus: int, memory_mb: int, program: Workload) -> MappedS
     )
 
 
-class World:
+class ModelledHost:
     """One draw: a model and the progress of every server alone."""
 
     def __init__(self, layout: CoreLayout, load: Load, model: HostModel) -> None:
@@ -136,32 +136,32 @@ def overbooked(slots: Mapping[str, Slot]) -> int:
 # -- rivals ------------------------------------------------------------------------------------------------------------
 
 
-def vanilla(world: World, chance: random.Random) -> tuple[dict[str, float], int]:
+def vanilla(host: ModelledHost, chance: random.Random) -> tuple[dict[str, float], int]:
     """Return mean scores over moments of one run, and the most overbooked cores seen."""
-    cpus = list(world.layout.group_of_cpu)
+    cpus = list(host.layout.group_of_cpu)
     first: dict[str, Counter[int]] = {}
     totals: Counter[str] = Counter()
     worst = 0
     for _ in range(VANILLA_MOMENTS):
         load: Counter[int] = Counter()
         slots = {}
-        for name, server in world.load.servers.items():
+        for name, server in host.load.servers.items():
             chosen = []
             for _ in range(server.vcpus):
                 cpu = min(chance.choice(cpus), chance.choice(cpus), key=lambda c: load[c])
                 load[cpu] += 1
                 chosen.append(cpu)
-            nodes = Counter(world.layout.group_of_cpu[cpu].node for cpu in chosen)
+            nodes = Counter(host.layout.group_of_cpu[cpu].node for cpu in chosen)
             slots[name] = Slot(tuple(chosen), dict(first.setdefault(name, nodes)))
         worst = max(worst, overbooked(slots))
-        totals.update(world.scores(slots))
+        totals.update(host.scores(slots))
     return {name: total / VANILLA_MOMENTS for name, total in totals.items()}, worst
 
 
-def greedy(world: World, nearest: bool) -> dict[str, Slot]:
+def greedy(host: ModelledHost, nearest: bool) -> dict[str, Slot]:
     """Place servers by free capacity alone: least-loaded nodes, or numad's fewest nodes near each other."""
-    occupancy = Occupancy(world.layout, world.load.servers, {}, reserve_share=0.0)
-    for name, server in world.load.servers.items():
+    occupancy = Occupancy(host.layout, host.load.servers, {}, reserve_share=0.0)
+    for name, server in host.load.servers.items():
         free = occupancy.free(server)
         order = _by_capacity(occupancy, free, nearest)
         cpus = [cpu for index in order for cpu in free[index]][: server.vcpus]
@@ -189,11 +189,11 @@ def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: b
 
 
 def agent(
-    world: World, load: Load, settings: mapping_settings.Settings, chance: random.Random
+    host: ModelledHost, load: Load, settings: mapping_settings.Settings, chance: random.Random
 ) -> tuple[dict[str, Slot], int]:
     """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
 
-    :param load: what the agent is told, labels included; the world keeps the truth
+    :param load: what the agent is given, labels included; the host keeps the truth
     """
     state = mapping.State()
     now = 0.0
@@ -202,7 +202,7 @@ def agent(
         now += settings.interval_s
         present[name] = server
         state, _ = mapping.decide(
-            mapping.Observation(now, dict(present)), state, settings, world.layout
+            mapping.Observation(now, dict(present)), state, settings, host.layout
         )
     moves = 0
     for _ in range(ROUNDS):
@@ -210,11 +210,11 @@ def agent(
         measured = {
             name: chance.gauss(1.0, NOISE)
             * (signals.ipc if settings.metric is mapping_settings.Metric.IPC else signals.mpi)
-            for name, signals in world.signals(state.slots).items()
+            for name, signals in host.signals(state.slots).items()
         }
         before = state.slots
         state, _ = mapping.decide(
-            mapping.Observation(now, dict(present), {}, measured), state, settings, world.layout
+            mapping.Observation(now, dict(present), {}, measured), state, settings, host.layout
         )
         moves += sum(state.slots[name] != slot for name, slot in before.items())
     return dict(state.slots), moves
@@ -231,8 +231,8 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
         name: _server(name, 1 if name == "v0" else chance.randint(1, 3), 2048, program)
         for name, program in programs.items()
     }
-    world = World(layout, Load(servers, programs), HostModel(layout.topology, constants))
-    ours, _ = agent(world, world.load, mapping_settings.Settings(), chance)
+    host = ModelledHost(layout, Load(servers, programs), HostModel(layout.topology, constants))
+    ours, _ = agent(host, host.load, mapping_settings.Settings(), chance)
     if len(ours) < len(servers):
         raise RuntimeError("five servers of at most three vCPUs fit sixteen cores")
     best = 0.0
@@ -247,8 +247,8 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
         seen.add(groups)
         slots = _one_node_each(layout, servers, nodes)
         if slots is not None:
-            best = max(best, geometric_mean(list(world.scores(slots).values())))
-    return max(0.0, 1.0 - geometric_mean(list(world.scores(ours).values())) / best)
+            best = max(best, geometric_mean(list(host.scores(slots).values())))
+    return max(0.0, 1.0 - geometric_mean(list(host.scores(ours).values())) / best)
 
 
 def _one_node_each(
@@ -284,21 +284,21 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
     chance = random.Random(f"{seed}/{number}")
     layout = CoreLayout(load_preset("numaconnect-6x6x8").topology)
     load = draw_load(chance)
-    world = World(layout, load, HostModel(layout.topology, constants))
+    host = ModelledHost(layout, load, HostModel(layout.topology, constants))
     vanilla_runs, overbooked_vanilla = [], 0
     for _ in range(RUNS):
-        run, worst = vanilla(world, chance)
+        run, worst = vanilla(host, chance)
         vanilla_runs.append(run)
         overbooked_vanilla = max(overbooked_vanilla, worst)
     ipc = mapping_settings.Settings(metric=mapping_settings.Metric.IPC)
     our_slots, moves = [], 0
     for _ in range(RUNS):
-        slots, moved = agent(world, load.shuffled(chance), ipc, chance)
+        slots, moved = agent(host, load.shuffled(chance), ipc, chance)
         our_slots.append(slots)
         moves += moved
-    our_runs = [world.scores(slots) for slots in our_slots]
+    our_runs = [host.scores(slots) for slots in our_slots]
     mpi_slots, _ = agent(
-        world, load, mapping_settings.Settings(metric=mapping_settings.Metric.MPI), chance
+        host, load, mapping_settings.Settings(metric=mapping_settings.Metric.MPI), chance
     )
     blind = load.labelled(dict.fromkeys(load.servers, InterferenceClass.DEVIL))
     labels = [server.interference_class for server in load.servers.values()]
@@ -306,12 +306,12 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
     wrong = load.labelled(dict(zip(load.servers, labels, strict=True)))
     by_rival = {
         "vanilla": _mean_scores(vanilla_runs),
-        "least_loaded": world.scores(greedy(world, nearest=False)),
-        "numad_like": world.scores(greedy(world, nearest=True)),
+        "least_loaded": host.scores(greedy(host, nearest=False)),
+        "numad_like": host.scores(greedy(host, nearest=True)),
         "sm_ipc": _mean_scores(our_runs),
-        "sm_mpi": world.scores(mpi_slots),
-        "blind": world.scores(agent(world, blind, ipc, chance)[0]),
-        "shuffled": world.scores(agent(world, wrong, ipc, chance)[0]),
+        "sm_mpi": host.scores(mpi_slots),
+        "blind": host.scores(agent(host, blind, ipc, chance)[0]),
+        "shuffled": host.scores(agent(host, wrong, ipc, chance)[0]),
     }
     return Draw(
         scores={name: geometric_mean(list(values.values())) for name, values in by_rival.items()},
@@ -389,12 +389,14 @@ def main() -> None:
         draws.append(one_draw(number, args.seed, constants))
         gaps.append(gap_to_oracle(constants, random.Random(f"{args.seed}/{number}/small")))
         if (number + 1) % 20 == 0:
-            report.say(f"{number + 1} of {args.draws} draws")
+            report.progress(f"{number + 1} of {args.draws} draws")
     ratios = {
         program: [median(d.ratios[v][program] for d in draws) for v in ("sm_ipc", "sm_mpi")]
         for program in MAPPING_MIX
     }
-    report.say("Performance over vanilla, ours (modelled) beside the source's (hardware)")
+    report.progress(
+        "Performance over vanilla, ours (modelled) beside that of Lakew et al. (hardware)"
+    )
     report.table(
         ("program", "SM-IPC", "SM-MPI", "source SM-IPC", "source SM-MPI"),
         [(program, *pair, *published.MAPPING_RATIOS[program]) for program, pair in ratios.items()],

@@ -49,11 +49,11 @@ def emulated_host(settings: Settings) -> Iterator[EmulatedHost]:
 
 
 def measure(host: EmulatedHost, python: Path, kind: str, mib: int, touched: int) -> dict[str, Any]:
-    """Run :mod:`benchmarks.page_moves` inside and return what it says."""
+    """Run :mod:`benchmarks.page_moves` inside and return its figures."""
     words = [str(python), "-m", "benchmarks.page_moves", kind, str(mib), str(touched)]
     script = f"cd {CHECKOUT} && exec {' '.join(words)} /tmp/bench-pages-{uuid.uuid4().hex[:8]}"
-    said = host.run(script, _TIMEOUT_S).stdout
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    printed = host.run(script, _TIMEOUT_S).stdout
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
@@ -97,14 +97,14 @@ def main() -> None:
     settings = Settings.from_environment(CHECKOUT, os.environ)
     figures: dict[str, float] = {}
     with emulated_host(settings) as host:
-        report.say(f"on {host.name}; absolute speeds mean nothing there")
+        report.progress(f"on {host.name}; absolute speeds mean nothing there")
         for kind in given.kinds:
             found = measure(host, settings.python, kind, given.mib, given.touched_mib)
-            report.say(f"{kind}: {json.dumps(found)}")
+            report.progress(f"{kind}: {json.dumps(found)}")
             figures |= figures_of(kind, found)
     report.table(("figure", "value"), figures.items())
     beyond = missed(figures)
-    report.say(f"goals missed: {', '.join(beyond)}" if beyond else "all goals are met")
+    report.progress(f"goals missed: {', '.join(beyond)}" if beyond else "all goals are met")
     source = {
         "host": "emulated (TCG), four NUMA nodes",
         "mib": given.mib,

@@ -340,10 +340,10 @@ def measure(cycles: int, idle_s: float) -> dict[str, float]:
         host(Path(name)) as bench,
     ):
         time.sleep(5.0)  # a whole window, and the first full round
-        report.say(f"{SERVERS} latency-critical and {SERVERS} best-effort servers, all well …")
+        report.progress(f"{SERVERS} latency-critical and {SERVERS} best-effort servers, all well …")
         idle = bench.idle(idle_s)
         bench.cycle()  # the fixed level goes up to full for the first time
-        report.say(f"{cycles} violations …")
+        report.progress(f"{cycles} violations …")
         runs = [bench.cycle() for _ in range(cycles)]
     reactions = sorted(run[0] for run in runs)
     return {

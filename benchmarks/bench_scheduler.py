@@ -8,7 +8,7 @@ handlers of filters and weighers: filter, order of candidates, weigher, journal.
 and a weigher that do nothing, plus one look at each candidate.
 
 The machine may be shared: the figures with ``cpu`` are processor time of the deciding thread.
-HOSTS (default 10000) and REQUESTS (default 12) are environment variables; ``--profile`` says where the time goes.
+HOSTS (default 10000) and REQUESTS (default 12) are environment variables; ``--profile`` shows where the time goes.
 """
 
 import cProfile
@@ -340,7 +340,7 @@ def measure(cloud: Cloud, rounds: int) -> dict[str, float]:
         _, spec = request(rounds + number)
         states = cloud.offer(spec)
         warm.time(lambda s=states, r=spec: through_nova(s, r, our_filter, our_weigher))
-        report.say(
+        report.progress(
             f"{name}: {len(ours.wall)} of {rounds}: ours {ours.wall[-1]:.0f} ms "
             f"(processor {ours.cpu[-1]:.0f}), NUMATopologyFilter {novas.wall[-1]:.0f} ms "
             f"(processor {novas.cpu[-1]:.0f}), {passed} hosts pass"
@@ -370,7 +370,7 @@ def measure(cloud: Cloud, rounds: int) -> dict[str, float]:
 
 
 def profile(cloud: Cloud, rounds: int) -> None:
-    """Say where the time of our requests goes, by flavor."""
+    """Show where the time of our requests goes, by flavor."""
     our_filter, our_weigher = NumaExtFilter(), NumaExtWeigher()
     for number in range(rounds):
         cloud.churn(0.05)
@@ -378,14 +378,14 @@ def profile(cloud: Cloud, rounds: int) -> None:
         states = cloud.offer(spec)
         profiler = cProfile.Profile()
         profiler.runcall(through_nova, states, spec, our_filter, our_weigher)
-        report.say(f"--- {name}")
+        report.progress(f"--- {name}")
         pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
 
 
 def main() -> None:
     """Run both filters and report."""
     options = report.parser(__doc__)
-    options.add_argument("--profile", action="store_true", help="say where the time goes instead")
+    options.add_argument("--profile", action="store_true", help="show where the time goes instead")
     arguments = options.parse_args()
     count, rounds = int(os.environ.get("HOSTS", "10000")), int(os.environ.get("REQUESTS", "12"))
     objects.register_all()

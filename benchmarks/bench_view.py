@@ -3,7 +3,7 @@
 
 Placement (the real application on SQLite, bulk-filled) serves HTTP on loopback from a process of its own, so memory and
 bytes are the reader's. Measured: a complete reading, an unchanged comparison, a comparison after 1 % of the hosts
-changed, and a reporter's pass over a host that is as wanted.
+changed, and a reporter's pass over a host in its desired state.
 """
 
 import os
@@ -75,12 +75,12 @@ def view_figures(http: adapter.Adapter, hosts: int) -> dict[str, float]:
     seen = view.snapshot()
     assert len(seen.hosts) == hosts
     full = view.stats
-    report.say(
+    report.progress(
         f"  complete: {full_s:.2f} s, {full.requests} requests, {full.bytes_read / 1e6:.1f} MB"
     )
     unchanged_s = statistics.median(timed(view.refresh) for _ in range(3))
     idle = view.stats
-    report.say(f"  unchanged: {unchanged_s:.2f} s")
+    report.progress(f"  unchanged: {unchanged_s:.2f} s")
     changed = range(0, hosts, 100)
     change(PlacementClient(http), changed)
     incremental_s = timed(view.refresh)
@@ -91,7 +91,7 @@ def view_figures(http: adapter.Adapter, hosts: int) -> dict[str, float]:
         assert host is not None
         assert host.l3[0].bandwidth_mbps is not None
         assert host.l3[0].bandwidth_mbps.capacity == 9_500
-    report.say(f"  {len(changed)} hosts changed: {incremental_s:.2f} s")
+    report.progress(f"  {len(changed)} hosts changed: {incremental_s:.2f} s")
     return {
         "view_full_s": full_s,
         "view_incremental_s": incremental_s,
@@ -105,19 +105,19 @@ def view_figures(http: adapter.Adapter, hosts: int) -> dict[str, float]:
 
 
 def reporter_figures(http: adapter.Adapter) -> dict[str, float]:
-    """A pass over hosts that are as wanted: by an agent that has just started, and by one that has run."""
+    """A pass over hosts in their desired state: by an agent that has just started, and by one that has run."""
     first, again = [], []
     for number in range(1, 40):
         reporter = Reporter(PlacementClient(http))
-        wanted = tree(number)
+        desired = tree(number)
         start = clock()
-        cold = reporter.sync(wanted)
+        cold = reporter.sync(desired)
         middle = clock()
-        warm = reporter.sync(wanted)
+        warm = reporter.sync(desired)
         again.append(((clock() - middle) * 1e3, warm.requests))
         first.append(((middle - start) * 1e3, cold.requests))
         assert cold.writes == warm.writes == 0
-    report.say(f"  reporter: {len(first)} hosts, nothing written")
+    report.progress(f"  reporter: {len(first)} hosts, nothing written")
     return {
         "reporter_noop_ms": statistics.median(ms for ms, _ in again),
         "reporter_noop_requests": statistics.median(n for _, n in again),
@@ -133,7 +133,7 @@ def main() -> None:
     arguments = options.parse_args()
     start = clock()
     with placement(arguments.hosts) as (http, providers):
-        report.say(
+        report.progress(
             f"Placement with {arguments.hosts} hosts, {providers} providers: {clock() - start:.0f} s"
         )
         figures = {**view_figures(http, arguments.hosts), **reporter_figures(http)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with guest memory of one kind that looks like a server's QEMU, and touches its pages when told to.
+"""A process with guest memory of one kind that looks like a server's QEMU, and touches its pages on request.
 
 ``python guest_memory.py -uuid UUID -m MIB KIND STATS``. KIND is ``thp`` (anonymous, transparent huge pages), ``4k``
 (anonymous, none) or ``memfd`` (shared). STATS is a file of five native 64-bit numbers: whether to touch (written by
@@ -46,7 +46,7 @@ def map_memory(kind: str, size: int) -> int:
 
 
 def touch(memory: memoryview, stats: memoryview) -> None:
-    """Write into all pages, again and again, while the file says so."""
+    """Write into all pages, again and again, while the file asks for it."""
     marks = bytes(HUGE // mmap.PAGESIZE)
     at = 0
     while True:
@@ -64,7 +64,7 @@ def touch(memory: memoryview, stats: memoryview) -> None:
 
 
 def main() -> None:
-    """Map, fill, say so, serve."""
+    """Map, fill, report ready, serve."""
     size, kind, file = int(sys.argv[4]) << 20, sys.argv[5], sys.argv[6]
     start = map_memory(kind, size)
     ctypes.memset(start, 1, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source's way to move pages (BWAP's algorithm 3), as a yardstick for the agent's plans.
+"""BWAP's way to move pages (algorithm 3), as a yardstick for the agent's plans.
 
 ``mbind`` knows only uniform interleaving. Over ranges with shrinking node sets it gives any weights: each range is one
 layer of the staircase of weights. Resident pages on an allowed node do not move, which is why the agent moves pages of

@@ -2,7 +2,7 @@
 """Move the memory of a process with our mover and as ``migratepages(8)`` does; runs on the host that has the nodes.
 
 ``python -m benchmarks.page_moves KIND MIB TOUCHED_MIB FOLDER`` prints one JSON object. What was reached is read from
-the kernel, not from the mover: ``numa_maps`` tells where pages are, ``pgmigrate_success`` of ``/proc/vmstat`` how many
+the kernel, not from the mover: ``numa_maps`` shows where pages are, ``pgmigrate_success`` of ``/proc/vmstat`` how many
 the kernel has moved.
 """
 
@@ -70,15 +70,15 @@ def shares_at(numa_maps: str, start: int) -> dict[int, float]:
     raise KeyError(hex(start))
 
 
-def error_pp(found: Mapping[int, float], wanted: Mapping[int, float]) -> float:
+def error_pp(found: Mapping[int, float], target: Mapping[int, float]) -> float:
     """Return the largest difference of two placements, percentage points."""
-    nodes = {*found, *wanted}
-    return 100 * max(abs(found.get(node, 0.0) - wanted.get(node, 0.0)) for node in nodes)
+    nodes = {*found, *target}
+    return 100 * max(abs(found.get(node, 0.0) - target.get(node, 0.0)) for node in nodes)
 
 
-def least_share(found: Mapping[int, float], wanted: Mapping[int, float]) -> float:
+def least_share(found: Mapping[int, float], target: Mapping[int, float]) -> float:
     """Return the part of all pages that must move at least."""
-    return sum(max(0.0, share - found.get(node, 0.0)) for node, share in wanted.items())
+    return sum(max(0.0, share - found.get(node, 0.0)) for node, share in target.items())
 
 
 def migrated_pages() -> int:

@@ -45,7 +45,7 @@ def root_uuid(number: int) -> str:
 
 
 def tree(number: int) -> ProviderTree:
-    """What the agent of host ``number`` wants in Placement."""
+    """What the agent of host ``number`` publishes in Placement."""
     return desired_tree(f"host{number}", topology(number), SETTINGS)
 
 
@@ -93,15 +93,15 @@ class _Rows:
 
     def add_host(self, number: int) -> None:
         """Add one host with nova's root, our children, and nova's PCI providers."""
-        ours, its_uuid = tree(number), root_uuid(number)
-        traits = {*ours.root_traits, "HW_CPU_X86_AVX2", "COMPUTE_NODE"}
-        root = self.add(ours.root, its_uuid, traits, _NOVA)
-        for child in ours.children:
+        desired, its_uuid = tree(number), root_uuid(number)
+        traits = {*desired.root_traits, "HW_CPU_X86_AVX2", "COMPUTE_NODE"}
+        root = self.add(desired.root, its_uuid, traits, _NOVA)
+        for child in desired.children:
             self.add(
                 child.name, child_uuid(its_uuid, child.name), child.traits, child.inventories, root
             )
         for gpu in topology(number).gpus:
-            name = f"{ours.root}_{gpu.address}"
+            name = f"{desired.root}_{gpu.address}"
             novas = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
             self.add(name, novas, (_PCI,), {"PGPU": Inventory(1)}, root)
 
@@ -115,8 +115,8 @@ def fill(adapter: Any, hosts: int) -> int:
 
     client = PlacementClient(adapter)
     for number in range(3):
-        ours = tree(number)
-        for trait in {*ours.root_traits, *(t for c in ours.children for t in c.traits)}:
+        desired = tree(number)
+        for trait in {*desired.root_traits, *(t for c in desired.children for t in c.traits)}:
             client.put(f"/traits/{trait}")
     for resource_class in names.RESOURCE_CLASSES:
         client.put(f"/resource_classes/{resource_class}")
@@ -143,7 +143,7 @@ class _Quiet(WSGIRequestHandler):
     """Serves HTTP/1.1 without a line per request."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -166,7 +166,7 @@ def serve(hosts: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Serve as many hosts as the first argument says."""
+    """Serve as many hosts as the first argument names."""
     for line in serve(int(sys.argv[1])):
         print(line, flush=True)
     return 0

@@ -3,7 +3,7 @@
 output.
 
 ``{"bench": NAME, "label": LABEL, "figures": {...}, "source": {...}}``; ``--json FILE`` keeps the object in a file,
-too. The label says what the figures are: *measured* on this machine, *modelled* by a model whose hash stands in
+too. The label is what the figures are: *measured* on this machine, *modelled* by a model whose hash stands in
 ``source``, or *replayed* from numbers of a publication. A figure with another label than the whole has it in
 ``source["labels"]``.
 """
@@ -26,8 +26,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def say(text: str) -> None:
-    """Tell the reader what happens now."""
+def progress(text: str) -> None:
+    """Print what happens now."""
     print(text, flush=True)
 
 
@@ -38,7 +38,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        say("  " + "  ".join(cells))
+        progress("  " + "  ".join(cells))
 
 
 def finish(

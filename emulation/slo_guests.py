@@ -8,7 +8,7 @@ a few times a second, what guests would report if a simple law held::
     pressure = sum over best-effort servers of (share of pages on the node) * level
 
 Share and level are read back from the kernel: pages from numa_maps, levels from the control group that holds the
-server's threads. So the loop is closed over real actuators; only the law is modelled. FILE is JSON and read anew each
+server's threads. So the loop is closed over real actuators; only the law is modelled. FILE is JSON and read again each
 time, so that loads can be stepped from outside::
 
     {"gain": 4.0, "interval_s": 0.25, "bes": ["UUID"],
@@ -42,7 +42,7 @@ _FLOOD: Final = b"x" * 4000 + b"\n"
 
 @dataclass(frozen=True, slots=True)
 class BeState:
-    """What is in force for a best-effort server: node -> share of its pages; bandwidth level, per cent."""
+    """What is effective for a best-effort server: node -> share of its pages; bandwidth level, per cent."""
 
     shares: Mapping[int, float]
     level: int
@@ -62,7 +62,7 @@ def report(p99: float) -> bytes:
 
 
 class Reader(Protocol):
-    """Whoever knows what is in force."""
+    """Reads what is effective."""
 
     def read(self, uuid: str) -> BeState | None:
         """Return the state of a server; None when it has no process now."""
@@ -117,7 +117,7 @@ class Port:
         self._connection: socket.socket | None = None
 
     def send(self, data: bytes) -> None:
-        """Send where somebody listens; nothing is waited for."""
+        """Send where a reader listens, without waiting."""
         with suppress(BlockingIOError):
             if self._connection is None:
                 self._connection, _ = self._listener.accept()
@@ -134,14 +134,14 @@ class Port:
         self._listener.close()
 
 
-def turn(told: Mapping[str, Any], kernel: Reader, ports: dict[str, Port]) -> list[float]:
+def measure(scenario: Mapping[str, Any], kernel: Reader, ports: dict[str, Port]) -> list[float]:
     """Report once for all guests; return the 99th percentiles."""
-    bes = [state for uuid in told["bes"] if (state := kernel.read(uuid)) is not None]
+    bes = [state for uuid in scenario["bes"] if (state := kernel.read(uuid)) is not None]
     found = []
-    for lc in told["lcs"]:
+    for lc in scenario["lcs"]:
         port = ports.get(lc["port"]) or Port(Path(lc["port"]))
         ports[lc["port"]] = port
-        found.append(p99_us(lc["slo_p99_us"], lc["load"], told["gain"], lc["node"], bes))
+        found.append(p99_us(lc["slo_p99_us"], lc["load"], scenario["gain"], lc["node"], bes))
         port.send(_FLOOD * 16 if lc.get("flood") else report(found[-1]))
     return found
 
@@ -155,9 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kernel = Kernel(HostPaths(libvirt_pids=options.libvirt_pids))
     ports: dict[str, Port] = {}
     while True:
-        told = json.loads(options.file.read_text())
-        turn(told, kernel, ports)
-        time.sleep(told["interval_s"])
+        scenario = json.loads(options.file.read_text())
+        measure(scenario, kernel, ports)
+        time.sleep(scenario["interval_s"])
 
 
 if __name__ == "__main__":

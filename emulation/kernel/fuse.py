@@ -59,7 +59,7 @@ class ResctrlTree(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def open(self, path: str, fi: Any) -> int:
-        """Open a file; ``direct_io`` because its size says 0."""
+        """Open a file; ``direct_io`` because its size is 0."""
         if fi.flags & os.O_ACCMODE != os.O_RDONLY and not self._model.writable(path):
             raise mfusepy.FuseOSError(errno.EACCES)
         self._opened += 1
@@ -100,7 +100,7 @@ class ResctrlTree(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
-        """Nobody makes files here."""
+        """No files can be made here."""
         raise mfusepy.FuseOSError(errno.EPERM)
 
 

@@ -17,7 +17,7 @@ class Evidence(StrEnum):
 class Difference:
     """One thing that kernels do differently.
 
-    :ivar since: first version with it, as its documentation and history say
+    :ivar since: first version with it, by its documentation and history
     :ivar evidence: how it is known that 6.1 lacks it and 6.12 has it
     :ivar modelled: the model does it
     """
@@ -36,7 +36,7 @@ class KernelProfile:
     :ivar mkdir_clears_status: creating a group clears ``last_cmd_status`` (else it appends)
     :ivar cpus_clears_status: writing ``cpus`` clears it (else it appends)
     :ivar sparse_masks_file: ``info/L3/sparse_masks`` exists
-    :ivar closid_before_rmid: creating a group takes the CLOSID first, so that running out of both says "CLOSIDs"
+    :ivar closid_before_rmid: creating a group takes the CLOSID first, so that running out of both reports "CLOSIDs"
     """
 
     version: str
@@ -67,7 +67,7 @@ PROFILES: Final = {profile.version: profile for profile in (LINUX_6_1, LINUX_6_1
 
 DIFFERENCES: Final = (
     Difference("tasks takes comma-separated ids and names the bad one", "6.7", Evidence.RAN),
-    Difference("info/L3/sparse_masks says whether masks may have holes", "6.7", Evidence.RAN),
+    Difference("info/L3/sparse_masks shows whether masks may have holes", "6.7", Evidence.RAN),
     Difference("a group takes its CLOSID before its RMID", "6.9", Evidence.RAN),
     Difference("monitoring groups can be renamed into another group", "6.5", Evidence.RAN, False),
     Difference("mount option debug: ctrl_hw_id, mon_hw_id", "6.7", Evidence.RAN, False),

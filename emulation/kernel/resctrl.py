@@ -39,7 +39,7 @@ _Id = Literal["closid", "rmid"]
 
 @dataclass(slots=True)
 class _Monitor:
-    """A monitoring group, or that part of a control group: one RMID; ``number`` tells its lives apart."""
+    """A monitoring group, or that part of a control group: one RMID; ``number`` distinguishes groups of one name."""
 
     rmid: int
     number: int = 0
@@ -218,7 +218,7 @@ class ResctrlModel:
 
     @contextmanager
     def lock(self, *, exclusive: bool) -> Iterator[None]:
-        """Hold the tree's lock (shared holders exclude each other here, which nobody can tell)."""
+        """Hold the tree's lock (shared holders exclude each other here, which is invisible outside)."""
         del exclusive
         with self._tree_lock:
             yield
@@ -230,7 +230,7 @@ class ResctrlModel:
     # -- for tests and the FUSE server --
 
     def is_directory(self, path: str) -> bool:
-        """Tell a directory from a file; ``ENOENT`` when it is neither."""
+        """Return whether it is a directory; ``ENOENT`` when it is neither."""
         parts = _split(path)
         if not parts:
             return True
@@ -243,7 +243,7 @@ class ResctrlModel:
         return True
 
     def writable(self, path: str) -> bool:
-        """Tell whether a file can be opened for writing."""
+        """Return whether a file can be opened for writing."""
         return path.rsplit("/", 1)[-1] in _WRITABLE
 
     def set_fault(self, group: str, monitor: str = "", fault: str = "Unavailable") -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hardware behind the resctrl model: what CPUID would say."""
+"""The hardware behind the resctrl model: what CPUID would report."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Hardware: what CPUID would say.
+    """Hardware: what CPUID would report.
 
     :ivar domains: ids of the L3 caches
     :ivar shareable: ways that devices fill too

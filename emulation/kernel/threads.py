@@ -19,7 +19,7 @@ class Threads(Protocol):
         """Return all thread ids."""
 
     def exists(self, tid: int) -> bool:
-        """Tell whether a thread lives (or is a zombie)."""
+        """Return whether a thread lives (or is a zombie)."""
 
     def origin(self, tid: int) -> tuple[int, float] | None:
         """Return (thread or process that it was cloned from, time of birth), None when it is gone."""
@@ -38,7 +38,7 @@ class ThreadTable:
             self.spawn(tid)
 
     def spawn(self, tid: int, parent: int = 0) -> int:
-        """Let a thread be born of another one (0: of nobody known); return its id."""
+        """Let a thread be born of another one (0: of none known); return its id."""
         self._time += 1
         self._origin[tid] = (parent, self._time)
         return tid
@@ -88,7 +88,7 @@ class ProcThreads:
         return parent, int(fields[19]) * _TICK_S
 
     def now(self) -> float:
-        # Births are told in whole ticks, rounded down.
+        # Start times are in whole ticks, rounded down.
         return time.clock_gettime(time.CLOCK_BOOTTIME) // _TICK_S * _TICK_S
 
 

@@ -3,7 +3,7 @@
 
 The server is a queue: p99 = idle p99 x slow-down x (1 + g u/(1-u)), where the slow-down is cycles per instruction now
 over those in isolation, and the utilisation u = knee utilisation x load x slow-down. g is such that an undisturbed
-server at its maximum load has exactly its objective, because the source *defines* the maximum load as the knee of the
+server at its maximum load has exactly its objective, because BALM *defines* the maximum load as the knee of the
 isolated curve and the objective as the p99 there. Beyond ``MAX_UTILISATION`` requests are dropped and the latency stays
 at its ceiling.
 
@@ -57,4 +57,4 @@ def _curve(slo_p99_us: float) -> LatencyCurve:
 CURVES: Final[Mapping[str, LatencyCurve]] = {
     name: _curve(float(slo)) for name, slo in DATA["latency"]["slo_us"].items()
 }
-"""Curves of the source's servers: memcached, xapian."""
+"""Curves of BALM's servers: memcached, xapian."""

@@ -14,7 +14,7 @@ from placement_traits.names import InterferenceClass
 class Workload:
     """One program.
 
-    :param name: its name in the source
+    :param name: its name in the publication
     :param interference_class: sheep, rabbit or devil
     :param remote_sensitive: declared sensitive to remote memory
     :param core_cpi: cycles per instruction without L3 accesses

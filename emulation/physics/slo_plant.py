@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host in time: latencies of latency-critical servers while throttles take effect and pages move.
 
-The contention model tells what a configuration leads to; this adds what lies between two configurations: a throttle
-acts after a delay and as its curve says, pages move at a rate and cost bandwidth themselves, queues drain with a lag,
-best-effort programs have phases, and measured percentiles are noisy. Requests come out as histograms, as a guest would
-report them. Modelled; constants and their sources are in ``slo_plants.json``.
+The contention model computes what a configuration leads to; this adds what happens between two configurations: a
+throttle acts after a delay and by its curve, pages move at a rate and cost bandwidth themselves, queues drain with a
+lag, best-effort programs have phases, and measured percentiles are noisy. Requests come out as histograms, as a guest
+would report them. Modelled; constants and their sources are in ``slo_plants.json``.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulation.slo_guests import BeState, Port, p99_us, turn
+from emulation.slo_guests import BeState, Port, measure, p99_us
 from host_agent.observe.latency.channel import SloFeed
 
 
@@ -38,15 +38,15 @@ def test_the_agents_feed_understands_the_reports(tmp_path: Path) -> None:
     lc = {"port": str(path), "node": 0, "slo_p99_us": 1000, "load": 0.6}
     told: dict[str, Any] = {"gain": 4.0, "bes": ["be", "gone"], "lcs": [lc]}
     ports: dict[str, Port] = {}
-    turn(told, kernel, ports)  # nobody listens yet
+    measure(told, kernel, ports)  # nobody listens yet
     reader = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     reader.connect(str(path))
-    turn(told, kernel, ports)
+    measure(told, kernel, ports)
     feed = SloFeed(1000.0)
     feed.received(reader.recv(65536), 0.0)
     assert feed.read(0.0).p99_us == pytest.approx(1200.0, rel=0.02)
     told["lcs"] = [{**lc, "flood": True}]
-    turn(told, kernel, ports)
+    measure(told, kernel, ports)
     feed.received(reader.recv(65536), 0.1)
     assert feed.counts.malformed
     reader.close()
