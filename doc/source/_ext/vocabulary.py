@@ -73,13 +73,13 @@ class OptionAdvice(Directive):
         found: list[nodes.Node] = []
         for group, options in module.list_opts():
             name = group.name if isinstance(group, cfg.OptGroup) else group
-            told = advice.get(name, {})
+            advised = advice.get(name, {})
             listed = nodes.definition_list()
             for option in options:
-                if option.dest in told:
-                    listed += self._item(name, option, *told[option.dest])
+                if option.dest in advised:
+                    listed += self._item(name, option, *advised[option.dest])
                 elif not _of_keystone(option):
-                    LOG.warning("advice.yaml says nothing about [%s]%s", name, option.dest)
+                    LOG.warning("advice.yaml has nothing about [%s]%s", name, option.dest)
             found += [nodes.rubric(text=f"[{name}]"), listed]
         return found
 
@@ -100,7 +100,7 @@ class OptionAdvice(Directive):
 
 
 def _of_keystone(option: cfg.Opt) -> bool:
-    """Options of sessions and credentials are keystoneauth's, and told there."""
+    """Options of sessions and credentials are keystoneauth's, and documented there."""
     from keystoneauth1 import loading
 
     theirs = (
