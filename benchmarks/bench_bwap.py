@@ -280,14 +280,14 @@ def search(
 ) -> float:
     """Run the search through both phases with noisy samples; return the regret at the end."""
     noise = chance.uniform(0.05, 0.10)
-    state = bwap.State(canonical=canonical, workers=frozenset(machine.workers))
+    state = bwap.BwapSearch(canonical=canonical, workers=frozenset(machine.workers))
     now = 0.0
     for stall, mapi in zip(phases, (0.02, 0.035), strict=True):
         exact: dict[float, float] = {}
         for _ in range(1200):
             now += settings.sample_interval_s
             true = exact.setdefault(state.dwp, stall(state.dwp))
-            seen = bwap.Observation(
+            seen = bwap.SearchSample(
                 now,
                 placed=True,
                 stall_rate=true * max(0.0, chance.gauss(1.0, noise)),
@@ -295,7 +295,7 @@ def search(
             )
             state, _ = bwap.decide(seen, state, settings)
             settled = state.phase_mapi is not None and abs(state.phase_mapi / mapi - 1) < 0.2
-            if state.phase is bwap.Phase.FOUND and settled:
+            if state.phase is bwap.BwapPhase.FOUND and settled:
                 break
     return _regret(phases[1], state.dwp)
 

@@ -195,14 +195,14 @@ def agent(
 
     :param load: what the agent is given, labels included; the host keeps the truth
     """
-    state = mapping.State()
+    state = mapping.MappingState()
     now = 0.0
     present: dict[str, MappedServer] = {}
     for name, server in load.servers.items():
         now += settings.interval_s
         present[name] = server
         state, _ = mapping.decide(
-            mapping.Observation(now, dict(present)), state, settings, host.layout
+            mapping.MappingObservation(now, dict(present)), state, settings, host.layout
         )
     moves = 0
     for _ in range(ROUNDS):
@@ -214,7 +214,10 @@ def agent(
         }
         before = state.slots
         state, _ = mapping.decide(
-            mapping.Observation(now, dict(present), {}, measured), state, settings, host.layout
+            mapping.MappingObservation(now, dict(present), {}, measured),
+            state,
+            settings,
+            host.layout,
         )
         moves += sum(state.slots[name] != slot for name, slot in before.items())
     return dict(state.slots), moves

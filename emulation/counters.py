@@ -7,7 +7,7 @@ from typing import Final
 from emulation.physics.sensor import ModelSensor, Partition
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.rdt import is_bandwidth
 from host_agent.observe.counters.source import CounterHost, CounterSource, Readings, measured
 from placement_traits.topology import HostTopology
@@ -51,7 +51,7 @@ class ModelledCounters:
         signals = self._sensor.read(observation, self._partitions(observation))
         managed = {guest.uuid for guest in observation.guests if measured(guest)}
         counters = {
-            uuid: Counters(found.ipc, found.mpi, found.stall_rate)
+            uuid: ServerCounters(found.ipc, found.mpi, found.stall_rate)
             for uuid, found in signals.items()
             if uuid in managed
         }

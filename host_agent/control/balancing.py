@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steering in the agent's loop: cores, memory shares and their repair at run time; state and sensors around pure code.
 
-In a round (:meth:`SteeringRefiner.refine`) new servers are placed and everything known is said again. Between rounds
-(:meth:`SteeringRefiner.turn`) the counters are read: every sample goes to BWAP's searches, their mean over
+In a round (:meth:`BalancingRefiner.refine`) new servers are placed and everything known is said again. Between rounds
+(:meth:`BalancingRefiner.turn`) the counters are read: every sample goes to BWAP's searches, their mean over
 ``[counters]sample_s`` to the mapping. A turn thinks about the host as it was seen last and asks for another look only
 when it wants something else, or when a search waits for pages to arrive.
 """
@@ -19,10 +19,10 @@ from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import Inputs, Settings
+from host_agent.decide.inputs import BalancingInputs, BalancingSettings
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.observe.counters.source import CounterSource
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.topology import HostTopology
@@ -33,7 +33,7 @@ Canonical = Mapping[frozenset[int], Shares]
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class BalancingChoices:
     """What the operator chooses.
 
     :param steering: of the controllers
@@ -42,13 +42,13 @@ class Choices:
     :param keep_s: figures that change all the time are written to the state file this often, seconds
     """
 
-    balancing: Settings = field(default_factory=Settings)
+    balancing: BalancingSettings = field(default_factory=BalancingSettings)
     use_siblings: bool = False
     sample_s: float = 1.0
     keep_s: float = 60.0
 
 
-class SteeringRefiner:
+class BalancingRefiner:
     """A :class:`~host_agent.control.pipeline.Refiner`.
 
     :param counters: the sensors
@@ -64,7 +64,7 @@ class SteeringRefiner:
     def __init__(
         self,
         counters: CounterSource,
-        choices: Choices,
+        choices: BalancingChoices,
         canonical: Callable[[HostTopology], Canonical],
         refused: Callable[[], str],
         *,
@@ -79,22 +79,22 @@ class SteeringRefiner:
         self._store = balancing_store.store(file) if file else None
         self._writer = BestEffortWriter("steering state", lost)
         self._clock = clock
-        self._state = (self._store.load() if self._store else None) or balancing.State()
+        self._state = (self._store.load() if self._store else None) or balancing.BalancingState()
         self._kept: dict[str, Any] = balancing_store.to_plain(self._state)
         self._kept_s = clock()
         self._layout: CoreLayout | None = None
-        self._inputs: Inputs | None = None
+        self._inputs: BalancingInputs | None = None
         self._coarse = Decision()
         self._wanted = Decision()
-        self._read: Mapping[str, Counters] = {}
-        self._samples: dict[str, list[Counters]] = defaultdict(list)
+        self._read: Mapping[str, ServerCounters] = {}
+        self._samples: dict[str, list[ServerCounters]] = defaultdict(list)
         self._sampled_s = clock()
         self._turn_due_s = clock()
 
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """See :class:`~host_agent.control.pipeline.Refiner`."""
         self._coarse = decision
-        self._inputs = Inputs(
+        self._inputs = BalancingInputs(
             self._clock(),
             observation,
             canonical=self._canonical(observation.topology),
@@ -141,7 +141,7 @@ class SteeringRefiner:
             if known.search is not None and known.search.started:
                 yield "numa_ext_server_dwp", (uuid, titles.get(uuid, "")), known.search.dwp
 
-    def _think(self, inputs: Inputs) -> Decision:
+    def _think(self, inputs: BalancingInputs) -> Decision:
         layout = self._layout
         if layout is None or layout.topology != inputs.observation.topology:
             layout = CoreLayout(inputs.observation.topology, self._choices.use_siblings)
@@ -162,14 +162,16 @@ class SteeringRefiner:
         )
         return search.sample_interval_s if searching else self._choices.sample_s
 
-    def _mean(self, found: Mapping[str, Counters], now_s: float) -> dict[str, Counters] | None:
+    def _mean(
+        self, found: Mapping[str, ServerCounters], now_s: float
+    ) -> dict[str, ServerCounters] | None:
         """Return the mean of each server's readings when a sample of the mapping is complete."""
         for uuid, counters in found.items():
             self._samples[uuid].append(counters)
         if now_s - self._sampled_s < self._choices.sample_s:
             return None
         means = {
-            uuid: Counters(
+            uuid: ServerCounters(
                 _mean(one.ipc for one in readings),
                 _mean(one.mpi for one in readings),
                 _mean(one.stall_rate for one in readings),

@@ -7,14 +7,14 @@ from oslo_config import cfg
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import balancing
-from host_agent.control.balancing import Choices, SteeringRefiner
+from host_agent.control.balancing import BalancingChoices, BalancingRefiner
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.pipeline import RefinerHost
-from host_agent.decide.inputs import Settings
+from host_agent.decide.inputs import BalancingSettings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.partitions import tree
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
@@ -22,7 +22,7 @@ from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency.feeds import CounterReader
 
 
-def build(host: RefinerHost) -> SteeringRefiner:
+def build(host: RefinerHost) -> BalancingRefiner:
     """Return the refiner; the feeds that need counters take its readings, too."""
     also = [feed.take for feed in host.feeds if isinstance(feed, CounterReader)]
     return build_steering(host.conf, host.source, host.privileged, host.metrics.lost, also)
@@ -33,15 +33,15 @@ def build_steering(
     source: DomainSource,
     privileged: Privileged,
     lost: Callable[[str], None],
-    also: Sequence[Callable[[Mapping[str, Counters], float], None]] = (),
-) -> SteeringRefiner:
+    also: Sequence[Callable[[Mapping[str, ServerCounters], float], None]] = (),
+) -> BalancingRefiner:
     """Return the refiner for cores and memory shares.
 
     :param lost: told about each state file that could not be written
     :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.stacks.Shared`
     """
     paths = agent_conf.paths(conf)
-    return SteeringRefiner(
+    return BalancingRefiner(
         Shared(_counters(conf, source, privileged), also),
         choices(conf),
         CalibrationFile(paths.calibration).weights,
@@ -51,11 +51,11 @@ def build_steering(
     )
 
 
-def choices(conf: cfg.ConfigOpts) -> Choices:
+def choices(conf: cfg.ConfigOpts) -> BalancingChoices:
     """Read the operator's choices."""
     settings = agent_conf.settings(conf)
-    return Choices(
-        Settings(
+    return BalancingChoices(
+        BalancingSettings(
             map_cores=conf.mapping.enabled,
             mapper=balancing.mapper(conf.mapping),
             search=balancing.search(conf.bwap),

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.decide.balancing import State
+from host_agent.decide.balancing import BalancingState
 from host_agent.decide.cores import memory
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.shares import Memory
@@ -19,12 +19,12 @@ from placement_traits.plain import Value
 _VERSION: Final = 1
 
 
-def store(path: Path) -> JsonStore[State]:
+def store(path: Path) -> JsonStore[BalancingState]:
     """Return the file."""
     return JsonStore(path, _VERSION, _decode, to_plain)
 
 
-def to_plain(state: State) -> dict[str, Any]:
+def to_plain(state: BalancingState) -> dict[str, Any]:
     """Return what is kept, as plain JSON types."""
     return {
         "mapping": memory.to_plain(state.mapper),
@@ -36,19 +36,21 @@ def to_plain(state: State) -> dict[str, Any]:
     }
 
 
-def _decode(found: Value) -> State:
+def _decode(found: Value) -> BalancingState:
     mapper = memory.from_plain(found.member("mapping"))
     searches = {uuid: _search(kept) for uuid, kept in found.member("searches").members().items()}
-    return State(mapper, {uuid: Memory(search=search) for uuid, search in searches.items()})
+    return BalancingState(
+        mapper, {uuid: Memory(search=search) for uuid, search in searches.items()}
+    )
 
 
-def _plain(search: bwap.State) -> dict[str, Any]:
+def _plain(search: bwap.BwapSearch) -> dict[str, Any]:
     best = search.best
     return {
         "canonical": {str(node): share for node, share in sorted(search.canonical.items())},
         "workers": sorted(search.workers),
         "co_scheduled": search.co_scheduled,
-        "found": search.phase is bwap.Phase.FOUND,
+        "found": search.phase is bwap.BwapPhase.FOUND,
         "dwp": search.dwp,
         "lower_bound": search.lower_bound,
         "best": [best.dwp, best.stall_rate, best.error] if best else None,
@@ -56,19 +58,19 @@ def _plain(search: bwap.State) -> dict[str, Any]:
     }
 
 
-def _search(kept: Value) -> bwap.State:
+def _search(kept: Value) -> bwap.BwapSearch:
     found, best = kept.member("found").flag(), kept.member("best").optional()
     canonical = kept.member("canonical").shares()
     workers = kept.member("workers")
     nodes = frozenset(node.integer() for node in workers.items())
     if not any(canonical.get(node) for node in nodes):
         raise workers.refused("nodes of which some has a canonical share")
-    return bwap.State(
+    return bwap.BwapSearch(
         canonical=canonical,
         workers=nodes,
         co_scheduled=kept.member("co_scheduled").flag(),
         started=True,
-        phase=bwap.Phase.FOUND if found else bwap.Phase.WAITING,
+        phase=bwap.BwapPhase.FOUND if found else bwap.BwapPhase.WAITING,
         dwp=kept.member("dwp").number(0.0, 1.0),
         lower_bound=kept.member("lower_bound").number(0.0, 1.0),
         best=_measured(best) if found and best else None,
@@ -77,9 +79,9 @@ def _search(kept: Value) -> bwap.State:
     )
 
 
-def _measured(best: Value) -> bwap.Measured:
+def _measured(best: Value) -> bwap.StallMeasurement:
     figures = best.items()
     if len(figures) != 3:
         raise best.refused("DWP, stall rate and its error")
     dwp, stall_rate, error = figures
-    return bwap.Measured(dwp.number(0.0, 1.0), stall_rate.number(0.0), error.number(0.0))
+    return bwap.StallMeasurement(dwp.number(0.0, 1.0), stall_rate.number(0.0), error.number(0.0))

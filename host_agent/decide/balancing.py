@@ -26,11 +26,11 @@ from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.resource_control import bandwidth_levels, level_reasons
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
-from host_agent.decide.inputs import Inputs, Settings
+from host_agent.decide.inputs import BalancingInputs, BalancingSettings
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import apportion
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
@@ -42,7 +42,7 @@ Reasons = tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlaceReasons:
     """Why a server is where it is.
 
     :param slot: its slot then
@@ -54,34 +54,40 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BalancingState:
     """What the controllers remember.
 
     :param mapper: of the mapping
     :param memory: UUID -> what is wanted of its pages, with its search
-    :param told: UUID -> why it is where it is
+    :param place_reasons: UUID -> why it is where it is
     """
 
-    mapper: mapping.State = field(default_factory=mapping.State)
+    mapper: mapping.MappingState = field(default_factory=mapping.MappingState)
     memory: Mapping[str, Memory] = field(default_factory=dict)
-    told: Mapping[str, Told] = field(default_factory=dict)
+    place_reasons: Mapping[str, PlaceReasons] = field(default_factory=dict)
 
 
 def refine(
-    decision: Decision, inputs: Inputs, state: State, settings: Settings, layout: CoreLayout
-) -> tuple[Decision, State]:
+    decision: Decision,
+    inputs: BalancingInputs,
+    state: BalancingState,
+    settings: BalancingSettings,
+    layout: CoreLayout,
+) -> tuple[Decision, BalancingState]:
     """Return the decision with exact cores and memory shares for floating servers, and the new state.
 
     :param decision: of the simple rule
     :param layout: the host's cells, prepared once per topology
     """
-    mapped, told = state.mapper, dict(state.told)
+    mapped, explained = state.mapper, dict(state.place_reasons)
     if settings.map_cores:
         seen = _mapping_observation(inputs, state, settings.mapper, layout)
         mapped, why = mapping.decide(seen, state.mapper, settings.mapper, layout)
         judged = mapped.decided_s != state.mapper.decided_s
-        told = {
-            uuid: _told(state.told.get(uuid), server, mapped, why.get(uuid, ()), judged=judged)
+        explained = {
+            uuid: _still_true(
+                state.place_reasons.get(uuid), server, mapped, why.get(uuid, ()), judged=judged
+            )
             for uuid, server in seen.servers.items()
         }
     room = Room(free_for_floating(inputs.observation), settings.margin_mb)
@@ -91,7 +97,7 @@ def refine(
     for wanted in decision.assignments:
         guest = inputs.observation.get(wanted.uuid)
         known = state.memory.get(wanted.uuid, Memory())
-        reasons = told[wanted.uuid].reasons if wanted.uuid in told else ()
+        reasons = explained[wanted.uuid].reasons if wanted.uuid in explained else ()
         if guest is None or not _steerable(guest):
             if not wanted.bound and known.search is not None:
                 memories[wanted.uuid] = known
@@ -110,28 +116,33 @@ def refine(
                 memory_shares=found.shares,
             )
         )
-    return Decision(tuple(refined), decision.unplaced), State(mapped, memories, told)
+    return Decision(tuple(refined), decision.unplaced), BalancingState(mapped, memories, explained)
 
 
 def _steerable(guest: Guest) -> bool:
     return guest.workload.floating and guest.workload.request is not None and not guest.hands_off
 
 
-def _told(
-    before: Told | None, server: MappedServer, mapped: mapping.State, why: Reasons, *, judged: bool
-) -> Told:
+def _still_true(
+    before: PlaceReasons | None,
+    server: MappedServer,
+    mapped: mapping.MappingState,
+    why: Reasons,
+    *,
+    judged: bool,
+) -> PlaceReasons:
     """Keep the reasons of the last change; the same reasons with other figures are no news."""
     slot = mapped.slots.get(server.name)
     if before is None:
         found = (_as_found(slot),) if slot is not None and server.movable else ()
-        return Told(slot, why or found)
+        return PlaceReasons(slot, why or found)
     same_place = _cpus(before.slot) == _cpus(slot)
     if same_place and _subjects(why) == _subjects(before.reasons):
         return before
     if why or not same_place:
-        return Told(slot, why)
+        return PlaceReasons(slot, why)
     if judged and any(r.term == Term.PROPOSE_LIVE_MIGRATION for r in before.reasons):
-        return Told(slot, ())
+        return PlaceReasons(slot, ())
     return before
 
 
@@ -164,8 +175,11 @@ def _lc_domains(decision: Decision) -> frozenset[int]:
 
 
 def _mapping_observation(
-    inputs: Inputs, state: State, settings: mapping_settings.Settings, layout: CoreLayout
-) -> mapping.Observation:
+    inputs: BalancingInputs,
+    state: BalancingState,
+    settings: mapping_settings.Settings,
+    layout: CoreLayout,
+) -> mapping.MappingObservation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
     free = frozenset(inputs.observation.topology.cpus) - exclusive_cpus(inputs.observation)
@@ -177,12 +191,12 @@ def _mapping_observation(
         servers[guest.uuid] = server_of(guest, free)
         if slot is not None:
             actual[guest.uuid] = slot
-        counters = (inputs.performance or {}).get(guest.uuid, Counters())
+        counters = (inputs.performance or {}).get(guest.uuid, ServerCounters())
         value = counters.ipc if settings.metric is mapping_settings.Metric.IPC else counters.mpi
         if value is not None:
             measured[guest.uuid] = value
     sampled = inputs.performance is not None
-    return mapping.Observation(inputs.now_s, servers, actual, measured, sampled)
+    return mapping.MappingObservation(inputs.now_s, servers, actual, measured, sampled)
 
 
 def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:
@@ -204,9 +218,9 @@ def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:
 def _with_cores(
     wanted: Assignment,
     slot: Slot,
-    inputs: Inputs,
+    inputs: BalancingInputs,
     lc_l3: frozenset[int],
-    settings: Settings,
+    settings: BalancingSettings,
 ) -> Assignment:
     topology = inputs.observation.topology
     domains = tuple(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from host_agent.conf import bwap, mapping
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BalancingSettings:
     """The operator's choices.
 
     :param map_cores: give each vCPU a core of its own; false: home nodes are all there is, memory is steered only
@@ -31,7 +31,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class BalancingInputs:
     """What is known now.
 
     :param now_s: monotonic time, seconds
@@ -44,7 +44,7 @@ class Inputs:
 
     now_s: float
     observation: Observation
-    counters: Mapping[str, Counters] | None = None
-    performance: Mapping[str, Counters] | None = None
+    counters: Mapping[str, ServerCounters] | None = None
+    performance: Mapping[str, ServerCounters] | None = None
     canonical: Mapping[frozenset[int], Shares] = field(default_factory=dict)
     spreading_refused: str = ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class ServerCounters:
     """Performance counters of one server since the last sample; None where not measured.
 
     :param ipc: instructions per cycle

@@ -16,9 +16,9 @@ from emulation.servers import Server
 from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
-from host_agent.control.balancing import Choices, SteeringRefiner
+from host_agent.control.balancing import BalancingChoices, BalancingRefiner
 from host_agent.control.pipeline import Refiners
-from host_agent.decide.inputs import Settings as SteeringSettings
+from host_agent.decide.inputs import BalancingSettings
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry
 from host_agent.model.round import Round
@@ -49,7 +49,7 @@ class Steered:
         *,
         programs: Mapping[str, str] | None = None,
         weights: Weights | None = None,
-        steering: SteeringSettings | None = None,
+        steering: BalancingSettings | None = None,
         counters: CounterSource | None = None,
         use_siblings: bool = False,
         free_mb: int = 2000,
@@ -59,8 +59,8 @@ class Steered:
         self.host.waited = self._waited
         self.programs = dict(programs or {})
         self.weights = weights or {}
-        self.choices = Choices(
-            replace(steering or SteeringSettings(), margin_mb=0), use_siblings=use_siblings
+        self.choices = BalancingChoices(
+            replace(steering or BalancingSettings(), margin_mb=0), use_siblings=use_siblings
         )
         self.counters = counters
         self.refused = ""
@@ -94,7 +94,7 @@ class Steered:
             moved=observer.forget_memory,
             clock=lambda: self.now_s,
         )
-        self.refiner = SteeringRefiner(
+        self.refiner = BalancingRefiner(
             self.counters or ModelledCounters(self._model, lambda _observation: {}),
             self.choices,
             lambda _topology: self.weights,

@@ -56,7 +56,7 @@ _TRIED_SLOTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class MappingObservation:
     """The host at one moment.
 
     :param now_s: monotonic time, seconds
@@ -90,7 +90,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MoveTrial:
     """A move whose gain is not known yet.
 
     :param domain: what the server got for itself
@@ -105,7 +105,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftNodes:
     """Nodes that a server left, which it shall not return to before ``until_s``."""
 
     server: str
@@ -114,19 +114,19 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class MappingSituation:
     """All that the search for a better configuration depends on."""
 
     servers: Mapping[str, MappedServer]
     slots: Mapping[str, Slot]
     resting: frozenset[str]
-    left: tuple[Left, ...]
+    left: tuple[LeftNodes, ...]
     benefit: Benefits
     layout: CoreLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ArrivalAttempt:
     """All that the search for a first slot depends on."""
 
     server: MappedServer
@@ -144,14 +144,14 @@ class Searched:
     :param hopeless: servers for which nothing better was found when they were looked at last
     """
 
-    situation: Situation | None = None
+    situation: MappingSituation | None = None
     alone: frozenset[str] = frozenset()
     futile: frozenset[str] = frozenset()
     hopeless: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class MappingState:
     """What the mapping remembers; the wanted slots, expectations and the benefit matrix are kept over restarts.
 
     :param slots: wanted slot of every server
@@ -168,12 +168,12 @@ class State:
     slots: Mapping[str, Slot] = field(default_factory=dict)
     expectations: Mapping[str, Expectation] = field(default_factory=dict)
     benefit: Benefits = field(default_factory=lambda: INITIAL_BENEFIT)
-    trials: tuple[Trial, ...] = ()
-    left: tuple[Left, ...] = ()
+    trials: tuple[MoveTrial, ...] = ()
+    left: tuple[LeftNodes, ...] = ()
     moved_s: Mapping[str, float] = field(default_factory=dict)
     decided_s: float = float("-inf")
     searched: Searched = field(default_factory=Searched)
-    unplaced: Mapping[str, "Attempt"] = field(default_factory=dict)
+    unplaced: Mapping[str, "ArrivalAttempt"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ class Configuration:
 
 
 def decide(
-    observation: Observation, state: State, settings: Settings, layout: CoreLayout
-) -> tuple[State, Mapping[str, Reasons]]:
+    observation: MappingObservation, state: MappingState, settings: Settings, layout: CoreLayout
+) -> tuple[MappingState, Mapping[str, Reasons]]:
     """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
 
     :param layout: the host's cells, prepared once per topology
@@ -225,7 +225,9 @@ def deviation(measured: float, expected: float, metric: Metric) -> float:
     return drop if metric is Metric.IPC else -drop
 
 
-def _forget(observation: Observation, state: State, layout: CoreLayout) -> State:
+def _forget(
+    observation: MappingObservation, state: MappingState, layout: CoreLayout
+) -> MappingState:
     """Drop servers that have gone, and slots on CPUs that went offline."""
     servers, online = observation.servers, layout.group_of_cpu
     slots = {
@@ -253,19 +255,19 @@ def _forget(observation: Observation, state: State, layout: CoreLayout) -> State
 
 
 def _arrivals(
-    observation: Observation,
-    refused: Mapping[str, Attempt],
+    observation: MappingObservation,
+    refused: Mapping[str, ArrivalAttempt],
     occupancy: Occupancy,
     settings: Settings,
     reasons: dict[str, Reasons],
-) -> tuple[dict[str, float], dict[str, Attempt]]:
+) -> tuple[dict[str, float], dict[str, ArrivalAttempt]]:
     """Place servers without a slot: those that nova placed, those that already sit well, the others, large first.
 
     :param refused: servers that found no room before: while nothing has changed they are not tried again
     :returns: when servers were moved, and which servers find no room now
     """
     moved: dict[str, float] = {}
-    unplaced: dict[str, Attempt] = {}
+    unplaced: dict[str, ArrivalAttempt] = {}
     new = [server for name, server in observation.servers.items() if name not in occupancy.slots]
     for server in sorted(
         new, key=lambda s: (s.movable, s.name not in observation.actual, -s.vcpus, s.name)
@@ -277,7 +279,7 @@ def _arrivals(
         if not server.movable:
             continue
         before = dict(occupancy.slots)
-        attempt = Attempt(server, before, occupancy.layout)
+        attempt = ArrivalAttempt(server, before, occupancy.layout)
         if refused.get(server.name) == attempt:
             unplaced[server.name] = attempt
             continue
@@ -352,8 +354,8 @@ def _nodes(layout: CoreLayout, slot: Slot) -> frozenset[int]:
 
 
 def _learn(
-    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
-) -> State:
+    observation: MappingObservation, state: MappingState, settings: Settings, occupancy: Occupancy
+) -> MappingState:
     """Take samples; a full quiet window sets the expectation, up or down: there is nobody else to blame."""
     if not observation.sampled:
         return state
@@ -384,8 +386,8 @@ def _unseen(known: Expectation, settings: Settings) -> Expectation:
 
 
 def _quiet(
-    observation: Observation,
-    state: State,
+    observation: MappingObservation,
+    state: MappingState,
     settings: Settings,
     occupancy: Occupancy,
     name: str,
@@ -401,7 +403,7 @@ def _quiet(
     return True
 
 
-def deviations(state: State, settings: Settings) -> dict[str, float]:
+def deviations(state: MappingState, settings: Settings) -> dict[str, float]:
     """Return server -> deviation, for those with an expectation and enough samples."""
     return {
         name: deviation(median(known.recent), known.value, settings.metric)
@@ -413,8 +415,11 @@ def deviations(state: State, settings: Settings) -> dict[str, float]:
 
 
 def _judge_trials(
-    observation: Observation, state: State, settings: Settings, reasons: dict[str, Reasons]
-) -> State:
+    observation: MappingObservation,
+    state: MappingState,
+    settings: Settings,
+    reasons: dict[str, Reasons],
+) -> MappingState:
     """Let the benefit matrix learn from moves that have settled."""
     now = deviations(state, settings)
     benefit, waiting = state.benefit, []
@@ -445,12 +450,12 @@ def observed_benefit(gain: float) -> float:
 
 
 def _repair(
-    observation: Observation,
-    state: State,
+    observation: MappingObservation,
+    state: MappingState,
     settings: Settings,
     occupancy: Occupancy,
     reasons: dict[str, Reasons],
-) -> State:
+) -> MappingState:
     deviating = _deviating(state, settings, occupancy)
     affected = sorted(
         (name for name, value in deviating.items() if value >= settings.threshold),
@@ -465,7 +470,7 @@ def _repair(
             continue
         chosen = None
         if moves > 0 and name not in state.searched.futile:
-            search = _Search(observation, state, settings, occupancy, budget)
+            search = _RepairSearch(observation, state, settings, occupancy, budget)
             chosen, searched = _best_configuration(search, name)
             state = replace(state, searched=searched)
         seen = Reason(Term.DEVIATION, deviating[name], settings.threshold)
@@ -473,7 +478,7 @@ def _repair(
             moves -= len(chosen.slots)
             state = _move(observation, state, settings, occupancy, chosen)
             due_s = observation.now_s + 2 * settings.settle_s
-            trial = Trial(name, chosen.domain, deviating[name], due_s)
+            trial = MoveTrial(name, chosen.domain, deviating[name], due_s)
             state = replace(state, trials=(*state.trials, trial))
             state = replace(state, searched=_searched(observation, state, settings, occupancy))
             why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, settings.least_benefit))
@@ -484,7 +489,7 @@ def _repair(
     return state
 
 
-def _deviating(state: State, settings: Settings, occupancy: Occupancy) -> dict[str, float]:
+def _deviating(state: MappingState, settings: Settings, occupancy: Occupancy) -> dict[str, float]:
     """Return server -> deviation; one that was never quiet beside a forbidden neighbour is just at the threshold."""
     deviating = deviations(state, settings)
     for name in sorted(occupancy.slots):
@@ -511,12 +516,12 @@ def _tell_moved(
 
 
 def _searched(
-    observation: Observation, state: State, settings: Settings, occupancy: Occupancy
+    observation: MappingObservation, state: MappingState, settings: Settings, occupancy: Occupancy
 ) -> Searched:
     """Return what is known to be no use now: in another situation everything is worth another look."""
     slots = occupancy.slots
     resting = frozenset(n for n in slots if _resting(observation, state, settings, n))
-    now = Situation(
+    now = MappingSituation(
         servers=dict(observation.servers),
         slots=dict(slots),
         resting=resting,
@@ -530,16 +535,18 @@ def _searched(
     return Searched(now, hopeless=known.hopeless & slots.keys())
 
 
-def _resting(observation: Observation, state: State, settings: Settings, name: str) -> bool:
+def _resting(
+    observation: MappingObservation, state: MappingState, settings: Settings, name: str
+) -> bool:
     return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _RepairSearch:
     """What a search for a better configuration looks at, and how long it may look."""
 
-    observation: Observation
-    state: State
+    observation: MappingObservation
+    state: MappingState
     settings: Settings
     occupancy: Occupancy
     budget: Budget
@@ -548,7 +555,7 @@ class _Search:
         return _resting(self.observation, self.state, self.settings, name)
 
 
-def _best_configuration(search: _Search, name: str) -> tuple[Configuration | None, Searched]:
+def _best_configuration(search: _RepairSearch, name: str) -> tuple[Configuration | None, Searched]:
     """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle.
 
     :returns: the configuration, None when there is none or the budget is used up, and what is known now
@@ -568,7 +575,7 @@ def _best_configuration(search: _Search, name: str) -> tuple[Configuration | Non
     return None, replace(known, futile=known.futile | {name}, hopeless=known.hopeless | {name})
 
 
-def _best_single_move(search: _Search, server: MappedServer) -> Configuration | None:
+def _best_single_move(search: _RepairSearch, server: MappedServer) -> Configuration | None:
     return min(
         (
             configuration
@@ -580,7 +587,7 @@ def _best_single_move(search: _Search, server: MappedServer) -> Configuration | 
     )
 
 
-def _single_moves(search: _Search, server: MappedServer) -> Iterator[Configuration]:
+def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Configuration]:
     """Yield configurations that move the server itself or one neighbour."""
     occupancy, state = search.occupancy, search.state
     l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
@@ -609,7 +616,7 @@ def _single_moves(search: _Search, server: MappedServer) -> Iterator[Configurati
         occupancy.put(name, old)
 
 
-def _by_reshuffle(search: _Search, server: MappedServer) -> tuple[Configuration | None, bool]:
+def _by_reshuffle(search: _RepairSearch, server: MappedServer) -> tuple[Configuration | None, bool]:
     """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
     occupancy, limits = search.occupancy, search.settings.limits
     before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
@@ -684,22 +691,24 @@ def _gain(
     return benefit[kind][server.interference_class], kind
 
 
-def _back(state: State, layout: CoreLayout, name: str, slot: Slot) -> bool:
+def _back(state: MappingState, layout: CoreLayout, name: str, slot: Slot) -> bool:
     nodes = _nodes(layout, slot)
     return any(left.server == name and left.nodes == nodes for left in state.left)
 
 
 def _move(
-    observation: Observation,
-    state: State,
+    observation: MappingObservation,
+    state: MappingState,
     settings: Settings,
     occupancy: Occupancy,
     chosen: Configuration,
-) -> State:
+) -> MappingState:
     old = {name: occupancy.slots[name] for name in chosen.slots}
     _apply(occupancy, chosen.slots)
     until = observation.now_s + settings.memory_s
-    left = tuple(Left(name, _nodes(occupancy.layout, slot), until) for name, slot in old.items())
+    left = tuple(
+        LeftNodes(name, _nodes(occupancy.layout, slot), until) for name, slot in old.items()
+    )
     cleared = {
         name: replace(state.expectations[name], recent=(), quiet=())
         for name in chosen.slots

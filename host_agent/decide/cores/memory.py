@@ -8,13 +8,13 @@ nodes are forgotten; the worst that follows is one move more.
 from dataclasses import replace
 from typing import Any
 
-from host_agent.decide.cores.mapping import Expectation, State
+from host_agent.decide.cores.mapping import Expectation, MappingState
 from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, IsolationLevel
 from placement_traits.names import InterferenceClass
 from placement_traits.plain import Value
 
 
-def to_plain(state: State) -> dict[str, Any]:
+def to_plain(state: MappingState) -> dict[str, Any]:
     """Return what is kept of a state, for a file."""
     return {
         "benefit": {
@@ -29,7 +29,7 @@ def to_plain(state: State) -> dict[str, Any]:
     }
 
 
-def from_plain(found: Value) -> State:
+def from_plain(found: Value) -> MappingState:
     """Return a fresh state with what was kept.
 
     :raises InvalidValueError: naming the path of the first wrong value
@@ -44,4 +44,4 @@ def from_plain(found: Value) -> State:
     }
     expected = found.member("expectations").members()
     known = {name: Expectation(value.number(0.0)) for name, value in expected.items()}
-    return replace(State(), benefit=benefit, expectations=known)
+    return replace(MappingState(), benefit=benefit, expectations=known)

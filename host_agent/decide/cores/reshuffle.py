@@ -60,7 +60,7 @@ def reshuffle(
     :returns: None when no set of at most ``limits.moves`` servers works
     :raises SearchLimitError: the limit of operations was reached
     """
-    search = _Search(occupancy, budget or Budget(limits.operations))
+    search = _ReshuffleSearch(occupancy, budget or Budget(limits.operations))
     candidates = [
         server
         for name in occupancy.slots
@@ -84,7 +84,7 @@ def _groups(
         yield from sorted(combinations(candidates, size), key=cost)
 
 
-class _Search:
+class _ReshuffleSearch:
     """One search over one working copy of the host."""
 
     def __init__(self, occupancy: Occupancy, budget: Budget) -> None:

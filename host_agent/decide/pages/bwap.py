@@ -40,7 +40,7 @@ from placement_traits.reason import Reason
 _PROGRESS: Final = 0.005  # part of the pages; fewer may come and go without having been moved
 
 
-class Phase(StrEnum):
+class BwapPhase(StrEnum):
     """Where the search stands."""
 
     WAITING = "waiting"
@@ -49,7 +49,7 @@ class Phase(StrEnum):
     FOUND = "found"
 
 
-class Guide(StrEnum):
+class BwapGuide(StrEnum):
     """Whose stall rate is minimised: the high-priority neighbour's (stage 1) or the guest's own (stage 2)."""
 
     NEIGHBOUR = "neighbour"
@@ -57,11 +57,11 @@ class Guide(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class SearchSample:
     """One sample.
 
     :param now_s: monotonic time, seconds
-    :param placed: the pages are where :attr:`State.wanted` wants them, within the mover's dead band
+    :param placed: the pages are where :attr:`BwapSearch.wanted` wants them, within the mover's dead band
     :param stall_rate: the guest's stalled cycles per second since the last sample; None when not measured
     :param mapi: the guest's memory accesses per instruction; None when not measured
     :param neighbour_stall_rate: worst stall rate of the high-priority neighbours; None when not measured or none there
@@ -77,7 +77,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StallMeasurement:
     """A filtered stall rate and its standard error at one DWP."""
 
     dwp: float
@@ -86,7 +86,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BwapSearch:
     """The search for one guest.
 
     :param canonical: shares at DWP 0
@@ -110,11 +110,11 @@ class State:
     workers: frozenset[int]
     co_scheduled: bool = False
     started: bool = False
-    phase: Phase = Phase.WAITING
-    guide: Guide = Guide.OWN
+    phase: BwapPhase = BwapPhase.WAITING
+    guide: BwapGuide = BwapGuide.OWN
     dwp: float = 0.0
     lower_bound: float = 0.0
-    best: Measured | None = None
+    best: StallMeasurement | None = None
     plateau: int = 0
     samples: tuple[float, ...] = ()
     mapi: tuple[float, ...] = ()
@@ -131,18 +131,18 @@ class State:
 
 
 def decide(
-    observation: Observation, state: State, settings: Settings
-) -> tuple[State, tuple[Reason, ...]]:
+    observation: SearchSample, state: BwapSearch, settings: Settings
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Take one sample and return the new state of the search with the reasons for every change."""
     if observation.now_s - state.sampled_s < settings.sample_interval_s * 0.999:
         return state, ()
     state = _take_mapi(observation, state, settings)
-    if state.phase is Phase.WAITING:
+    if state.phase is BwapPhase.WAITING:
         return _wait(observation, state, settings)
     changed = _phase_change(state, settings)
     if changed is not None:
         return _restart(state), (changed,)
-    if state.phase is Phase.PLACING:
+    if state.phase is BwapPhase.PLACING:
         return _place(observation, state, settings)
     return _measure(observation, state, settings)
 
@@ -184,7 +184,7 @@ def stable(mapi: Sequence[float], settings: Settings) -> bool:
     return math.sqrt(variance) / mean <= settings.stable_variation
 
 
-def _take_mapi(observation: Observation, state: State, settings: Settings) -> State:
+def _take_mapi(observation: SearchSample, state: BwapSearch, settings: Settings) -> BwapSearch:
     mapi = state.mapi
     if observation.mapi is not None:
         mapi = (*mapi, observation.mapi)[-settings.stable_samples :]
@@ -192,8 +192,8 @@ def _take_mapi(observation: Observation, state: State, settings: Settings) -> St
 
 
 def _wait(
-    observation: Observation, state: State, settings: Settings
-) -> tuple[State, tuple[Reason, ...]]:
+    observation: SearchSample, state: BwapSearch, settings: Settings
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if observation.mapi is None:
         blind = state.blind + 1
         if blind != settings.blind_samples or state.started:
@@ -205,13 +205,15 @@ def _wait(
     mapi = sum(state.mapi) / len(state.mapi)
     if not memory_intensive(mapi, settings):
         reason = Reason(Term.NOT_MEMORY_INTENSIVE, mapi, settings.memory_intensive_mapi)
-        local = replace(state, started=True, phase=Phase.FOUND, dwp=1.0, phase_mapi=mapi, best=None)
+        local = replace(
+            state, started=True, phase=BwapPhase.FOUND, dwp=1.0, phase_mapi=mapi, best=None
+        )
         return local, (reason,)
     started = replace(
         state,
         started=True,
-        phase=Phase.PLACING,
-        guide=Guide.NEIGHBOUR if state.co_scheduled else Guide.OWN,
+        phase=BwapPhase.PLACING,
+        guide=BwapGuide.NEIGHBOUR if state.co_scheduled else BwapGuide.OWN,
         dwp=0.0,
         lower_bound=0.0,
         best=None,
@@ -224,12 +226,12 @@ def _wait(
 
 
 def _place(
-    observation: Observation, state: State, settings: Settings
-) -> tuple[State, tuple[Reason, ...]]:
+    observation: SearchSample, state: BwapSearch, settings: Settings
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Wait for the pages: they may never come (no room, other movers), and waiting asks for a look at every sample."""
     if observation.placed:
         return replace(
-            state, phase=Phase.MEASURING, samples=(), blind=0, left=math.inf, waited=0
+            state, phase=BwapPhase.MEASURING, samples=(), blind=0, left=math.inf, waited=0
         ), ()
     if observation.left < state.left - _PROGRESS:
         return replace(state, left=observation.left, waited=0), ()
@@ -241,13 +243,13 @@ def _place(
     return _found(state, settings), (reason,)
 
 
-def _phase_change(state: State, settings: Settings) -> Reason | None:
+def _phase_change(state: BwapSearch, settings: Settings) -> Reason | None:
     """A new phase shows in MAPI at any time, and in the stall rate once the search has ended."""
     if state.phase_mapi and len(state.mapi) == settings.stable_samples:
         mapi, _ = trimmed_mean(state.mapi, len(state.mapi) // 4)
         if abs(mapi - state.phase_mapi) > settings.phase_change * state.phase_mapi:
             return Reason(Term.PHASE_CHANGED_MAPI, mapi, state.phase_mapi)
-    ended = state.phase is Phase.FOUND and state.best is not None
+    ended = state.phase is BwapPhase.FOUND and state.best is not None
     if ended and state.best is not None and len(state.samples) == settings.samples:
         rate, _ = trimmed_mean(state.samples, settings.drop)
         if abs(rate - state.best.stall_rate) > settings.phase_change * state.best.stall_rate:
@@ -255,11 +257,11 @@ def _phase_change(state: State, settings: Settings) -> Reason | None:
     return None
 
 
-def _restart(state: State) -> State:
+def _restart(state: BwapSearch) -> BwapSearch:
     """Wait for the new phase to become stable; the pages stay where they are until it is."""
     return replace(
         state,
-        phase=Phase.WAITING,
+        phase=BwapPhase.WAITING,
         mapi=(),
         samples=(),
         phase_mapi=None,
@@ -270,26 +272,26 @@ def _restart(state: State) -> State:
 
 
 def _measure(
-    observation: Observation, state: State, settings: Settings
-) -> tuple[State, tuple[Reason, ...]]:
-    guided_by_own = state.guide is Guide.OWN or state.phase is Phase.FOUND
+    observation: SearchSample, state: BwapSearch, settings: Settings
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
+    guided_by_own = state.guide is BwapGuide.OWN or state.phase is BwapPhase.FOUND
     sample = observation.stall_rate if guided_by_own else observation.neighbour_stall_rate
     if sample is None:
         blind = state.blind + 1
-        if blind < settings.blind_samples or state.phase is Phase.FOUND:
+        if blind < settings.blind_samples or state.phase is BwapPhase.FOUND:
             return replace(state, blind=blind), ()
         reason = Reason(Term.SEARCH_GIVEN_UP_BLIND, blind, settings.blind_samples)
         return _found(state, settings), (reason,)
     samples = (*state.samples, sample)[-settings.samples :]
     state = replace(state, samples=samples, blind=0)
-    if state.phase is Phase.FOUND or len(samples) < settings.samples:
+    if state.phase is BwapPhase.FOUND or len(samples) < settings.samples:
         return state, ()
     return _judge(state, settings)
 
 
-def _judge(state: State, settings: Settings) -> tuple[State, tuple[Reason, ...]]:
+def _judge(state: BwapSearch, settings: Settings) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Compare a finished measurement with the best one and step on, undo or change the guide."""
-    current = Measured(state.dwp, *trimmed_mean(state.samples, settings.drop))
+    current = StallMeasurement(state.dwp, *trimmed_mean(state.samples, settings.drop))
     if state.best is None:
         return _step(replace(state, best=current), settings, Reason(Term.FIRST, current.stall_rate))
     noise = settings.noise_sigmas * math.hypot(current.error, state.best.error)
@@ -302,23 +304,25 @@ def _judge(state: State, settings: Settings) -> tuple[State, tuple[Reason, ...]]
     return _end_of_stage(state, settings, reason)
 
 
-def _step(state: State, settings: Settings, reason: Reason) -> tuple[State, tuple[Reason, ...]]:
+def _step(
+    state: BwapSearch, settings: Settings, reason: Reason
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if state.dwp >= 1.0:
         return _end_of_stage(state, settings, reason)
     dwp = min(1.0, state.dwp + dwp_step(state.canonical, state.workers, settings.step))
-    moved = replace(state, phase=Phase.PLACING, dwp=dwp, samples=())
+    moved = replace(state, phase=BwapPhase.PLACING, dwp=dwp, samples=())
     return moved, (reason, Reason(Term.DWP, dwp, state.dwp))
 
 
 def _end_of_stage(
-    state: State, settings: Settings, reason: Reason
-) -> tuple[State, tuple[Reason, ...]]:
-    if state.guide is Guide.NEIGHBOUR and state.best is not None:
+    state: BwapSearch, settings: Settings, reason: Reason
+) -> tuple[BwapSearch, tuple[Reason, ...]]:
+    if state.guide is BwapGuide.NEIGHBOUR and state.best is not None:
         bound = state.best.dwp
         second = replace(
             state,
-            phase=Phase.PLACING,
-            guide=Guide.OWN,
+            phase=BwapPhase.PLACING,
+            guide=BwapGuide.OWN,
             dwp=bound,
             lower_bound=bound,
             best=None,
@@ -330,11 +334,17 @@ def _end_of_stage(
     return ended, (reason, Reason(Term.DWP_FOUND, ended.dwp, state.dwp))
 
 
-def _found(state: State, settings: Settings) -> State:
+def _found(state: BwapSearch, settings: Settings) -> BwapSearch:
     """End the search on its best step; without undo the pages of the last step stay."""
     dwp = state.dwp
     if settings.undo:
         dwp = state.best.dwp if state.best is not None else state.lower_bound
     return replace(
-        state, phase=Phase.FOUND, guide=Guide.OWN, dwp=dwp, samples=(), left=math.inf, waited=0
+        state,
+        phase=BwapPhase.FOUND,
+        guide=BwapGuide.OWN,
+        dwp=dwp,
+        samples=(),
+        left=math.inf,
+        waited=0,
     )

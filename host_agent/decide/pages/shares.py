@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.decide.inputs import Inputs, Settings
+from host_agent.decide.inputs import BalancingInputs, BalancingSettings
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
 from host_agent.decide.pages.weights import Shares, uniform
 from host_agent.model.assignment import Guest
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import huge_page_share, share_error
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
@@ -54,7 +54,7 @@ class Memory:
 
     wish: Shares | None = None
     shares: dict[int, float] | None = None
-    search: bwap.State | None = None
+    search: bwap.BwapSearch | None = None
     story: tuple[Reason, ...] = ()
     clipped: tuple[Reason, ...] = ()
     held: bool = False
@@ -68,12 +68,12 @@ class Memory:
     def moving(self) -> bool:
         """The search waits for pages to arrive, and they were sent."""
         sent = self.shares is not None
-        return sent and self.search is not None and self.search.phase is bwap.Phase.PLACING
+        return sent and self.search is not None and self.search.phase is bwap.BwapPhase.PLACING
 
     @property
     def searching(self) -> bool:
         """The search has not ended: it needs samples at its own rate."""
-        ended = self.search is None or self.search.phase is bwap.Phase.FOUND
+        ended = self.search is None or self.search.phase is bwap.BwapPhase.FOUND
         return not ended and not self.held
 
 
@@ -90,7 +90,7 @@ class Before:
 
 
 def memory(
-    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
+    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, settings: BalancingSettings
 ) -> Memory:
     """Return what is wanted of a server's pages."""
     known = before.known
@@ -113,7 +113,7 @@ def memory(
 
 
 def _searched(
-    guest: Guest, cores: Cores, inputs: Inputs, before: Before, settings: Settings
+    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, settings: BalancingSettings
 ) -> Memory:
     """Go on with a search where a sample was taken; it measures when the pages are where they *can* be.
 
@@ -122,10 +122,10 @@ def _searched(
     search, story = _search(guest, cores, inputs, before.known)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
     if inputs.counters is not None and indivisible < settings.search.step:
-        own = inputs.counters.get(guest.uuid, Counters())
+        own = inputs.counters.get(guest.uuid, ServerCounters())
         now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
-        seen = bwap.Observation(
+        seen = bwap.SearchSample(
             inputs.now_s,
             left <= max(settings.dead_band, indivisible),
             own.stall_rate,
@@ -144,16 +144,16 @@ def _searched(
     return _fitted(wanted, guest, cores, before, settings)
 
 
-def _knows_nothing(used: Reason, search: bwap.State, settings: Settings) -> bool:
+def _knows_nothing(used: Reason, search: bwap.BwapSearch, settings: BalancingSettings) -> bool:
     """Tell whether spreading would be a guess: uncalibrated, never measured and blind."""
     uncalibrated = used.term == Term.MEMORY_POLICY_USED
-    never_measured = search.phase is bwap.Phase.WAITING and search.phase_mapi is None
+    never_measured = search.phase is bwap.BwapPhase.WAITING and search.phase_mapi is None
     return uncalibrated and never_measured and search.blind >= settings.search.blind_samples
 
 
 def _search(
-    guest: Guest, cores: Cores, inputs: Inputs, known: Memory
-) -> tuple[bwap.State, tuple[Reason, ...]]:
+    guest: Guest, cores: Cores, inputs: BalancingInputs, known: Memory
+) -> tuple[bwap.BwapSearch, tuple[Reason, ...]]:
     """Return the known search, or a new one: other cores, calibration or neighbours begin a new search."""
     request = guest.workload.request
     assert request is not None, "only managed servers are steered"
@@ -165,7 +165,7 @@ def _search(
         against = f"no calibration for nodes {sorted(workers)}"
         used = Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.BWAP_UNIFORM, against)
     beside_lc = any(other.workload.tier is Tier.LC for other in inputs.observation.guests)
-    search = bwap.State(canonical, workers, co_scheduled=beside_lc)
+    search = bwap.BwapSearch(canonical, workers, co_scheduled=beside_lc)
     was = known.search
     if was is not None and (dict(was.canonical), was.workers, was.co_scheduled) == (
         dict(canonical),
@@ -176,11 +176,11 @@ def _search(
     return search, (used,)
 
 
-def _neighbours(inputs: Inputs) -> float | None:
+def _neighbours(inputs: BalancingInputs) -> float | None:
     """Return the worst stall rate of latency-critical servers, which guides the first stage of a search."""
     counters = inputs.counters or {}
     rates = [
-        counters.get(guest.uuid, Counters()).stall_rate
+        counters.get(guest.uuid, ServerCounters()).stall_rate
         for guest in inputs.observation.guests
         if guest.workload.tier is Tier.LC
     ]
@@ -188,7 +188,7 @@ def _neighbours(inputs: Inputs) -> float | None:
 
 
 def _fitted(
-    wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: Settings
+    wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: BalancingSettings
 ) -> Memory:
     """Clip a wish to the room there is; what was clipped before stays so within the dead band."""
     wish, resident, known = wanted.wish, guest.resident_mb, before.known

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
 
 LEAST_RUNNING: Final = 0.01
@@ -40,7 +40,7 @@ class Differences:
         self._before: dict[tuple[str, int], ThreadCount] = {}
         self._at_s: float | None = None
 
-    def since(self, counts: Iterable[ThreadCount], now_s: float) -> dict[str, Counters]:
+    def since(self, counts: Iterable[ThreadCount], now_s: float) -> dict[str, ServerCounters]:
         """Return UUID -> counters since the last call; a server with a new thread is not measured this time."""
         now = {(count.uuid, count.tid): count for count in counts}
         elapsed_s = now_s - self._at_s if self._at_s is not None else 0.0
@@ -81,13 +81,13 @@ def _difference(before: ThreadCount | None, now: ThreadCount) -> Totals | None:
     )
 
 
-def _counters(threads: Sequence[Totals], elapsed_s: float) -> Counters:
+def _counters(threads: Sequence[Totals], elapsed_s: float) -> ServerCounters:
     cycles = _sum(thread.cycles for thread in threads)
     instructions = _sum(thread.instructions for thread in threads)
     misses = _sum(thread.misses for thread in threads)
     stalls = _sum(thread.stalls for thread in threads)
     possible = stalls is not None and (cycles is None or stalls <= cycles * _SLACK)
-    return Counters(
+    return ServerCounters(
         ipc=_ratio(instructions, cycles, HIGHEST_IPC),
         mpi=_ratio(misses, instructions, 1.0),
         stall_rate=stalls / elapsed_s / len(threads) if stalls is not None and possible else None,

@@ -7,7 +7,7 @@ They miss vCPUs that were plugged in later and are not corrected for shared coun
 from collections.abc import Callable, Mapping
 
 from host_agent.model.assignment import Guest, Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
 from host_agent.observe.counters.differences import Differences
 from host_agent.observe.counters.source import Readings, measured
@@ -15,7 +15,7 @@ from placement_traits.errors import NumaExtError
 
 
 class LibvirtCounters:
-    """Counters through libvirt.
+    """ServerCounters through libvirt.
 
     :param totals: UUID -> event -> total, as libvirt names them
     """
@@ -51,7 +51,7 @@ def _libvirt_count(uuid: str, found: Mapping[str, int], now_s: float) -> ThreadC
     return ThreadCount(uuid, 0, now_ns, now_ns, cycles, instructions, misses, stalls)
 
 
-def _per_vcpu(counters: Counters, guest: Guest) -> Counters:
+def _per_vcpu(counters: ServerCounters, guest: Guest) -> ServerCounters:
     rate = counters.stall_rate
     vcpus = guest.workload.domain.vcpus
-    return Counters(counters.ipc, counters.mpi, rate / vcpus if rate is not None else None)
+    return ServerCounters(counters.ipc, counters.mpi, rate / vcpus if rate is not None else None)

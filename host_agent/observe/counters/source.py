@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Guest, Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.workload import Activity
 
 
@@ -21,7 +21,7 @@ class Readings:
     :param problem: why servers are missing, ``""`` when nothing went wrong
     """
 
-    counters: Mapping[str, Counters] = field(default_factory=dict)
+    counters: Mapping[str, ServerCounters] = field(default_factory=dict)
     source: str = ""
     problem: str = ""
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.observe.counters.source import CounterSource, Readings, measured
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Shared:
     def __init__(
         self,
         inner: CounterSource,
-        others: Sequence[Callable[[Mapping[str, Counters], float], None]],
+        others: Sequence[Callable[[Mapping[str, ServerCounters], float], None]],
     ) -> None:
         self._inner, self._others = inner, others
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from host_agent.conf.slo import SloSettings
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency import ipc_proxy, prometheus
 
@@ -35,7 +35,7 @@ class LatencyFeed(Protocol):
 class CounterReader(Protocol):
     """A feed that needs performance counters."""
 
-    def take(self, counters: Mapping[str, Counters], now_s: float) -> None:
+    def take(self, counters: Mapping[str, ServerCounters], now_s: float) -> None:
         """Take a reading, in the thread of whoever reads the counters; must not block."""
 
 

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Final
 
 from host_agent.conf.slo import SloSettings
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.latency import LatencyReading, LcServer
 
 _HALF_LIFE_S: Final = 3600.0
@@ -58,7 +58,7 @@ class IpcProxy:
         self._tolerance = tolerance
         self._servers: dict[str, _Server] = {}
 
-    def take(self, counters: Mapping[str, Counters], now_s: float) -> None:
+    def take(self, counters: Mapping[str, ServerCounters], now_s: float) -> None:
         """Take a reading: UUID -> counters since the last one. Who is missing is forgotten after an hour."""
         for uuid, found in counters.items():
             if found.ipc is None:

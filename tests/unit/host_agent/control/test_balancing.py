@@ -16,11 +16,11 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import bwap as bwap_settings
 from host_agent.conf import mapping
-from host_agent.decide.inputs import Settings
+from host_agent.decide.inputs import BalancingSettings
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.observe.counters.source import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS
@@ -210,7 +210,7 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
 ) -> None:
     """A devil had to come beside a rabbit; when a node becomes free they are parted."""
     small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
-    steering = Settings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
+    steering = BalancingSettings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
     bench = make(
         topology=four_nodes(l3_domains=small_cache),
         programs={"rabbit": "sunflow", "devil": "stream"},
@@ -357,9 +357,9 @@ def test_a_proc_that_cannot_be_listed_stops_nothing(
 
 @dataclass
 class Scripted:
-    """Counters as told; servers are named by title."""
+    """ServerCounters as told; servers are named by title."""
 
-    readings: dict[str, Counters] = field(default_factory=dict)
+    readings: dict[str, ServerCounters] = field(default_factory=dict)
 
     def read(self, observation: Observation, now_s: float) -> Readings:
         found = {
@@ -401,14 +401,16 @@ def test_with_neither_calibration_nor_counters_memory_stays_near(
 
 def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> None:
     """Blind: hold, then forget what was measured; an old bad figure is no reason to move a server."""
-    script = Scripted({"r": Counters(ipc=1.0, mpi=0.001), "d": Counters(ipc=1.0, mpi=0.02)})
+    script = Scripted(
+        {"r": ServerCounters(ipc=1.0, mpi=0.001), "d": ServerCounters(ipc=1.0, mpi=0.02)}
+    )
     bench = make(counters=script)
     rabbit = bench.host.boot(floating("r", kind("rabbit"), vcpus=1))
     fillers = [bench.host.boot(floating(f"f{n}", LOCAL)) for n in range(3)]
     bench.run(40)
     bench.host.boot(floating("d", kind("devil"), vcpus=1))
     bench.run(3)
-    script.readings["r"] = Counters(ipc=0.3, mpi=0.01)
+    script.readings["r"] = ServerCounters(ipc=0.3, mpi=0.01)
     bench.run(2)
     script.readings.clear()
     bench.host.delete(fillers[0])
@@ -422,7 +424,7 @@ def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> No
 def test_without_mapping_servers_float_on_their_home_nodes_and_memory_is_still_searched(
     make: Callable[..., Steered],
 ) -> None:
-    bench = make(programs={"a": "sc"}, weights=WEIGHTS, steering=Settings(map_cores=False))
+    bench = make(programs={"a": "sc"}, weights=WEIGHTS, steering=BalancingSettings(map_cores=False))
     server = bench.host.boot(floating("a", BWAP, vcpus=2))
     bench.run(90)
     assert bench.host.vcpu_cpus(server) == ["0-1", "0-1"]
@@ -439,7 +441,7 @@ def test_f_004_15_beside_a_latency_critical_server_its_stalls_guide_first(
     search = bench.refiner._state.memory[server.uuid].search
     assert search is not None
     assert search.co_scheduled
-    assert search.phase is bwap.Phase.FOUND
+    assert search.phase is bwap.BwapPhase.FOUND
     assert any("lower_bound" in str(entry.reasons) for entry in bench.told("decide", server))
 
 

@@ -26,7 +26,7 @@ from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, SloStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel
@@ -189,7 +189,9 @@ class Bench:
 
     def round(self) -> None:
         self.agent.round(full=True, relist=True)
-        self.proxy.take({uuid: Counters(ipc=self.ipc) for uuid in self.host.running}, self.now)
+        self.proxy.take(
+            {uuid: ServerCounters(ipc=self.ipc) for uuid in self.host.running}, self.now
+        )
 
     def report(self, p99_us: float, seconds: float, title: str = "lc") -> None:
         """Let a guest report at each tenth of a second; the controller polls five times as often."""

@@ -7,11 +7,11 @@ import pytest
 
 from emulation.physics.machines import grid
 from host_agent.conf import bwap, mapping
-from host_agent.decide.balancing import State, refine
+from host_agent.decide.balancing import BalancingState, refine
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import Inputs, Settings
+from host_agent.decide.inputs import BalancingInputs, BalancingSettings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import Process, RamRange, Role, Thread
 from host_agent.model.workload import Activity, Domain, Workload
@@ -20,7 +20,7 @@ from placement_traits import request
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 LAYOUT = CoreLayout(TOPOLOGY)
 ROOM = dict.fromkeys(range(4), 8192)
-QUICK = Settings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
+QUICK = BalancingSettings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
 
 
 def guest(
@@ -49,10 +49,10 @@ class Rounds:
     """Rounds of the loop; pins come true at once, pages when told."""
 
     guests: list[Guest]
-    settings: Settings = QUICK
-    state: State = field(default_factory=State)
+    settings: BalancingSettings = QUICK
+    state: BalancingState = field(default_factory=BalancingState)
     now_s: float = 0.0
-    counters: dict[str, Counters] = field(default_factory=dict)
+    counters: dict[str, ServerCounters] = field(default_factory=dict)
     canonical: dict[frozenset[int], dict[int, float]] = field(default_factory=dict)
     room: dict[int, int] = field(default_factory=lambda: dict(ROOM))
     refused: str = ""
@@ -66,7 +66,7 @@ class Rounds:
                 if g.workload.request is not None
             )
         )
-        inputs = Inputs(
+        inputs = BalancingInputs(
             self.now_s,
             Observation(TOPOLOGY, tuple(self.guests), self.room),
             self.counters,
@@ -167,7 +167,7 @@ def test_on_an_overcommitted_host_the_simple_rule_stays() -> None:
 
 def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
-    rounds.counters = {"a": Counters(ipc=1.0, mpi=0.02, stall_rate=1.0)}
+    rounds.counters = {"a": ServerCounters(ipc=1.0, mpi=0.02, stall_rate=1.0)}
     rounds.canonical = {
         frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)
     }
@@ -184,7 +184,9 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
         assert here is not None
         assert sum(here.values()) == pytest.approx(1.0)
         shares.append(here[home])
-        rounds.counters = {"a": Counters(ipc=1.0, mpi=0.02, stall_rate=1 + (here[home] - 0.7) ** 2)}
+        rounds.counters = {
+            "a": ServerCounters(ipc=1.0, mpi=0.02, stall_rate=1 + (here[home] - 0.7) ** 2)
+        }
     assert shares[0] == pytest.approx(0.4)
     assert shares[-1] == pytest.approx(0.7, abs=0.06)
 
@@ -194,7 +196,7 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
     whole = guest("a", {**BE, "numa_ext:memory_policy": "bwap_uniform"})
     starting = replace(whole, ram=(whole.ram[0]._replace(resident_kb=((3, 6 * 1024),)),))
     rounds = Rounds([starting])
-    rounds.counters = {"a": Counters(mpi=0.02, stall_rate=1.0)}
+    rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
     for _ in range(3 * QUICK.search.stable_samples):
         assert wanted(rounds.round(), "a").memory_shares is None
     rounds.guests = [replace(one, ram=whole.ram) for one in rounds.guests]
@@ -205,7 +207,7 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
 
 def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
-    rounds.counters = {"a": Counters(mpi=0.02, stall_rate=1.0)}
+    rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
     for _ in range(QUICK.search.stable_samples):
         found = wanted(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
@@ -243,7 +245,7 @@ def test_a_restart_of_the_agent_moves_nobody() -> None:
 def test_mpi_can_guide_the_mapping() -> None:
     settings = replace(QUICK, mapper=mapping.Settings(metric=mapping.Metric.MPI))
     rounds = Rounds([guest("a", BE)], settings=settings)
-    rounds.counters = {"a": Counters(ipc=9.0, mpi=0.01)}
+    rounds.counters = {"a": ServerCounters(ipc=9.0, mpi=0.01)}
     for _ in range(12):
         rounds.round()
     assert rounds.state.mapper.expectations["a"].value == 0.01

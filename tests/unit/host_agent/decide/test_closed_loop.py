@@ -45,27 +45,27 @@ class SpreadGuest:
             self.moved += move.bytes
         self.runs = [Run(address, MB2, 1, node) for address, node in sorted(node_of.items())]
 
-    def search(self, noise: float) -> bwap.State:
+    def search(self, noise: float) -> bwap.BwapSearch:
         chance = random.Random(7)
         nodes = OPTERON.node_ids
         bandwidth = {
             n: {0: self.measure({**dict.fromkeys(nodes, 0.0), n: 1.0}).total_mbps} for n in nodes
         }
-        state = bwap.State(canonical_weights(bandwidth, [0]), frozenset({0}))
+        state = bwap.BwapSearch(canonical_weights(bandwidth, [0]), frozenset({0}))
         settings = replace(bwap_settings.Settings(), samples=8, drop=2)
         for tick in range(600):
             if state.wanted is not None:
                 self.move_to(state.wanted)
             seen = self.measure()
             placed = share_error(resident_shares(self.runs), state.wanted or {}) < 0.01
-            observation = bwap.Observation(
+            observation = bwap.SearchSample(
                 0.2 * (tick + 1),
                 placed=placed,
                 stall_rate=seen.stall_rate * chance.gauss(1, noise),
                 mapi=seen.mpi * chance.gauss(1, noise),
             )
             state, _ = bwap.decide(observation, state, settings)
-            if state.phase is bwap.Phase.FOUND and state.wanted is not None:
+            if state.phase is bwap.BwapPhase.FOUND and state.wanted is not None:
                 self.move_to(state.wanted)
                 return state
         raise AssertionError("the search did not end")

@@ -13,7 +13,7 @@ from emulation.hosts import four_nodes
 from emulation.physics.sensor import ModelSensor
 from emulation.servers import BE_SPECS, Server
 from host_agent.model.assignment import Observation
-from host_agent.model.counters import Counters
+from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
 from host_agent.observe.counters.differences import Differences
 from host_agent.observe.counters.libvirt import LibvirtCounters
@@ -46,7 +46,7 @@ ZERO = count(enabled=0)
 
 def difference(
     before: Sequence[ThreadCount], now: Sequence[ThreadCount], seconds: float = 1.0
-) -> Counters | None:
+) -> ServerCounters | None:
     differences = Differences()
     differences.since(before, 100.0)
     return differences.since(now, 100.0 + seconds).get("a")
@@ -55,12 +55,12 @@ def difference(
 def test_the_figures_of_all_vcpus_are_taken_together() -> None:
     before = [count(1, enabled=0), count(2, enabled=0)]
     now = [count(1, 1000, 2000, 20, 300), count(2, 3000, 2000, 20, 500)]
-    assert difference(before, now, 2.0) == Counters(ipc=1.0, mpi=0.01, stall_rate=200.0)
+    assert difference(before, now, 2.0) == ServerCounters(ipc=1.0, mpi=0.01, stall_rate=200.0)
 
 
 def test_a_shared_counter_is_scaled_to_the_whole_time() -> None:
     now = count(1, 1000, 500, 10, 100, running=SECOND // 4)
-    assert difference([ZERO], [now]) == Counters(ipc=0.5, mpi=0.02, stall_rate=400.0)
+    assert difference([ZERO], [now]) == ServerCounters(ipc=0.5, mpi=0.02, stall_rate=400.0)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,31 @@ def test_a_shared_counter_is_scaled_to_the_whole_time() -> None:
     [
         (ZERO, count(1, 1000, 500, 10, 100, running=SECOND // 1000), None),  # hardly counted
         (count(1, 9, 9, 9, 9, enabled=SECOND), ZERO, None),  # ran backwards
-        (ZERO, count(1, 100, 99_999, 10, 10), Counters(None, 10 / 99_999, 10.0)),  # IPC of 1000
-        (ZERO, count(1, 1000, 100, 5000, 10), Counters(0.1, None, 10.0)),  # more misses than work
-        (ZERO, count(1, 100, 100, 1, 5000), Counters(1.0, 0.01, None)),  # stalled longer than on
-        (ZERO, count(1, 1000, 500, -1, -1), Counters(0.5, None, None)),  # not counted by this CPU
-        (ZERO, ZERO, Counters(None, None, 0.0)),  # slept
+        (
+            ZERO,
+            count(1, 100, 99_999, 10, 10),
+            ServerCounters(None, 10 / 99_999, 10.0),
+        ),  # IPC of 1000
+        (
+            ZERO,
+            count(1, 1000, 100, 5000, 10),
+            ServerCounters(0.1, None, 10.0),
+        ),  # more misses than work
+        (
+            ZERO,
+            count(1, 100, 100, 1, 5000),
+            ServerCounters(1.0, 0.01, None),
+        ),  # stalled longer than on
+        (
+            ZERO,
+            count(1, 1000, 500, -1, -1),
+            ServerCounters(0.5, None, None),
+        ),  # not counted by this CPU
+        (ZERO, ZERO, ServerCounters(None, None, 0.0)),  # slept
     ],
 )
 def test_what_cannot_be_is_not_measured(
-    before: ThreadCount, now: ThreadCount, found: Counters | None
+    before: ThreadCount, now: ThreadCount, found: ServerCounters | None
 ) -> None:
     measured = difference([before], [now])
     assert measured == found
@@ -137,7 +153,7 @@ def test_libvirt_counts_where_perf_cannot(host: Host) -> None:
     host.fake.libvirt_counts = {host.server.uuid: more}
     found = source.read(host.seen, 4.0)
     assert found.source == "libvirt"
-    assert found.counters[host.server.uuid] == Counters(0.5, None, 250.0), "per vCPU"
+    assert found.counters[host.server.uuid] == ServerCounters(0.5, None, 250.0), "per vCPU"
 
 
 @dataclass
@@ -149,8 +165,8 @@ class Script:
 
 
 def test_what_one_reads_is_handed_to_the_others_with_its_time(host: Host) -> None:
-    heard: list[tuple[float, dict[str, Counters]]] = []
-    first, second = {"a": Counters(ipc=1.0)}, {"a": Counters(ipc=2.0)}
+    heard: list[tuple[float, dict[str, ServerCounters]]] = []
+    first, second = {"a": ServerCounters(ipc=1.0)}, {"a": ServerCounters(ipc=2.0)}
     inner = Script(iter([Readings(first, "perf"), Readings(second, "perf")]))
     shared = Shared(inner, [lambda found, now_s: heard.append((now_s, dict(found)))])
     assert shared.read(host.seen, 1.0).counters == first

@@ -10,7 +10,7 @@ import pytest
 from emulation.physics.machines import grid
 from host_agent.conf.mapping import Limits, Metric, Settings
 from host_agent.decide.cores import mapping
-from host_agent.decide.cores.mapping import Observation, State, deviation
+from host_agent.decide.cores.mapping import MappingObservation, MappingState, deviation
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
@@ -32,7 +32,7 @@ class Host:
     """The agent's loop over one host; what it wants becomes true at once."""
 
     settings: Settings = QUICK
-    state: State = field(default_factory=State)
+    state: MappingState = field(default_factory=MappingState)
     servers: dict[str, MappedServer] = field(default_factory=dict)
     now_s: float = 0.0
     layout: CoreLayout = LAYOUT
@@ -41,7 +41,7 @@ class Host:
         self, measured: Mapping[str, float] | None = None, **actual: Slot
     ) -> Mapping[str, tuple[Reason, ...]]:
         self.now_s += self.settings.interval_s
-        seen = Observation(self.now_s, dict(self.servers), actual, measured or {})
+        seen = MappingObservation(self.now_s, dict(self.servers), actual, measured or {})
         self.state, reasons = mapping.decide(seen, self.state, self.settings, self.layout)
         used = [cpu for slot in self.state.slots.values() for cpu in slot.cpus]
         assert len(used) == len(set(used)), "never two vCPUs on a core"

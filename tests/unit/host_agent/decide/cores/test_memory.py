@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from host_agent.decide.cores.mapping import Expectation, State
+from host_agent.decide.cores.mapping import Expectation, MappingState
 from host_agent.decide.cores.memory import from_plain, to_plain
 from placement_traits.errors import InvalidValueError
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
@@ -16,9 +16,9 @@ from placement_traits.plain import Value
 RABBIT = InterferenceClass.RABBIT
 
 
-def learnt() -> State:
+def learnt() -> MappingState:
     return replace(
-        State(),
+        MappingState(),
         benefit=updated_benefit(INITIAL_BENEFIT, IsolationLevel.NODE, RABBIT, 9.0),
         expectations={"s1": Expectation(1.25, (1.2,), ()), "s2": Expectation()},
     )

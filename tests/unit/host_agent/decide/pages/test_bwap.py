@@ -12,7 +12,7 @@ from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import shares
 from host_agent.conf.bwap import Settings
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.bwap import Observation, Phase, State, trimmed_mean
+from host_agent.decide.pages.bwap import BwapPhase, BwapSearch, SearchSample, trimmed_mean
 
 A_0 = shares(A_WEIGHTS[(0,)])
 FAST = Settings(samples=4, drop=1, stable_samples=4)
@@ -22,7 +22,7 @@ FAST = Settings(samples=4, drop=1, stable_samples=4)
 class Guest:
     """A guest that runs under the search; ``stall`` maps DWP to stalled cycles per second."""
 
-    state: State
+    state: BwapSearch
     settings: Settings
     stall: Callable[[float], float]
     neighbour: Callable[[float], float] | None = None
@@ -30,11 +30,11 @@ class Guest:
     now_s: float = 0.0
     visited: list[float] = field(default_factory=list)
 
-    def run(self, samples: int = 2000, until: Phase | None = Phase.FOUND) -> State:
+    def run(self, samples: int = 2000, until: BwapPhase | None = BwapPhase.FOUND) -> BwapSearch:
         for _ in range(samples):
             self.now_s += self.settings.sample_interval_s
             dwp = self.state.dwp
-            seen = Observation(
+            seen = SearchSample(
                 self.now_s,
                 placed=True,
                 stall_rate=self.stall(dwp),
@@ -50,7 +50,7 @@ class Guest:
 
 
 def guest(stall: Callable[[float], float], settings: Settings = FAST, **more: object) -> Guest:
-    state = State(canonical=A_0, workers=frozenset({0}), co_scheduled="neighbour" in more)
+    state = BwapSearch(canonical=A_0, workers=frozenset({0}), co_scheduled="neighbour" in more)
     return Guest(state, settings, stall, **more)  # type: ignore[arg-type]
 
 
@@ -120,10 +120,10 @@ def test_f_004_16_the_search_waits_until_mapi_is_steady() -> None:
     starting = guest(lambda dwp: 1.0)
     for mapi in (0.02, 0.001, 0.02, 0.001, 0.02, 0.001):
         starting.mapi = mapi
-        assert starting.run(samples=1).phase is Phase.WAITING
+        assert starting.run(samples=1).phase is BwapPhase.WAITING
         assert starting.state.wanted is None, "nothing moves before"
     starting.mapi = 0.02
-    assert starting.run(samples=4, until=Phase.PLACING).phase is Phase.PLACING
+    assert starting.run(samples=4, until=BwapPhase.PLACING).phase is BwapPhase.PLACING
 
 
 def test_a_new_phase_starts_a_new_search_and_keeps_the_pages_until_then() -> None:
@@ -131,7 +131,7 @@ def test_a_new_phase_starts_a_new_search_and_keeps_the_pages_until_then() -> Non
     assert run.run().dwp == 1.0
     run.mapi *= 2
     run.stall = lambda dwp: 2 + (dwp - 0.3) ** 2
-    assert run.run(until=Phase.WAITING).dwp == 1.0
+    assert run.run(until=BwapPhase.WAITING).dwp == 1.0
     assert run.run().dwp == pytest.approx(0.2825, abs=1e-3)
 
 
@@ -139,7 +139,7 @@ def test_a_new_neighbour_shows_in_the_stall_rate_alone() -> None:
     run = guest(lambda dwp: 1 + (dwp - 1.0) ** 2)
     run.run()
     run.stall = lambda dwp: 3 + dwp
-    assert run.run(until=Phase.WAITING).phase is Phase.WAITING
+    assert run.run(until=BwapPhase.WAITING).phase is BwapPhase.WAITING
     assert run.run().dwp == 0.0
 
 
@@ -170,37 +170,37 @@ def test_without_a_stall_rate_the_search_holds_and_then_gives_up() -> None:
     for _ in range(FAST.blind_samples + 2):
         run.now_s += 1
         run.state, reasons = bwap.decide(
-            Observation(run.now_s, placed=True, stall_rate=None, mapi=None), run.state, FAST
+            SearchSample(run.now_s, placed=True, stall_rate=None, mapi=None), run.state, FAST
         )
         if reasons:
             break
     assert reasons[0].term == "search_given_up_blind"
-    assert run.state.phase is Phase.FOUND
+    assert run.state.phase is BwapPhase.FOUND
     assert run.state.dwp <= reached
 
 
 def test_samples_that_come_too_early_are_ignored() -> None:
-    state = State(canonical=A_0, workers=frozenset({0}), sampled_s=10.0)
-    early = Observation(10.1, placed=True, stall_rate=1.0, mapi=0.02)
+    state = BwapSearch(canonical=A_0, workers=frozenset({0}), sampled_s=10.0)
+    early = SearchSample(10.1, placed=True, stall_rate=1.0, mapi=0.02)
     assert bwap.decide(early, state, Settings()) == (state, ())
 
 
 def test_nothing_is_measured_before_the_pages_have_arrived() -> None:
     run = guest(lambda dwp: 1.0)
-    run.run(until=Phase.PLACING)
-    late = Observation(run.now_s + 1, placed=False, stall_rate=1.0, mapi=0.02)
+    run.run(until=BwapPhase.PLACING)
+    late = SearchSample(run.now_s + 1, placed=False, stall_rate=1.0, mapi=0.02)
     state, _ = bwap.decide(late, run.state, FAST)
-    assert state.phase is Phase.PLACING
+    assert state.phase is BwapPhase.PLACING
     assert state.wanted is not None
     assert math.isclose(sum(state.wanted.values()), 1.0)
 
 
 def test_without_counters_the_canonical_weights_are_used_and_a_search_may_come_later() -> None:
-    state, now = State(canonical=A_0, workers=frozenset({0})), 0.0
+    state, now = BwapSearch(canonical=A_0, workers=frozenset({0})), 0.0
     for _ in range(FAST.blind_samples):
         assert state.wanted is None
         now += 1.0
-        blind = Observation(now, placed=True, stall_rate=None, mapi=None)
+        blind = SearchSample(now, placed=True, stall_rate=None, mapi=None)
         state, reasons = bwap.decide(blind, state, FAST)
     assert reasons[0].term == "no_counters"
     assert state.wanted == pytest.approx(A_0)
@@ -213,15 +213,15 @@ def test_a_search_whose_pages_never_arrive_is_given_up_and_one_whose_pages_come_
     """No room, BALM's hold or another mover: to wait for ever asks for a look at the host at every sample."""
     settings = replace(FAST, stuck_s=2.0)
     run = guest(lambda dwp: 1.0, settings)
-    run.run(until=Phase.PLACING)
+    run.run(until=BwapPhase.PLACING)
     now_s = run.now_s
     story: list[str] = []
     for sample, left in enumerate((0.5, *(0.4 - 0.01 * n for n in range(30)), *([0.1] * 30))):
         now_s += settings.sample_interval_s
-        seen = Observation(now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
+        seen = SearchSample(now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
         run.state, reasons = bwap.decide(seen, run.state, settings)
         story += [reason.term for reason in reasons]
         if sample < 31:
-            assert run.state.phase is Phase.PLACING
-    assert run.state.phase is Phase.FOUND
+            assert run.state.phase is BwapPhase.PLACING
+    assert run.state.phase is BwapPhase.FOUND
     assert story == ["search_given_up_stuck"]
