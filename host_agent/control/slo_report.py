@@ -25,15 +25,16 @@ from host_agent.decide.slo.shapes import (
 from host_agent.decide.slo.violation import Colour, colours
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.latency import LcServer
+from host_agent.model.terms import Term
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
 from host_agent.report.metrics import Sample
+from placement_traits.reason import Reason
 
 LOG = logging.getLogger(__name__)
 
 _ACTIONS: Final = 10
-_NO_LATENCY: Final = "no latency is known; the fixed levels hold"
 
 Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
 
@@ -149,7 +150,8 @@ class SloReport:
 
     def rest(self) -> None:
         """Write that the controller wants nothing any more."""
-        self._note("rest", "", what={"reason": _NO_LATENCY})
+        reason = Reason(Term.LATENCY_UNKNOWN, "the fixed levels hold")
+        self._note("rest", "", reasons=(str(reason),))
 
     def _event(self, event: Event) -> None:
         match event:

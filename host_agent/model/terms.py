@@ -79,6 +79,40 @@ class Term(StrEnum):
     WAYS_HELD = "ways_held"
     WAYS_STAY_SHARED = "ways_stay_shared"
 
+    # latency objectives of servers
+    BALM = "balm"
+    SEARCH = "search"
+    SEARCH_ENDED = "search_ended"
+    RETRY = "retry"
+    TRAFFIC_MBPS = "traffic_mbps"
+    THROTTLE = "throttle"
+    THROTTLE_WHILE_MOVING = "throttle_while_moving"
+    FORESEEN = "foreseen"
+    PAGES_BEFORE = "pages_before"
+    WEAKER_THROTTLE = "release"
+    PAGES_OUTBOUND = "pages_outbound"
+    PAGES_INBOUND = "pages_inbound"
+    UNDO_LAST_LEVEL = "undo_last_level"
+    HARM_ELSEWHERE = "harm_elsewhere"
+    ROLL_BACK = "roll_back"
+    PAGES_ARRIVED = "arrived"
+    PAGES_STUCK = "pages_stuck"
+    GIVE_BACK = "give_back"
+    GIVEN_BACK = "given_back"
+    TAKE_AGAIN = "take_again"
+    CANNOT_FIX = "cannot_fix"
+    RECOVERED = "recovered"
+    EFFECT_SHOWN = "effect_shown"
+    KEEP = "keep"
+    FREE = "free"
+    TRY_WITHOUT_THROTTLE = "try_without_throttle"
+    TRY_WITHOUT_PAGES = "try_without_pages"
+    PARKED = "parked"
+    IGNORED = "ignored"
+    THROTTLE_BUDGET_S = "throttle_budget_s"
+    LATENCY_UNKNOWN = "latency_unknown"
+    RUNS_ELSEWHERE = "runs_elsewhere"
+
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -141,6 +175,38 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.WAYS_DO_NOT_FIT: "{value} exclusive ways in {where} do not fit, {against} are free",
         Term.WAYS_HELD: "{value} of {against} ways that can be exclusive are other servers'",
         Term.WAYS_STAY_SHARED: "{value} must stay shared",
+        Term.BALM: "the bandwidth controller, in phase {value}, keeps {against}",
+        Term.SEARCH: "a search began: the objectives of nodes {value} are {against}",
+        Term.SEARCH_ENDED: "the search ended, objectives are {value}: {against}",
+        Term.RETRY: "the pass failed: once more, for the {value}th time of at most {against}",
+        Term.TRAFFIC_MBPS: "server {where} reads and writes {value} MB/s there, all best-effort servers {against}",
+        Term.THROTTLE: "server {where} is throttled: {value}, before {against}",
+        Term.THROTTLE_WHILE_MOVING: "server {where} is throttled while its pages move: {value}, before {against}",
+        Term.FORESEEN: "a weaker throttle of server {where} would raise a latency to {value} of its objective",
+        Term.PAGES_BEFORE: "pages of server {where} move before its throttle gets weaker: {value}, before {against}",
+        Term.WEAKER_THROTTLE: "the throttle of server {where} gets weaker: {value}, before {against}",
+        Term.PAGES_OUTBOUND: "pages of server {where} leave its own node: {value}, before {against}",
+        Term.PAGES_INBOUND: "pages of server {where} leave the node of its neighbour: {value}, before {against}",
+        Term.UNDO_LAST_LEVEL: "the last level of server {where} violated: back to {value} from {against}",
+        Term.HARM_ELSEWHERE: "the last action did harm at nodes {value}, the search is about nodes {against}",
+        Term.ROLL_BACK: "server {where} goes back to what was good: {value}, before {against}",
+        Term.PAGES_ARRIVED: "the pages of server {where} have arrived: {value}, before {against}",
+        Term.PAGES_STUCK: "the pages of server {where} come no nearer and stay: {value}, wanted were {against}",
+        Term.GIVE_BACK: "server {where} gets something back on trial: {value}, before {against}",
+        Term.GIVEN_BACK: "server {where} keeps what it got back: objectives are {value}",
+        Term.TAKE_AGAIN: "what server {where} got back is taken again: {value}, before {against}",
+        Term.CANNOT_FIX: "the objectives of servers {value} cannot be kept on this host, after {against}",
+        Term.RECOVERED: "objectives are {value} again",
+        Term.EFFECT_SHOWN: "what was taken from server {where} helps: worst ratio {value} without, {against} with it",
+        Term.KEEP: "server {where} gets it taken again: {value}, before {against}",
+        Term.FREE: "server {where} is free, no objective is left to keep: {value}, before {against}",
+        Term.TRY_WITHOUT_THROTTLE: "does the throttle of server {where} help? {value}, before {against}",
+        Term.TRY_WITHOUT_PAGES: "does the place of the pages of server {where} help? {value}, before {against}",
+        Term.PARKED: "no search is begun for server {where} for {value} s",
+        Term.IGNORED: "server {where} is not listened to for {value} s",
+        Term.THROTTLE_BUDGET_S: "others were throttled for server {where} in vain for {value} s, {against} are allowed",
+        Term.LATENCY_UNKNOWN: "no latency is known: {value}",
+        Term.RUNS_ELSEWHERE: "it runs at {value}, Placement has it at {against}",
     }
 )
 

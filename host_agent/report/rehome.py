@@ -27,6 +27,8 @@ from host_agent.decide.amounts.claims import (
     totals,
 )
 from host_agent.model.journal import ActionJournal, Entry, Result
+from host_agent.model.terms import Term
+from placement_traits.reason import Reason
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
     from host_agent.report.allocations import Allocations
@@ -34,7 +36,6 @@ if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
 LOG = logging.getLogger(__name__)
 
 RECHECK_S: Final = 600.0
-_REASON: Final = "it runs elsewhere than in Placement's candidate"
 
 
 class Settled:
@@ -143,12 +144,14 @@ def _ours(held: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
 
 
 def _entry(claim: Claim, wanted: Wanted, problem: str) -> Entry:
+    before, after = _ours(wanted.held.resources), _ours(wanted.resources)
+    reason = Reason(Term.RUNS_ELSEWHERE, ",".join(sorted(after)), ",".join(sorted(before)))
     return Entry(
         "rehome",
         Result.FAILED if problem else Result.DONE,
         claim.uuid,
         claim.title,
-        {"from": _ours(wanted.held.resources), "to": _ours(wanted.resources)},
-        (_REASON,),
+        {"from": before, "to": after},
+        (str(reason),),
         problem=problem,
     )

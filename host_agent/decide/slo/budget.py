@@ -9,6 +9,7 @@ nor a reporter that died in the middle of a search can hold others down for ever
 from host_agent.decide.slo.shapes import BudgetExhausted
 from host_agent.decide.slo.turn import Turn
 from host_agent.model.levels import FULL
+from host_agent.model.terms import Term
 
 
 def charge(turn: Turn) -> None:
@@ -28,5 +29,5 @@ def charge(turn: Turn) -> None:
         if used > budget and lc.uuid not in ignored:
             ignored[lc.uuid] = turn.now_s + turn.settings.ignore_s
             turn.events.append(BudgetExhausted(lc.uuid, used))
-            turn.say("throttle_budget_s", used, budget)
+            turn.say(Term.THROTTLE_BUDGET_S, used, budget, lc.uuid)
     turn.keep(spent_s=spent, ignored=ignored, seen_s=turn.now_s)

@@ -16,6 +16,7 @@ from host_agent.decide.slo.shapes import BalmPhase, GiveBack
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model.levels import FULL
+from host_agent.model.terms import Term
 
 
 def watch_green(turn: Turn) -> None:
@@ -37,10 +38,10 @@ def trial(turn: Turn) -> None:
         hold = min(2.0 * _hold_s(turn), turn.settings.green_hold_max_s)
         # Pages take their time to go back; a throttle heals meanwhile.
         meanwhile = turn.lowest if verdict.colour is Colour.RED else tried.before.level
-        turn.put_back(tried.be, tried.before, "take_again", meanwhile=meanwhile)
+        turn.put_back(tried.be, tried.before, Term.TAKE_AGAIN, meanwhile=meanwhile)
         turn.watch(green_hold_s=hold)
     elif arriving != "moving" and turn.ripe and verdict.colour.good and _proven(turn):
-        turn.say("given_back", tried.be, verdict.colour.name.lower())
+        turn.say(Term.GIVEN_BACK, verdict.colour.name.lower(), where=tried.be)
         turn.watch(green_hold_s=None)
 
 
@@ -66,7 +67,7 @@ def _begin(turn: Turn) -> None:
     before, be = turn.wanted(uuid), turn.bes[uuid]
     turn.keep(phase=BalmPhase.TRIAL, trial=GiveBack(uuid, before), attempts=turn.state.attempts + 1)
     if able:
-        turn.want(uuid, replace(before, level=turn.level_up(before.level)), "give_back")
+        turn.want(uuid, replace(before, level=turn.level_up(before.level)), Term.GIVE_BACK)
         return
     shares = towards(turn.shares(be), be.preferred, turn.settings.reclaim_step)
-    turn.move(uuid, replace(before, shares=shares), before.level, "give_back", careful=False)
+    turn.move(uuid, replace(before, shares=shares), before.level, Term.GIVE_BACK, careful=False)

@@ -25,6 +25,7 @@ from host_agent.decide.slo.shapes import (
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model.levels import FULL
+from host_agent.model.terms import Term
 from placement_traits.reason import Reason
 
 
@@ -35,7 +36,7 @@ def give_up(turn: Turn) -> None:
     order = turn.heaviest(verdict.location)
     noticeable = turn.noticeable(order, verdict.location)
     reasons = tuple(
-        Reason("traffic_mbps", traffic, uuid)
+        Reason(Term.TRAFFIC_MBPS, traffic, where=uuid)
         for uuid in noticeable
         if (traffic := turn.bes[uuid].traffic_at(verdict.location)) is not None
     )
@@ -44,7 +45,7 @@ def give_up(turn: Turn) -> None:
             violated, tuple(sorted(verdict.location)), (*noticeable, *violated), reasons
         )
     )
-    turn.say("cannot_fix", ",".join(violated), f"{turn.state.retries} retries")
+    turn.say(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
     queue: list[tuple[str, Release]] = []
     for uuid, wish in sorted(turn.state.wanted.items()):
         if wish.level < FULL:
@@ -69,7 +70,7 @@ def release(turn: Turn) -> None:
     if turn.arrivals() == "moving" or not turn.ripe or verdict.colour is Colour.UNKNOWN:
         return
     if verdict.colour.good:
-        turn.say("recovered", verdict.colour.name.lower())
+        turn.say(Term.RECOVERED, verdict.colour.name.lower())
         turn.watch(retries=0)
         return
     if releasing.trying is not None:
@@ -79,8 +80,8 @@ def release(turn: Turn) -> None:
         worse = worst > releasing.baseline * (1.0 + turn.settings.effect)
         if uuid in turn.bes:
             if harmed or worse:
-                turn.say(f"effect_shown_{uuid}", worst, releasing.baseline)
-                turn.put_back(uuid, before, "keep")
+                turn.say(Term.EFFECT_SHOWN, worst, releasing.baseline, uuid)
+                turn.put_back(uuid, before, Term.KEEP)
                 helpful = releasing.helpful | ({uuid} if worse else set())
                 turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
                 return
@@ -96,7 +97,7 @@ def free(turn: Turn, ignored: Iterable[str]) -> None:
     lcs = tuple(sorted(ignored))
     for uuid, wish in sorted(turn.state.wanted.items()):
         if wish != BeTarget():
-            turn.want(uuid, BeTarget(), "free")
+            turn.want(uuid, BeTarget(), Term.FREE)
             if lcs:
                 turn.events.append(Released(uuid, Release.ALL, lcs))
     turn.watch(moving=None, retries=0)
@@ -115,11 +116,11 @@ def _next(turn: Turn) -> None:
     before = turn.wanted(uuid)
     turn.keep(releasing=replace(releasing, queue=tuple(rest), trying=(uuid, what, before)))
     if what is Release.THROTTLE:
-        turn.want(uuid, replace(before, level=FULL), "try_without_throttle")
+        turn.want(uuid, replace(before, level=FULL), Term.TRY_WITHOUT_THROTTLE)
     else:
         earlier = turn.state.before.get(uuid, BeTarget()).shares
         back = replace(before, shares=earlier)
-        turn.move(uuid, back, before.level, "try_without_pages", careful=False)
+        turn.move(uuid, back, before.level, Term.TRY_WITHOUT_PAGES, careful=False)
 
 
 def _end(turn: Turn, releasing: Releasing) -> None:
@@ -133,5 +134,6 @@ def _end(turn: Turn, releasing: Releasing) -> None:
     else:
         turn.keep(ignored={**turn.state.ignored, **gone})
     for uuid in sorted(gone):
-        turn.say("parked" if releasing.helpful else "ignored", uuid, turn.settings.ignore_s)
+        term = Term.PARKED if releasing.helpful else Term.IGNORED
+        turn.say(term, turn.settings.ignore_s, where=uuid)
     turn.watch(retries=0)

@@ -29,6 +29,7 @@ from host_agent.decide.slo.shapes import BalmPhase, BeServer, BeTarget, Moving, 
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import Colour
 from host_agent.model.levels import FULL
+from host_agent.model.terms import Term
 
 
 def start(turn: Turn) -> None:
@@ -41,7 +42,7 @@ def start(turn: Turn) -> None:
     if state.phase is BalmPhase.WATCH:
         turn.keep(before=dict(state.wanted), retries=0)
     turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
-    turn.say("search", _nodes(location), turn.verdict.colour.name.lower())
+    turn.say(Term.SEARCH, _nodes(location), turn.verdict.colour.name.lower())
     _throttle_next(turn)
 
 
@@ -97,7 +98,7 @@ def _throttle_next(turn: Turn) -> bool:
     """Throttle the next server of the pass that is not at the minimum; return whether there was one."""
     for uuid in _search(turn).order:
         if uuid in turn.bes and turn.wanted(uuid).level > turn.lowest:
-            turn.want(uuid, replace(turn.wanted(uuid), level=turn.lowest), "throttle")
+            turn.want(uuid, replace(turn.wanted(uuid), level=turn.lowest), Term.THROTTLE)
             return True
     return False
 
@@ -112,7 +113,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
         _roll_back(turn, moving.be)
     elif moving.careful and now.level > turn.lowest:
         # Moving costs bandwidth, too.
-        turn.want(moving.be, replace(now, level=turn.lowest), "throttle_while_moving")
+        turn.want(moving.be, replace(now, level=turn.lowest), Term.THROTTLE_WHILE_MOVING)
     elif moving.careful:
         _again(turn)
     else:
@@ -133,16 +134,16 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
         default=0.0,
     )
     if turn.settings.foresee and foreseen > 1.0:
-        turn.say(f"foreseen_{be.uuid}", foreseen, 1.0)
+        turn.say(Term.FORESEEN, foreseen, 1.0, be.uuid)
         shares = _pages_away(turn, be)
         if shares is None:
             _cap(turn, be.uuid)
             return False
         turn.keep(search=replace(search, undo=now, ratios=None))
-        turn.move(be.uuid, replace(now, shares=shares), now.level, "pages_before", careful=True)
+        turn.move(be.uuid, replace(now, shares=shares), now.level, Term.PAGES_BEFORE, careful=True)
         return True
     turn.keep(search=replace(search, undo=now))
-    turn.want(be.uuid, replace(now, level=turn.level_up(now.level)), "release")
+    turn.want(be.uuid, replace(now, level=turn.level_up(now.level)), Term.WEAKER_THROTTLE)
     return True
 
 
@@ -176,7 +177,8 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
         return True
     shares = _pages_away(turn, be)
     if shares is not None:
-        direction = "outbound" if be.nodes & search.location else "inbound"
+        outbound = be.nodes & search.location
+        why = Term.PAGES_OUTBOUND if outbound else Term.PAGES_INBOUND
         known_good = valid is not None and turn.settings.throttle_while_moving
         meanwhile = valid.level if valid is not None and known_good else now.level
         turn.keep(search=replace(search, undo=now, ratios=None))
@@ -184,13 +186,13 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
             be.uuid,
             BeTarget(now.level, shares),
             meanwhile,
-            f"pages_{direction}",
+            why,
             careful=known_good,
         )
         return True
     if valid is not None and valid.level < now.level:
         # Trap of the source's listing: without this the pass ends one level too high, and all begins again.
-        turn.want(be.uuid, replace(now, level=valid.level), "undo_last_level")
+        turn.want(be.uuid, replace(now, level=valid.level), Term.UNDO_LAST_LEVEL)
         _cap(turn, be.uuid)
         return True
     _next(turn)
@@ -201,11 +203,11 @@ def _roll_back(turn: Turn, uuid: str) -> None:
     """The last action did harm elsewhere: back to the last configuration that was good, on to the next server."""
     search = _search(turn)
     good = search.valid.get(uuid) or search.undo or turn.wanted(uuid)
-    turn.say("harm_elsewhere", _nodes(turn.verdict.location), _nodes(search.location))
+    turn.say(Term.HARM_ELSEWHERE, _nodes(turn.verdict.location), _nodes(search.location))
     if good.shares != turn.wanted(uuid).shares:
         until = turn.now_s + turn.settings.bar_s
         turn.keep(barred={**turn.state.barred, uuid: until})
-    turn.put_back(uuid, good, "roll_back")
+    turn.put_back(uuid, good, Term.ROLL_BACK)
     _cap(turn, uuid)
 
 
@@ -237,10 +239,10 @@ def _end(turn: Turn) -> None:
             )
             climb(turn)
             return
-        turn.say("search_ended", colour.name.lower(), turn.state.retries)
+        turn.say(Term.SEARCH_ENDED, colour.name.lower(), f"{turn.state.retries} retries")
         turn.watch(retries=0)
     elif colour is Colour.YELLOW:
-        turn.say("search_ended", "yellow", "nothing left to do")
+        turn.say(Term.SEARCH_ENDED, "yellow", "nothing left to do")
         turn.watch(retries=0, yellow_from_s=turn.now_s + turn.settings.yellow_pause_s)
     else:
         _again(turn)
@@ -253,7 +255,7 @@ def _again(turn: Turn) -> None:
         release.give_up(turn)
         return
     turn.keep(retries=retries + 1, moving=None, judge_from_s=turn.now_s + turn.settings.settle_s)
-    turn.say("retry", retries + 1, turn.settings.max_retries)
+    turn.say(Term.RETRY, retries + 1, turn.settings.max_retries)
     start(turn)
 
 

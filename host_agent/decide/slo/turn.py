@@ -20,6 +20,7 @@ from host_agent.decide.slo.shapes import (
 )
 from host_agent.decide.slo.violation import Colour, SloVerdict, evaluate
 from host_agent.model import levels as throttle
+from host_agent.model.terms import Term
 from placement_traits.reason import Reason
 
 
@@ -46,9 +47,14 @@ class Turn:
         """Change the state."""
         self.state = replace(self.state, **changes)
 
-    def say(self, term: str, value: str | float, against: str | float = "") -> None:
-        """Give a reason."""
-        self.reasons.append(Reason(term, value, against))
+    def say(
+        self, term: Term, value: str | float, against: str | float = "", where: str = ""
+    ) -> None:
+        """Give a reason.
+
+        :param where: the server that it is about
+        """
+        self.reasons.append(Reason(term, value, against, where))
 
     def listen(self) -> None:
         """Evaluate all objectives but those of ignored servers."""
@@ -107,7 +113,8 @@ class Turn:
         )
         for uuid in order:
             traffic = found[uuid]
-            self.say(f"traffic_mbps_{uuid}", "unknown" if traffic is None else traffic, total)
+            known = "unknown" if traffic is None else traffic
+            self.say(Term.TRAFFIC_MBPS, known, total, uuid)
         return tuple(order)
 
     def noticeable(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
@@ -120,7 +127,7 @@ class Turn:
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
-    def want(self, uuid: str, wish: BeTarget, why: str) -> None:
+    def want(self, uuid: str, wish: BeTarget, why: Term) -> None:
         """Change what is wanted of a server; its effect is judged anew."""
         old = self.wanted(uuid)
         if wish == old:
@@ -131,9 +138,9 @@ class Turn:
         )
         if wish.level < old.level or wish.shares is not old.shares:
             self.keep(healing_until_s=self.now_s + self.settings.heal_s)
-        self.say(f"{why}_{uuid}", _text(wish), _text(old))
+        self.say(why, _text(wish), _text(old), uuid)
 
-    def move(self, uuid: str, wish: BeTarget, meanwhile: int, why: str, *, careful: bool) -> None:
+    def move(self, uuid: str, wish: BeTarget, meanwhile: int, why: Term, *, careful: bool) -> None:
         """Move a server's pages and set its level in the end.
 
         :param wish: what is wanted in the end
@@ -144,7 +151,7 @@ class Turn:
         self.keep(moving=Moving(uuid, wish.level, careful, progress_s=self.now_s))
 
     def put_back(
-        self, uuid: str, wish: BeTarget, why: str, *, meanwhile: int | None = None
+        self, uuid: str, wish: BeTarget, why: Term, *, meanwhile: int | None = None
     ) -> None:
         """Want of a server what was wanted before; its pages, if they moved, travel back."""
         if _same_pages(self.wanted(uuid), wish):
@@ -169,14 +176,16 @@ class Turn:
             if raises and self.verdict.colour is Colour.UNKNOWN:
                 return "moving"  # nothing is released in silence
             self.keep(moving=None, judge_from_s=self.now_s + self.settings.settle_s)
-            self.want(moving.be, replace(self.wanted(moving.be), level=moving.then), "arrived")
+            self.want(
+                moving.be, replace(self.wanted(moving.be), level=moving.then), Term.PAGES_ARRIVED
+            )
             return "arrived"
         if left < moving.left - 0.005:
             self.keep(moving=replace(moving, left=left, progress_s=self.now_s))
         elif self.now_s - moving.progress_s > self.settings.stuck_s:
             self.keep(moving=None)
             shares = dict(be.shares)
-            self.want(moving.be, replace(self.wanted(moving.be), shares=shares), "pages_stuck")
+            self.want(moving.be, replace(self.wanted(moving.be), shares=shares), Term.PAGES_STUCK)
             return "stuck"
         return "moving"
 

@@ -11,6 +11,7 @@ from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.latency import PORT, LcServer
 from host_agent.model.levels import FULL
 from host_agent.model.partition import PartitionRequest
+from host_agent.model.terms import Term
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
 
@@ -99,7 +100,7 @@ def refined(
             wanted,
             partition=replace(wanted.partition, mba_percent=mba),
             memory_shares=shares.get(wanted.uuid, wanted.memory_shares),
-            why=replace(wanted.why, objective=(Reason("balm", phase, "bandwidth objectives"),)),
+            why=replace(wanted.why, objective=(Reason(Term.BALM, phase, "bandwidth objectives"),)),
         )
 
     return replace(decision, assignments=tuple(map(one, decision.assignments)))

@@ -164,7 +164,7 @@ def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
         acted_on = {entry["server"] for entry in journal(host, "balm") if "server" in entry}
         assert acted_on == {be.uuid}
         said = [line for entry in journal(host, "balm") for line in entry["reasons"]]
-        unknown = f"traffic_mbps_{be.uuid}=unknown"
+        unknown = f"traffic_mbps[{be.uuid}]=unknown"
         assert any(unknown in line for line in said) or not fault
         assert process.poll() is None
         host_row = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
