@@ -49,6 +49,8 @@ class Partitions:
             return self._until_unchanged(requests, write)
         except ResctrlUnavailableError as error:
             return PartitionReport() if not requests else _failed(requests, error)
+        except RdtChangedError as error:
+            return replace(_failed(requests, error), again=True)
         except (NumaExtError, OSError) as error:
             return _failed(requests, error)
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from host_agent.apply.executor import Executor, ignore_places
+from host_agent.apply.executor import Executor, RoundHooks
 from host_agent.apply.partitions import Partitions
+from host_agent.apply.report import ActionReport
+from host_agent.apply.resource_control import ResourceControl
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
 from host_agent.control import refiners
@@ -113,25 +115,17 @@ def build(
         if isinstance(refiner, Measured):
             metrics.include(refiner)
     qos = next((found for found in refined_by if isinstance(found, BandwidthQos)), None)
+    report = ActionReport(journal, metrics.count, dry_run=dry_run)
+    wanted = PartitionSettings(
+        shrink_root=settings.rdt.shrink_root, shared_ways_min=settings.rdt.shared_ways_min
+    )
+    partitions = Partitions(privileged, wanted)
     executor = Executor(
         privileged,
-        Partitions(
-            privileged,
-            PartitionSettings(
-                shrink_root=settings.rdt.shrink_root,
-                shared_ways_min=settings.rdt.shared_ways_min,
-            ),
-        ),
-        journal,
+        ResourceControl(partitions, privileged, report, settings.rdt, qos),
+        report,
         settings,
-        migrating=source.migrating,
-        moved=observer.forget_memory,
-        placed=qos.placed if qos else ignore_places,
-        overtaken=qos.superseded if qos else frozenset,
-        doubted=qos.suspect if qos else bool,
-        count=metrics.count,
-        progress=progress,
-        dry_run=dry_run,
+        RoundHooks(source.migrating, observer.forget_memory, progress),
     )
     publisher = None
     if conf.placement.enabled and not dry_run:

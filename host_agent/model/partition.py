@@ -168,8 +168,10 @@ class PartitionReport:
     :param writes: commands on the resctrl tree, in order
     :param places: one entry per request
     :param problem: what stopped it, "" when nothing did
+    :param again: the groups kept changing meanwhile, so that it should be tried again soon
     """
 
     writes: tuple[Write, ...] = ()
     places: tuple[PartitionPlace, ...] = ()
     problem: str = ""
+    again: bool = False

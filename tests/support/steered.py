@@ -13,7 +13,6 @@ from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
 from emulation.servers import Server
-from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.balancing import BalancingChoices, BalancingRefiner
@@ -26,6 +25,7 @@ from host_agent.observe.counters.source import CounterSource
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from placement_traits.topology import HostTopology
+from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
 Weights = Mapping[frozenset[int], Mapping[int, float]]
@@ -85,14 +85,8 @@ class Steered:
             self.folder / "nodes",
             clock=lambda: self.now_s,
         )
-        executor = Executor(
-            self.host,
-            self.host,
-            self,
-            settings,
-            migrating=self.host.migrating,
-            moved=observer.forget_memory,
-            clock=lambda: self.now_s,
+        executor = make_executor(
+            self.host, self, settings, observer.forget_memory, clock=lambda: self.now_s
         )
         self.refiner = BalancingRefiner(
             self.counters or ModelledCounters(self._model, lambda _observation: {}),

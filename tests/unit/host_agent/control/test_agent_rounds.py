@@ -17,7 +17,7 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply import own_threads
-from host_agent.apply.executor import Executor
+from host_agent.apply.resource_control import NoLevels
 from host_agent.conf.agent import MemorySettings, RdtSettings, Settings
 from host_agent.control import home_nodes_store
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
@@ -30,9 +30,24 @@ from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
+from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
 SHARED = "0,2,4,6"
+
+
+class Levels(NoLevels):
+    """A bandwidth controller that has written levels of ``groups`` itself, and may suspect that groups changed."""
+
+    def __init__(self) -> None:
+        self.groups = frozenset[str]()
+        self.suspects = False
+
+    def superseded(self) -> frozenset[str]:
+        return self.groups
+
+    def suspect(self) -> bool:
+        return self.suspects
 
 
 class Bench:
@@ -47,8 +62,7 @@ class Bench:
         self.metrics = Metrics()
         self.settings = settings or Settings(rdt=RdtSettings(verify_s=1e9))
         self.dry_run = dry_run
-        self.overtaken = frozenset[str]()
-        self.doubted = False
+        self.levels = Levels()
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -68,15 +82,13 @@ class Bench:
         observer = Observer(
             self.host, seam, lambda: self.host.topology, self.nodes, device_root=self.folder / "pci"
         )
-        executor = Executor(
-            seam,
+        executor = make_executor(
             self.host,
             self,
             self.settings,
-            migrating=self.host.migrating,
-            moved=observer.forget_memory,
-            overtaken=lambda: self.overtaken,
-            doubted=lambda: self.doubted,
+            observer.forget_memory,
+            seam=seam,
+            levels=self.levels,
             count=self.metrics.count,
             dry_run=self.dry_run,
         )
@@ -683,9 +695,9 @@ def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
     bench.host.boot(lc())
     bench.round()
     calls = bench.host.partition_calls
-    bench.doubted = True
+    bench.levels.suspects = True
     bench.round()
-    bench.doubted = False
+    bench.levels.suspects = False
     bench.round()
     assert bench.host.partition_calls == calls + 1
 
@@ -704,9 +716,9 @@ def test_a_level_that_a_stranger_has_written_is_told_and_one_of_the_controller_i
         return replace(really(*arguments, **named), writes=(level,))
 
     monkeypatch.setattr(bench.host, "partition", changed)
-    bench.overtaken = frozenset({"numa_ext-be-0"})
+    bench.levels.groups = frozenset({"numa_ext-be-0"})
     bench.round()
     assert bench.told("repair") == []
-    bench.overtaken = frozenset()
+    bench.levels.groups = frozenset()
     bench.round()
     assert len(bench.told("repair")) == 1

@@ -13,7 +13,6 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.heartbeat import Heartbeat
@@ -22,6 +21,7 @@ from host_agent.machine.privileged import watchdog
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
+from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
 SERVERS = 30
@@ -78,14 +78,8 @@ def agent(
         meminfo.write_text(f"Node {node} MemFree: 90000000 kB\n")
     settings = Settings(memory=MemorySettings(slice_s=1e6))
     observer = Observer(host, host, lambda: host.topology, folder, progress=sign.progress)
-    executor = Executor(
-        host,
-        host,
-        Silence(),
-        settings,
-        migrating=host.migrating,
-        moved=observer.forget_memory,
-        progress=sign.progress,
+    executor = make_executor(
+        host, Silence(), settings, observer.forget_memory, progress=sign.progress
     )
     return Agent(
         Stages(host, observer, executor, refiners or Refiners()),

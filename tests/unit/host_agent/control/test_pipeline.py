@@ -12,7 +12,6 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.apply.executor import Executor
 from host_agent.conf.agent import MemorySettings, Settings
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
@@ -21,6 +20,7 @@ from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
+from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
 
@@ -93,14 +93,8 @@ class Bench:
             meminfo.write_text(f"Node {node} MemFree: 2000000 kB\n")
         settings = settings or Settings()
         observer = Observer(self.host, self.host, lambda: self.host.topology, folder)
-        executor = Executor(
-            self.host,
-            self.host,
-            self,
-            settings,
-            migrating=self.host.migrating,
-            moved=observer.forget_memory,
-            clock=self.clock,
+        executor = make_executor(
+            self.host, self, settings, observer.forget_memory, clock=self.clock
         )
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners(refiners, self.metrics.failed_refiner)),

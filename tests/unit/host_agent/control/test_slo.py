@@ -15,7 +15,6 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.apply.executor import Executor
 from host_agent.conf.agent import RdtSettings, Settings
 from host_agent.conf.balm import Settings as BalmSettings
 from host_agent.conf.latency import PrometheusSettings
@@ -42,6 +41,7 @@ from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability
+from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
 SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
@@ -137,17 +137,7 @@ class Bench:
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
         settings = Settings(rdt=RdtSettings(verify_s=1e9))
-        executor = Executor(
-            self.host,
-            self.host,
-            self,
-            settings,
-            migrating=self.host.migrating,
-            moved=observer.forget_memory,
-            placed=self.qos.placed,
-            overtaken=self.qos.superseded,
-            doubted=self.qos.suspect,
-        )
+        executor = make_executor(self.host, self, settings, observer.forget_memory, levels=self.qos)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners((self.qos,))),
             settings,
