@@ -101,7 +101,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
     ("extra_specs", "code", "result", "words"),
     [
         (LC, 0, "ok", "tier LC"),
-        ({"hw:numa_nodes": "1"}, 0, "none", "says nothing"),
+        ({"hw:numa_nodes": "1"}, 0, "none", "has no key of numa_ext"),
         ({**BE, "numa_ext:slo_p99_us": "5"}, 1, "wrong", "are for numa_ext:tier=LC only"),
         ({"numa_ext:teir": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
         ({"numa-ext:tier": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
