@@ -104,7 +104,7 @@ class Kernel:
 class Port:
     """The host's end of a port, with a guest that reports behind it.
 
-    :param path: of the socket; whoever listened there loses it
+    :param path: of the socket; an earlier listener loses it
     """
 
     def __init__(self, path: Path) -> None:

@@ -56,7 +56,7 @@ class NotFoundError(PlacementError):
 
 
 class GenerationConflictError(PlacementError, ConflictError):
-    """Somebody else changed the provider since it was read."""
+    """Another client changed the provider since it was read."""
 
 
 # A session without a timeout would wait for ever for a Placement that accepts connections and never answers.
@@ -146,7 +146,7 @@ class PlacementClient:
         generation of what it changes or the uuid of what it creates.
 
         :raises ServiceUnavailableError: Placement or Keystone did not answer usefully in the given tries
-        :raises GenerationConflictError: somebody else was faster
+        :raises GenerationConflictError: another client was faster
         :raises NotFoundError: the thing is not there
         :raises PlacementError: any other refusal
         """

@@ -60,7 +60,7 @@ class NeighbourTrait(StrEnum):
     DEVIL = "CUSTOM_NUMA_EXT_HAS_DEVIL"
     LC = "CUSTOM_NUMA_EXT_HAS_LC"
     BE = "CUSTOM_NUMA_EXT_HAS_BE"
-    # A latency-critical server whose objective the agent cannot keep there: somebody should be live-migrated.
+    # A latency-critical server whose objective the agent cannot keep there: a server should be live-migrated.
     UNMET_SLO = "CUSTOM_NUMA_EXT_HAS_UNMET_SLO"
     # A server whose GPUs are near the domain and communicate with this weight (``numa_ext:gpu_comm``).
     GPU_COMM_1 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_1"
@@ -71,7 +71,7 @@ class NeighbourTrait(StrEnum):
 
 GPU_COMM_TRAITS: Final[Mapping[int, NeighbourTrait]] = MappingProxyType(
     {weight: NeighbourTrait[f"GPU_COMM_{weight}"] for weight in range(1, 5)}
-)  # by weight; a weight of 0 disturbs nobody and is not published
+)  # by weight; a weight of 0 disturbs no server and is not published
 
 
 class Tier(StrEnum):

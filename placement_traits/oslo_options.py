@@ -159,7 +159,7 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def _paragraphs(text: str) -> str:
-    """Return each paragraph on one line: whoever shows it wraps it."""
+    """Return each paragraph on one line, to be wrapped where it is shown."""
     return "\n\n".join(
         " ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text))
     )

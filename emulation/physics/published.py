@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the sources, read from ``published.json``; what reproduces them is *replayed*, not shown anew."""
+"""Published tables, read from ``published.json``; what reproduces them is *replayed*, not shown again."""
 
 import json
 from importlib import resources

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files of all services, rendered from ``devstack/lab/templates``.
 
-Rendering is strict: a name that a template wants and nobody gives is an error. Files are written only when their text
-changes, readable by root only, because they hold passwords.
+Rendering is strict: a name that a template uses and that has no value is an error. Files are written only when their
+text changes, readable by root only, because they hold passwords.
 """
 
 import json
@@ -146,7 +146,7 @@ def libvirt_files(
 
     :param log: folder of libvirtd's log, as that host sees it.
     :param migration_address: the only address at which the libvirtd of another host is let in, without a password, and
-        at which guests arrive; "" lets nobody in.
+        at which guests arrive; "" lets none in.
     """
     address = json.dumps(migration_address)
     listen, migration = "listen_tcp = 0", ""

@@ -367,7 +367,7 @@ def service_environment(settings: Settings, **more: str) -> dict[str, str]:
 
 
 def ports_in_use(settings: Settings) -> list[int]:
-    """The lab's ports on which somebody listens."""
+    """The lab's ports on which a process listens."""
     wanted = range(settings.ports.base, settings.ports.emulated(0))
     listing = subprocess.run(
         ["ss", "--listening", "--tcp", "--numeric", "--no-header"],

@@ -222,13 +222,13 @@ class Lab:
             )
 
     def _require_ports(self) -> None:
-        """Refuse ports of strangers; ours are known by the services that run."""
+        """Refuse ports of other processes; ours are known by the services that run."""
         if any(service.process.alive() for service in self._controller.services()):
             return
         used = controlplane.ports_in_use(self._settings)
         if used:
             raise LabError(
-                f"somebody else listens on port {used[0]} of this machine: set NUMA_EXT_PORT_BASE"
+                f"another process listens on port {used[0]} of this machine: set NUMA_EXT_PORT_BASE"
                 f" (now {self._settings.ports.base}) to the first of 100 free ports"
             )
 

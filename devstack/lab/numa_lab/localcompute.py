@@ -242,7 +242,7 @@ class LocalCompute:
         return found
 
     def _members_check(self) -> Callable[[], bool]:
-        """A check that kills who is left in our namespaces, and is true when there is nobody.
+        """A check that kills who is left in our namespaces, and is true when there are none.
 
         The namespaces are looked up now: later the processes that show them may have ended.
         """
@@ -275,7 +275,7 @@ class LocalCompute:
 
         wait_for("control groups of the local compute are gone", gone, 20)
         for top in tops:
-            # Guests of somebody else keep it.
+            # Guests of others keep it.
             with contextlib.suppress(OSError):
                 top.rmdir()
 

@@ -61,7 +61,7 @@ class Process:
     grace_s: float = 20.0
 
     def identity(self) -> Identity | None:
-        """Who runs now under this pid file; None if nobody does."""
+        """Who runs now under this pid file; None if none does."""
         recorded = self._recorded()
         return recorded if recorded and identify(recorded.pid) == recorded else None
 
@@ -121,7 +121,7 @@ class Process:
             pid, start_ticks, boot = self.pid_file.read_text().split()
             return Identity(int(pid), int(start_ticks), boot)
         except (FileNotFoundError, ValueError):
-            # A torn or foreign file names nobody: nothing is signalled on a guess.
+            # A torn or foreign file names no process: nothing is signalled on a guess.
             return None
 
 
