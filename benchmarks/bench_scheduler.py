@@ -37,6 +37,7 @@ from nova.virt import hardware
 from benchmarks import report
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, session
+from placement_traits import names
 from placement_traits.fleet import (
     Amount,
     DeviceView,
@@ -110,7 +111,9 @@ class Cloud:
 
     def _candidates(self, state: Any, spec: Any) -> Iterable[dict[str, Any]]:
         """One per free GPU, one per L3 domain, or one."""
-        root = {state.uuid: {"resources": {"PCPU": spec.vcpus, "MEMORY_MB": spec.memory_mb}}}
+        root = {
+            state.uuid: {"resources": {names.PCPU: spec.vcpus, names.MEMORY_MB: spec.memory_mb}}
+        }
         requests = spec.pci_requests.requests
         if requests:
             for pool in state.pci_stats.pools:

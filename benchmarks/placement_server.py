@@ -21,8 +21,11 @@ from placement_traits.topology import Gpu, GpuEdge, HostTopology
 from placement_traits.tree import Inventory, ProviderTree, TreeSettings, desired_tree
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
-_PCI = "COMPUTE_MANAGED_PCI_DEVICE"
-_NOVA = {"VCPU": Inventory(256), "PCPU": Inventory(64), "MEMORY_MB": Inventory(524_288)}
+_NOVA = {
+    names.VCPU: Inventory(256),
+    names.PCPU: Inventory(64),
+    names.MEMORY_MB: Inventory(524_288),
+}
 
 
 def topology(number: int) -> HostTopology:
@@ -103,7 +106,7 @@ class _Rows:
         for gpu in topology(number).gpus:
             name = f"{desired.root}_{gpu.address}"
             novas = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-            self.add(name, novas, (_PCI,), {"PGPU": Inventory(1)}, root)
+            self.add(name, novas, (names.MANAGED_PCI_DEVICE,), {names.PGPU: Inventory(1)}, root)
 
 
 def fill(adapter: Any, hosts: int) -> int:

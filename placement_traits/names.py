@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary: every trait, resource class, extra-spec key and class name, spelt once.
 
+What nova and Placement define comes from their libraries, os-traits and os-resource-classes.
+
 Traits in Placement are global and are never collected, so a trait name carries *nominal* facts only (an identifier, a
 link class), never a measured figure. All our traits start with ``CUSTOM_NUMA_EXT_`` or ``CUSTOM_GPU_LINK_``; every
 resource provider that we create carries :data:`OWNER`.
@@ -12,9 +14,25 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-TRAIT_PREFIX: Final = "CUSTOM_NUMA_EXT_"
-GPU_LINK_PREFIX: Final = "CUSTOM_GPU_LINK_"
+import os_resource_classes
+import os_traits
+
+CUSTOM_PREFIX: Final[str] = os_traits.CUSTOM_NAMESPACE
+TRAIT_PREFIX: Final = f"{CUSTOM_PREFIX}NUMA_EXT_"
+GPU_LINK_PREFIX: Final = f"{CUSTOM_PREFIX}GPU_LINK_"
 EXTRA_SPEC_NAMESPACE: Final = "numa_ext"
+
+# Resource classes that nova asks for.
+VCPU: Final[str] = os_resource_classes.VCPU
+PCPU: Final[str] = os_resource_classes.PCPU
+MEMORY_MB: Final[str] = os_resource_classes.MEMORY_MB
+DISK_GB: Final[str] = os_resource_classes.DISK_GB
+PGPU: Final[str] = os_resource_classes.PGPU
+MEM_ENCRYPTION_CONTEXT: Final[str] = os_resource_classes.MEM_ENCRYPTION_CONTEXT
+
+# Traits of providers that nova-compute makes for devices.
+MANAGED_PCI_DEVICE: Final[str] = os_traits.COMPUTE_MANAGED_PCI_DEVICE
+OWNER_NOVA: Final[str] = os_traits.OWNER_NOVA
 
 # Resource classes that Placement counts for us.
 RDT_CLOS: Final = "CUSTOM_RDT_CLOS"

@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 _PROBE: Final = "MEMORY_MB:1"
 
 # Nova marks its providers of PCI devices with the first, those of vGPUs and other mediated devices with the second.
-_DEVICES: Final = ("COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA")
+_DEVICES: Final = (names.MANAGED_PCI_DEVICE, names.OWNER_NOVA)
 
 # How nova's libvirt driver names the provider of a GPU that is shared as mediated devices.
 _MDEV_PARENT: Final = re.compile(

@@ -2,6 +2,7 @@
 """For all tests: no test fails because the machine is slow or another test logs; long ones run when asked for."""
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,8 +22,9 @@ def root_logger_as_before() -> Iterator[None]:
     Others' debug lines would be in later tests' logs, and a handler writes to a stream that ends with its test.
     """
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    level, handlers, hook = root.level, list(root.handlers), sys.excepthook
     yield
+    sys.excepthook = hook
     root.setLevel(level)
     for handler in [added for added in root.handlers if added not in handlers]:
         root.removeHandler(handler)

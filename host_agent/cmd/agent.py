@@ -11,6 +11,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from oslo_config import cfg
+from oslo_log import log
+
 from host_agent.conf import agent as agent_conf
 from host_agent.control import assembly
 from host_agent.report.metrics import Metrics, serve
@@ -23,15 +26,14 @@ LOG = logging.getLogger("host_agent")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; return the exit status."""
     try:
-        conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments)
+        agent_conf.set_defaults()
+        conf = cfg.ConfigOpts()
+        log.register_options(conf)
+        agent_conf.load(sys.argv[1:] if arguments is None else arguments, conf=conf)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
         return 1
-    logging.basicConfig(
-        level=logging.DEBUG if conf.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log.setup(conf, "numa-host-agent")
     try:
         return _run(conf)
     except NumaExtError as error:

@@ -308,7 +308,6 @@ _CLI = [
         help="Observe and decide, print what would be done, write nothing at all.",
     ),
     cfg.BoolOpt("once", default=False, help="One round, then end."),
-    cfg.BoolOpt("debug", default=False, help="Say more on standard error."),
 ]
 
 
@@ -363,6 +362,16 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     return list(found.items())
 
 
+def set_defaults() -> None:
+    """Set our defaults of a library's options (entry point ``oslo.config.opts.defaults``).
+
+    Standard output is for what a dry run prints.
+    """
+    from oslo_log import _options as log_options
+
+    cfg.set_defaults(log_options.generic_log_opts, use_stderr=True)
+
+
 def load(
     arguments: Sequence[str],
     *,
@@ -393,9 +402,13 @@ def load(
 def unknown_keys(conf: cfg.ConfigOpts) -> list[str]:
     """Return the keys of the configuration files that nobody reads, each with its file."""
     from keystoneauth1 import exceptions, loading
+    from oslo_log import _options as log_options  # what oslo-config-generator reads, too
 
     known = {group.name: list(options) for group, options in list_opts()}
-    known["DEFAULT"] = _CLI
+    known["DEFAULT"] = [
+        *_CLI,
+        *(option for _, found in log_options.list_opts() for option in found),
+    ]
     known[PLACEMENT.name] += loading.get_adapter_conf_options()
     loading.register_auth_conf_options(conf, PLACEMENT.name)
     credentials = conf.placement.auth_section or PLACEMENT.name

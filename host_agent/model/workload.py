@@ -25,7 +25,7 @@ NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.0",
 )
 
-_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
+_TRAIT = re.compile(rf"{names.CUSTOM_PREFIX}[A-Z0-9_]+")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _KIB_PER_UNIT: Final[Mapping[str, float]] = {
     "b": 1 / 1024,

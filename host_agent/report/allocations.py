@@ -13,9 +13,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from host_agent.decide.amounts.claims import Held, NotTouchableError, Wanted
+from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError
 
-_HOST_CLASSES: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
+_HOST_CLASSES: Final = frozenset({names.VCPU, names.PCPU, names.MEMORY_MB})
 _SERVERS: Final = frozenset({"INSTANCE", "unknown"})  # nova does not say what its consumers are
 _CHANGED: Final = "Its allocation has changed meanwhile."
 

@@ -58,8 +58,8 @@ def nova_part(xml: str) -> NovaPart:
     from_image = instance.find("{*}root[@type='image']") is not None
     amounts = {
         **_cpus(specs, _pins(root), _number(flavor, "vcpus")),
-        "MEMORY_MB": _number(flavor, "memory"),
-        "DISK_GB": (_number(flavor, "disk") if from_image else 0)
+        names.MEMORY_MB: _number(flavor, "memory"),
+        names.DISK_GB: (_number(flavor, "disk") if from_image else 0)
         + _number(flavor, "ephemeral")
         + ceil(_number(flavor, "swap") / 1024),
         **_replaced(specs),
@@ -82,8 +82,8 @@ def _cpus(specs: Mapping[str, str], pins: Sequence[str], vcpus: int) -> dict[str
         raise CapabilityMissingError("it mixes shared and dedicated CPUs")
     if policy == "dedicated":
         emulator = specs.get("hw:emulator_threads_policy") == "isolate"
-        return {"PCPU": vcpus + emulator}
-    return {"VCPU": vcpus}
+        return {names.PCPU: vcpus + emulator}
+    return {names.VCPU: vcpus}
 
 
 def _policy_of(pins: Sequence[str], vcpus: int) -> str:

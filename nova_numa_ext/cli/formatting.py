@@ -65,5 +65,5 @@ def _word(trait: str) -> str:
         kind, number = numbered
         word = kind.replace("_", " ").lower().replace("l3", "L3")
         return f"{number} {word}" if kind in _PLURALS else f"{word} {number}"
-    word = trait.removeprefix(names.TRAIT_PREFIX).removeprefix("CUSTOM_")
+    word = trait.removeprefix(names.TRAIT_PREFIX).removeprefix(names.CUSTOM_PREFIX)
     return word.replace("HAS_", "has ").replace("TIER_", "tier ").replace("_", " ")

@@ -36,7 +36,14 @@ from placement_traits.fleet import HostView
 LOG = logging.getLogger(__name__)
 
 _NO_DEVICES: Final = frozenset(
-    {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT", *names.RESOURCE_CLASSES}
+    {
+        names.VCPU,
+        names.PCPU,
+        names.MEMORY_MB,
+        names.DISK_GB,
+        names.MEM_ENCRYPTION_CONTEXT,
+        *names.RESOURCE_CLASSES,
+    }
 )
 _NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HOSTS_REMEMBERED: Final = 50_000

@@ -211,8 +211,8 @@ def offered(
                     entries += number, known[uuid], amounts.get(_WAY, 0), amounts.get(_BANDWIDTH, 0)
             if (
                 dedicated
-                and not (root in allocations and "PCPU" in allocations[root]["resources"])
-                and not any("PCPU" in each["resources"] for each in allocations.values())
+                and not (root in allocations and names.PCPU in allocations[root]["resources"])
+                and not any(names.PCPU in each["resources"] for each in allocations.values())
             ):
                 fallback.append(number)
             number += 1

@@ -252,7 +252,9 @@ def candidate(
     l3 = tuple(
         (uuid, _l3_amount(allocations[uuid]["resources"])) for uuid in providers if uuid in domains
     )
-    fallback = dedicated and not any("PCPU" in taken["resources"] for taken in allocations.values())
+    fallback = dedicated and not any(
+        names.PCPU in taken["resources"] for taken in allocations.values()
+    )
     parts = {uuid: sum(taken["resources"].values()) for uuid, taken in allocations.items()}
     return Candidate(index, l3, providers, fallback, parts)
 

@@ -37,6 +37,7 @@ from nova_numa_ext.policy.numa.score import (
     terms,
 )
 from nova_numa_ext.policy.terms import Term
+from placement_traits import names
 from placement_traits.fleet import FleetSnapshot, HostView, L3View
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
@@ -166,8 +167,10 @@ def _gpus(
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:
-    cpus = (Term.DEDICATED_CPUS, "PCPU") if request.dedicated else (Term.SHARED_CPUS, "VCPU")
-    requested = ((*cpus, request.vcpus), (Term.MEMORY, "MEMORY_MB", request.memory_mb))
+    cpus = (
+        (Term.DEDICATED_CPUS, names.PCPU) if request.dedicated else (Term.SHARED_CPUS, names.VCPU)
+    )
+    requested = ((*cpus, request.vcpus), (Term.MEMORY, names.MEMORY_MB, request.memory_mb))
     return tuple(
         Reason(term, free.get(resource, 0), amount)
         for term, resource, amount in requested

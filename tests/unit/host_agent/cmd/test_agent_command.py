@@ -22,19 +22,19 @@ def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(
 
 
 def test_a_state_folder_that_cannot_be_written_is_told_in_a_sentence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     config = tmp_path / "agent.conf"
     config.write_text(f"[agent]\nstate_dir = {tmp_path}/file/state\n")
     assert agent.main([f"--config-file={config}"]) == 1
-    assert "give [agent]state_dir a folder" in caplog.text
+    assert "give [agent]state_dir a folder" in capsys.readouterr().err
 
 
-def test_a_second_agent_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One writer per outside thing."""
     config = tmp_path / "agent.conf"
     config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
     with only_one(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
-    assert "controls this host already" in caplog.text
+    assert "controls this host already" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
 
 
 def test_the_doctor_and_the_log_of_the_start_tell_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = f"{MISSPELT}[libvirt_host]\nuri = test:///default\n[host]\nproc = {tmp_path}\n"
     (tmp_path / "file").write_text("")
@@ -101,4 +101,4 @@ def test_the_doctor_and_the_log_of_the_start_tell_them(
     assert finding.level is Level.DEGRADED
     assert "intervall_s" in finding.detail
     assert agent.main([f"--config-file={tmp_path}/agent.conf"]) == 1  # no state folder
-    assert "nobody reads [agent]intervall_s" in caplog.text
+    assert "nobody reads [agent]intervall_s" in capsys.readouterr().err
