@@ -22,7 +22,7 @@ def build(host: CounterHost) -> CounterSource:
     """
     return ModelledCounters(
         lambda topology: ModelSensor(topology, **host.options),
-        lambda observation: partitions_in_force(host.resctrl, observation),
+        lambda observation: effective_partitions(host.resctrl, observation),
     )
 
 
@@ -58,7 +58,7 @@ class ModelledCounters:
         return Readings(counters, "model (all figures are modelled)")
 
 
-def partitions_in_force(resctrl: Resctrl, observation: Observation) -> Mapping[str, Partition]:
+def effective_partitions(resctrl: Resctrl, observation: Observation) -> Mapping[str, Partition]:
     """Return UUID -> masks and levels of the group that each server's process is in; empty without resctrl."""
     if not resctrl.available():
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of groups ``[counters]``, ``[mapping]`` and ``[bwap]``: what steering sees and how it acts."""
+"""Options of groups ``[counters]``, ``[mapping]`` and ``[bwap]``: what NUMA balancing sees and how it acts."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final

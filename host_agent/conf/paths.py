@@ -40,9 +40,9 @@ class HostPaths:
         return self.state / "slo.json"
 
     @property
-    def steering(self) -> Path:
+    def balancing(self) -> Path:
         """What the run-time controllers have learnt."""
-        return self.state / "steering.json"
+        return self.state / "balancing.json"
 
     @property
     def calibration(self) -> Path:

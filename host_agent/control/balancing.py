@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steering in the agent's loop: cores, memory shares and their repair at run time; state and sensors around pure code.
+"""NUMA balancing in the agent's loop: cores and memory shares; state and sensors around pure code.
 
-In a round (:meth:`BalancingRefiner.refine`) new servers are placed and everything known is said again. Between rounds
+In a round (:meth:`BalancingRefiner.refine`) new servers are placed and all is decided again. Between rounds
 (:meth:`BalancingRefiner.turn`) the counters are read: every sample goes to BWAP's searches, their mean over
 ``[counters]sample_s`` to the mapping. A turn thinks about the host as it was seen last and asks for another look only
 when it wants something else, or when a search waits for pages to arrive.
@@ -36,7 +36,7 @@ Canonical = Mapping[frozenset[int], Shares]
 class BalancingChoices:
     """What the operator chooses.
 
-    :param steering: of the controllers
+    :param balancing: of the controllers
     :param use_siblings: put vCPUs on all hardware threads of a core
     :param sample_s: distance of two readings while no search runs, and length of the mapping's samples, seconds
     :param keep_s: figures that change all the time are written to the state file this often, seconds
@@ -56,10 +56,10 @@ class BalancingRefiner:
     :param canonical: returns the calibrated weights of a host, as they are now
     :param refused: returns why no memory may be spread now, ``""`` when it may
     :param file: state file; None keeps nothing (dry run)
-    :param lost: told "steering state" for each state file that could not be written
+    :param lost: called with "balancing state" for each state file that could not be written
     """
 
-    name = "steering"
+    name = "balancing"
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class BalancingRefiner:
         self._canonical = canonical
         self._refused = refused
         self._store = balancing_store.store(file) if file else None
-        self._writer = BestEffortWriter("steering state", lost)
+        self._writer = BestEffortWriter("balancing state", lost)
         self._clock = clock
         self._state = (self._store.load() if self._store else None) or balancing.BalancingState()
         self._kept: dict[str, Any] = balancing_store.to_plain(self._state)

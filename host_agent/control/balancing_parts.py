@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put steering together from the configuration: its sensors, its guard, its files."""
+"""Put NUMA balancing together from the configuration: its sensors, its guard, its files."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,10 +25,10 @@ from host_agent.observe.latency.feeds import CounterReader
 def build(host: RefinerHost) -> BalancingRefiner:
     """Return the refiner; the feeds that need counters take its readings, too."""
     also = [feed.take for feed in host.feeds if isinstance(feed, CounterReader)]
-    return build_steering(host.conf, host.source, host.privileged, host.metrics.lost, also)
+    return build_balancing(host.conf, host.source, host.privileged, host.metrics.lost, also)
 
 
-def build_steering(
+def build_balancing(
     conf: cfg.ConfigOpts,
     source: DomainSource,
     privileged: Privileged,
@@ -37,7 +37,7 @@ def build_steering(
 ) -> BalancingRefiner:
     """Return the refiner for cores and memory shares.
 
-    :param lost: told about each state file that could not be written
+    :param lost: called for each state file that could not be written
     :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.stacks.Shared`
     """
     paths = agent_conf.paths(conf)
@@ -46,7 +46,7 @@ def build_steering(
         choices(conf),
         CalibrationFile(paths.calibration).weights,
         Guard(paths.proc, conf.agent.resync_s),
-        file=None if conf.dry_run else paths.steering,
+        file=None if conf.dry_run else paths.balancing,
         lost=lost,
     )
 

@@ -23,9 +23,11 @@ def store(path: Path) -> JsonStore[HomeNodes]:
 
 
 def _decode(found: Value) -> HomeNodes:
-    homes = found.member("homes").members()
-    return {uuid: tuple(node.integer() for node in nodes.items()) for uuid, nodes in homes.items()}
+    home_nodes = found.member("homes").members()
+    return {
+        uuid: tuple(node.integer() for node in nodes.items()) for uuid, nodes in home_nodes.items()
+    }
 
 
-def _encode(homes: HomeNodes) -> Mapping[str, Any]:
-    return {"homes": {uuid: list(homes[uuid]) for uuid in sorted(homes)}}
+def _encode(home_nodes: HomeNodes) -> Mapping[str, Any]:
+    return {"homes": {uuid: list(home_nodes[uuid]) for uuid in sorted(home_nodes)}}

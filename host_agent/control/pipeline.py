@@ -49,7 +49,7 @@ class Refiner(Protocol):
 
     @property
     def name(self) -> str:
-        """A word for log and metrics, such as ``steering`` or ``balm``."""
+        """A word for log and metrics, such as ``balancing`` or ``balm``."""
 
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """Return the decision with its own part replaced; quick, and without side effects on the host.

@@ -98,7 +98,7 @@ def refine(
         guest = inputs.observation.get(wanted.uuid)
         known = state.memory.get(wanted.uuid, Memory())
         reasons = explained[wanted.uuid].reasons if wanted.uuid in explained else ()
-        if guest is None or not _steerable(guest):
+        if guest is None or not _balanced(guest):
             if not wanted.bound and known.search is not None:
                 memories[wanted.uuid] = known
             refined.append(_with_reasons(wanted, place=(*wanted.why.place, *reasons)))
@@ -119,7 +119,7 @@ def refine(
     return Decision(tuple(refined), decision.unplaced), BalancingState(mapped, memories, explained)
 
 
-def _steerable(guest: Guest) -> bool:
+def _balanced(guest: Guest) -> bool:
     return guest.workload.floating and guest.workload.request is not None and not guest.hands_off
 
 
@@ -186,7 +186,7 @@ def _mapping_observation(
     for guest in inputs.observation.guests:
         slot = _own_cores(guest, layout)
         # One that cannot be seen or touched now keeps the cores it was given.
-        if slot is None and not _steerable(guest) and guest.uuid not in state.mapper.slots:
+        if slot is None and not _balanced(guest) and guest.uuid not in state.mapper.slots:
             continue
         servers[guest.uuid] = server_of(guest, free)
         if slot is not None:
@@ -202,13 +202,13 @@ def _mapping_observation(
 def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:
     """Return where a guest sits when each of its vCPUs is pinned to one CPU.
 
-    The memory of one that may be steered belongs with its cores, wherever it is now: it is brought there.
+    The memory of one that may be balanced belongs with its cores, wherever it is now: it is brought there.
     """
     cpus = guest.vcpu_cpus
     pins = [next(iter(cpus[vcpu])) for vcpu in sorted(cpus) if len(cpus[vcpu]) == 1]
     if len(pins) < guest.workload.domain.vcpus or any(p not in layout.group_of_cpu for p in pins):
         return None
-    if not _steerable(guest):
+    if not _balanced(guest):
         return Slot(tuple(pins), {node: round(mb) for node, mb in guest.resident_mb.items()})
     nodes = Counter(layout.group_of_cpu[cpu].node for cpu in pins)
     shares = {node: count / len(pins) for node, count in nodes.items()}
@@ -258,4 +258,4 @@ def _left(room: Room, guest: Guest, found: Memory) -> Room:
         return room
     resident = guest.resident_mb
     total = sum(resident.values())
-    return room.dealt(resident, {node: share * total for node, share in found.shares.items()})
+    return room.after(resident, {node: share * total for node, share in found.shares.items()})

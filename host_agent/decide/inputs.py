@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into steering: settings and inputs."""
+"""What goes into NUMA balancing: settings and inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from host_agent.model.counters import ServerCounters
 class BalancingSettings:
     """The operator's choices.
 
-    :param map_cores: give each vCPU a core of its own; false: home nodes are all there is, memory is steered only
+    :param map_cores: give each vCPU a core of its own; false: home nodes are all there is, memory is balanced only
     :param mapper: of the mapping
     :param search: of BWAP's search
     :param be_mba_percent: bandwidth level of best-effort servers beside a latency-critical one

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.decide.cores.l3_groups import deal
+from host_agent.decide.cores.l3_groups import distribute
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity
 from placement_traits import names
@@ -165,10 +165,10 @@ def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
     if request is None or workload.floating:
         return None
     domain = workload.domain
-    dealt = deal(topology, domain.cells, domain.vcpu_pins, request.l3)
-    if len(dealt) < len(request.l3):
+    found = distribute(topology, domain.cells, domain.vcpu_pins, request.l3)
+    if len(found) < len(request.l3):
         return None
-    parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in dealt.items())
+    parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in found.items())
     return Claim(workload.uuid, workload.title, parts, request.clos)
 
 

@@ -9,13 +9,13 @@ from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
 
 
-def deal(
+def distribute(
     topology: HostTopology,
     cells: Iterable[Cell],
     pins: Mapping[int, frozenset[int]],
     amounts: Iterable[L3Amount],
 ) -> dict[int, L3Amount]:
-    """Deal a flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
+    """Distribute a flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
 
     Where the CPUs of a cell are in several domains, its group is counted in the one that holds most of them, then in
     the one with the lowest id; never in one that another cell has. A group that finds no cell or no domain is left out.

@@ -140,14 +140,14 @@ class Searched:
 
     :param situation: the last one
     :param alone: servers that no single move helps in it
-    :param futile: servers for which there is nothing better in it
-    :param hopeless: servers for which nothing better was found when they were looked at last
+    :param exhausted: servers for which there is nothing better in it
+    :param unsatisfiable: servers for which nothing better was found when they were looked at last
     """
 
     situation: MappingSituation | None = None
     alone: frozenset[str] = frozenset()
-    futile: frozenset[str] = frozenset()
-    hopeless: frozenset[str] = frozenset()
+    exhausted: frozenset[str] = frozenset()
+    unsatisfiable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ def _nodes(layout: CoreLayout, slot: Slot) -> frozenset[int]:
 def _learn(
     observation: MappingObservation, state: MappingState, settings: Settings, occupancy: Occupancy
 ) -> MappingState:
-    """Take samples; a full quiet window sets the expectation, up or down: there is nobody else to blame."""
+    """Take samples; a full quiet window sets the expectation, up or down: no neighbour is to blame."""
     if not observation.sampled:
         return state
     known = {
@@ -379,7 +379,7 @@ def _learn(
 
 
 def _unseen(known: Expectation, settings: Settings) -> Expectation:
-    """Hold for some samples, then forget all but the expectation: an old figure is no reason to move anybody."""
+    """Hold for some samples, then forget all but the expectation: an old figure is no reason for a move."""
     if known.blind + 1 < settings.blind_samples:
         return replace(known, blind=known.blind + 1)
     return Expectation(known.value, blind=known.blind + 1)
@@ -469,7 +469,7 @@ def _repair(
         if name in on_trial or _resting(observation, state, settings, name):
             continue
         chosen = None
-        if moves > 0 and name not in state.searched.futile:
+        if moves > 0 and name not in state.searched.exhausted:
             search = _RepairSearch(observation, state, settings, occupancy, budget)
             chosen, searched = _best_configuration(search, name)
             state = replace(state, searched=searched)
@@ -483,7 +483,7 @@ def _repair(
             state = replace(state, searched=_searched(observation, state, settings, occupancy))
             why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, settings.least_benefit))
             _tell_moved(reasons, chosen, why, occupancy, name)
-        elif name in state.searched.hopeless and rank_of(occupancy, name).violations:
+        elif name in state.searched.unsatisfiable and rank_of(occupancy, name).violations:
             propose = Reason(Term.PROPOSE_LIVE_MIGRATION, name, "no better slot here")
             reasons.setdefault(name, (seen, propose))
     return state
@@ -532,7 +532,7 @@ def _searched(
     known = state.searched
     if known.situation == now:
         return known
-    return Searched(now, hopeless=known.hopeless & slots.keys())
+    return Searched(now, unsatisfiable=known.unsatisfiable & slots.keys())
 
 
 def _resting(
@@ -569,10 +569,12 @@ def _best_configuration(search: _RepairSearch, name: str) -> tuple[Configuration
     if chosen is None and reshuffles:
         chosen, ended = _by_reshuffle(search, server)
     if chosen is not None:
-        return chosen, replace(known, hopeless=known.hopeless - {name})
+        return chosen, replace(known, unsatisfiable=known.unsatisfiable - {name})
     if not ended:
         return None, known
-    return None, replace(known, futile=known.futile | {name}, hopeless=known.hopeless | {name})
+    return None, replace(
+        known, exhausted=known.exhausted | {name}, unsatisfiable=known.unsatisfiable | {name}
+    )
 
 
 def _best_single_move(search: _RepairSearch, server: MappedServer) -> Configuration | None:

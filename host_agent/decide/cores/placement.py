@@ -9,7 +9,7 @@ several home nodes, on whose CPUs its threads float. Which one is said in :mod:`
 ``[mapping]enabled`` the decision is refined by :mod:`host_agent.decide.balancing`, which takes an *exact slot* by the
 same rule; then what is said here holds for servers that find no core for each vCPU.
 
-Memory is dealt server by server: what was granted to one before is no room for the next
+Memory is granted server by server: what was granted to one before is no room for the next
 (:class:`host_agent.decide.pages.policy.Room`).
 """
 
@@ -215,7 +215,7 @@ def _floating(host: _Host, guest: Guest, home: tuple[int, ...]) -> Assignment:
     if shares is not None and not guest.pages_stay and not guest.hands_off:
         total = sum(resident.values())
         granted = {node: share * total for node, share in shares.items()}
-        host.room = host.room.dealt(resident, granted)
+        host.room = host.room.after(resident, granted)
     return Assignment(
         guest.uuid,
         nodes,

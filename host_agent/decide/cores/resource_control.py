@@ -8,7 +8,7 @@ best-effort server wants a bandwidth level in the L3 domains it shares with one,
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from host_agent.decide.cores.l3_groups import deal
+from host_agent.decide.cores.l3_groups import distribute
 from host_agent.model.assignment import Guest
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
@@ -41,7 +41,7 @@ def partition_of(
     ways: dict[int, int] = {}
     percent: dict[int, int] = {}
     if request.tier is Tier.LC:
-        amounts = deal(topology, guest.workload.domain.cells, pins, request.l3)
+        amounts = distribute(topology, guest.workload.domain.cells, pins, request.l3)
         ways = {l3: amount.ways for l3, amount in amounts.items() if amount.ways}
     else:
         percent = bandwidth_levels(domains, levels)

@@ -5,7 +5,7 @@
 policy             wanted shares
 =================  ==========================================================
 local              on the nodes of the vCPUs, in proportion to the vCPUs there
-first_touch        no wish: pages stay where the kernel put them
+first_touch        pages stay where the kernel put them
 uniform_workers    equal on the nodes of the vCPUs
 uniform_all        equal on all nodes
 bwap_uniform       uniform_all at DWP 0, then BWAP's search
@@ -13,7 +13,7 @@ bwap               canonical weights at DWP 0, then BWAP's search
 =================  ==========================================================
 
 Only a *floating* guest (without a nova NUMA topology) may be spread: the others are strict in the cells that nova
-accounted for them. Nova counts a floating guest's memory per host, not per cell, so a wish is clipped (:func:`fit`) to
+accounted for them. Nova counts a floating guest's memory per host, not per cell, so shares are clipped (:func:`fit`) to
 what a node can hold beside what nova promised to strict guests there (:class:`Room`).
 """
 
@@ -35,7 +35,7 @@ def wanted_shares(
     canonical: Shares | None = None,
     dwp: float = 0.0,
 ) -> dict[int, float] | None:
-    """Return the shares that a policy wants, None where it has no wish.
+    """Return the shares that a policy wants, None where pages stay.
 
     :param vcpus_per_node: nodes the vCPUs run on (the workers) and how many run there
     :param nodes: all nodes of the host that may hold the guest's memory
@@ -67,7 +67,7 @@ def wanted_shares(
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory that floating guests may have on each node, dealt guest by guest within one decision.
+    """Memory that floating guests may have on each node, granted guest by guest within one decision.
 
     Two marks keep pages from going to and fro: a page is let in only where the margin stays free behind it; pages leave
     only where the promises to strict guests are not covered any more, and then until the margin is free again.
@@ -98,7 +98,7 @@ class Room:
             for node in nodes
         )
 
-    def dealt(self, resident_mb: Mapping[int, float], granted_mb: Mapping[int, float]) -> "Room":
+    def after(self, resident_mb: Mapping[int, float], granted_mb: Mapping[int, float]) -> "Room":
         """Return what is left for the next guest: what this one gives up covers promises, but is not free yet."""
         free = dict(self.free_mb)
         for node, before in self.free_mb.items():

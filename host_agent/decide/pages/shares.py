@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory half of steering: from a server's cores and its memory policy to the shares wanted on each node. Pure.
+"""The memory half of NUMA balancing: from a server's cores and memory policy to the shares of each node. Pure.
 
 Every server gets room from what the ones before it left (:class:`~host_agent.decide.pages.policy.Room`), so that
 one decision never promises the same megabyte twice. Free memory changes all the time; shares that would change by less
@@ -44,25 +44,25 @@ class Cores:
 class Memory:
     """What is wanted of one server's pages; also what is remembered of it.
 
-    :param wish: shares that the policy wants, room not considered; None: leave the pages where they are
+    :param desired: shares that the policy wants, room not considered; None: leave the pages where they are
     :param shares: shares that fit
     :param search: BWAP's search
-    :param story: why the search stands where it does
-    :param clipped: why the shares are not the wish
+    :param search_reasons: why the search stands where it does
+    :param clipped: why the shares are not the desired ones
     :param held: its pages must stay where they are; the search pauses
     """
 
-    wish: Shares | None = None
+    desired: Shares | None = None
     shares: dict[int, float] | None = None
     search: bwap.BwapSearch | None = None
-    story: tuple[Reason, ...] = ()
+    search_reasons: tuple[Reason, ...] = ()
     clipped: tuple[Reason, ...] = ()
     held: bool = False
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """All of it."""
-        return (*self.story, *self.clipped)
+        return (*self.search_reasons, *self.clipped)
 
     @property
     def moving(self) -> bool:
@@ -95,21 +95,21 @@ def memory(
     """Return what is wanted of a server's pages."""
     known = before.known
     request = guest.workload.request
-    assert request is not None, "only managed servers are steered"
+    assert request is not None, "only managed servers are balanced"
     policy, nodes = request.memory_policy, inputs.observation.topology.node_ids
     if guest.pages_stay:
         why = (Reason(Term.MEMORY_STAYS, guest.pages_stay),)
-        return Memory(search=known.search, story=why, held=True)
+        return Memory(search=known.search, search_reasons=why, held=True)
     if inputs.spreading_refused and policy in SPREADING_POLICIES:
         why = (Reason(Term.MEMORY_STAYS, inputs.spreading_refused),)
-        return Memory(search=known.search, story=why, held=True)
+        return Memory(search=known.search, search_reasons=why, held=True)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
         return _searched(guest, cores, inputs, before, settings)
-    wish: Shares | None = cores.local
+    desired: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
-        wish = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
-    story = (Reason(Term.MEMORY_POLICY, policy),)
-    return _fitted(Memory(wish, story=story), guest, cores, before, settings)
+        desired = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
+    why = (Reason(Term.MEMORY_POLICY, policy),)
+    return _fitted(Memory(desired, search_reasons=why), guest, cores, before, settings)
 
 
 def _searched(
@@ -119,7 +119,7 @@ def _searched(
 
     A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later.
     """
-    search, story = _search(guest, cores, inputs, before.known)
+    search, why = _search(guest, cores, inputs, before.known)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
     if inputs.counters is not None and indivisible < settings.search.step:
         own = inputs.counters.get(guest.uuid, ServerCounters())
@@ -134,13 +134,13 @@ def _searched(
             left,
         )
         search, news = bwap.decide(seen, search, settings.search)
-        story = (story[0], *news) if news else story
-    wanted = Memory(search.wanted, search=search, story=story)
-    if _knows_nothing(story[0], search, settings):
+        why = (why[0], *news) if news else why
+    wanted = Memory(search.wanted, search=search, search_reasons=why)
+    if _knows_nothing(why[0], search, settings):
         used = Reason(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
         )
-        wanted = Memory(cores.local, search=search, story=(used,))
+        wanted = Memory(cores.local, search=search, search_reasons=(used,))
     return _fitted(wanted, guest, cores, before, settings)
 
 
@@ -156,7 +156,7 @@ def _search(
 ) -> tuple[bwap.BwapSearch, tuple[Reason, ...]]:
     """Return the known search, or a new one: other cores, calibration or neighbours begin a new search."""
     request = guest.workload.request
-    assert request is not None, "only managed servers are steered"
+    assert request is not None, "only managed servers are balanced"
     workers = frozenset(cores.vcpus)
     measured = inputs.canonical.get(workers) if request.memory_policy is MemoryPolicy.BWAP else None
     canonical = measured or uniform(inputs.observation.topology.node_ids)
@@ -172,7 +172,7 @@ def _search(
         workers,
         beside_lc,
     ):
-        return was, (used, *known.story[1:])
+        return was, (used, *known.search_reasons[1:])
     return search, (used,)
 
 
@@ -190,16 +190,18 @@ def _neighbours(inputs: BalancingInputs) -> float | None:
 def _fitted(
     wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: BalancingSettings
 ) -> Memory:
-    """Clip a wish to the room there is; what was clipped before stays so within the dead band."""
-    wish, resident, known = wanted.wish, guest.resident_mb, before.known
-    if wish is None or not resident:
-        return replace(wanted, shares=dict(wish) if wish else None)
+    """Clip desired shares to the room there is; what was clipped before stays so within the dead band."""
+    desired, resident, known = wanted.desired, guest.resident_mb, before.known
+    if desired is None or not resident:
+        return replace(wanted, shares=dict(desired) if desired else None)
     try:
         limits = before.room.limits_mb(resident)
-        shares, clipped = fit(wish, sum(resident.values()), limits, sorted(cores.vcpus), resident)
+        shares, clipped = fit(
+            desired, sum(resident.values()), limits, sorted(cores.vcpus), resident
+        )
     except CapabilityMissingError as error:
         return replace(wanted, clipped=(Reason(Term.MEMORY_STAYS, str(error)),))
-    same = known.wish is not None and share_error(known.wish, wish) < 1e-9
+    same = known.desired is not None and share_error(known.desired, desired) < 1e-9
     if same and known.shares is not None and share_error(known.shares, shares) < settings.dead_band:
         return replace(wanted, shares=known.shares, clipped=known.clipped)
     return replace(wanted, shares=shares, clipped=clipped)

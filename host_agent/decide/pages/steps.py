@@ -2,7 +2,7 @@
 """One step of page migration: which shares come next, away from crowded nodes or back to where a guest runs best.
 
 A step moves a fixed part of all pages. Away from a set of nodes, they are taken in proportion to what is there and
-dealt to all other nodes in the ratio that the guest's own placement prefers (evenly when it prefers none of them). With
+distributed over all other nodes in the ratio that the guest's own placement prefers (evenly when it prefers none). With
 two nodes that is the source's rule: outbound (local to remote) when the guest runs on the crowded node, inbound
 otherwise, and nothing when both are crowded. With more nodes and a guest that runs on an uncrowded one, its pages come
 home and spread in the proportion of its weights: one formula for both directions and any number of nodes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steering in the agent's loop, closed over the host model: searches, reshuffles, restarts, blindness, guards.
+"""NUMA balancing in the agent's loop, closed over the host model: searches, reshuffles, restarts, blindness, guards.
 
 The host: 2 sockets, 4 nodes of 2 CPUs and an L3 domain each. All performance figures are *modelled*.
 """
@@ -25,7 +25,7 @@ from host_agent.observe.counters.source import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS
 from placement_traits.topology import L3Domain
-from tests.support.steered import Steered
+from tests.support.balanced import BalancedAgent
 
 ALL = "0-7"
 BWAP = {**BE_SPECS, "numa_ext:memory_policy": "bwap"}
@@ -43,11 +43,13 @@ def kind(name: str, specs: dict[str, str] = LOCAL) -> dict[str, str]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Steered]:
-    return lambda **options: Steered(tmp_path, options.pop("topology", four_nodes()), **options)
+def make(tmp_path: Path) -> Callable[..., BalancedAgent]:
+    return lambda **options: BalancedAgent(
+        tmp_path, options.pop("topology", four_nodes()), **options
+    )
 
 
-def stall_rate(bench: Steered, server: Server, dwp: float) -> float:
+def stall_rate(bench: BalancedAgent, server: Server, dwp: float) -> float:
     nodes = bench.nodes(server)
     weights = dwp_weights(WEIGHTS[frozenset(nodes)], nodes, dwp)
     return bench.measure(server, weights).stall_rate
@@ -55,7 +57,7 @@ def stall_rate(bench: Steered, server: Server, dwp: float) -> float:
 
 @pytest.mark.parametrize("program", ["oc", "sc"])
 def test_f_004_09_a_search_with_real_page_moves_ends_within_a_step_of_the_best(
-    make: Callable[..., Steered], program: str
+    make: Callable[..., BalancedAgent], program: str
 ) -> None:
     """F-004-09, F-004-13: the search closes over what the pages really do; oc's best is inside the range, sc's at its
     end.
@@ -73,7 +75,9 @@ def test_f_004_09_a_search_with_real_page_moves_ends_within_a_step_of_the_best(
     assert any("dwp_found" in str(entry.reasons) for entry in bench.told("decide", server))
 
 
-def test_a_search_polls_fast_and_rests_when_it_has_ended(make: Callable[..., Steered]) -> None:
+def test_a_search_polls_fast_and_rests_when_it_has_ended(
+    make: Callable[..., BalancedAgent],
+) -> None:
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     bench.host.boot(floating("a", BWAP))
     bench.run(90)
@@ -81,12 +85,14 @@ def test_a_search_polls_fast_and_rests_when_it_has_ended(make: Callable[..., Ste
     assert max(bench.host.waits[-20:]) > 0.9
 
 
-def taken_back(bench: Steered, server: Server) -> None:
+def taken_back(bench: BalancedAgent, server: Server) -> None:
     """Another mover brings all pages to node 3; 500 MiB, whose fifths are whole KiB."""
     bench.host.running[server.uuid].memory_kb = {3: 500 * 1024}
 
 
-def test_pages_that_never_come_are_waited_for_a_while_only(make: Callable[..., Steered]) -> None:
+def test_pages_that_never_come_are_waited_for_a_while_only(
+    make: Callable[..., BalancedAgent],
+) -> None:
     """While a search waits the host is looked at five times a second; that must end."""
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP), {3: 512})
@@ -99,7 +105,7 @@ def test_pages_that_never_come_are_waited_for_a_while_only(make: Callable[..., S
 
 
 def test_a_search_rests_while_another_mover_forbids_to_spread(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP), {3: 512})
@@ -117,7 +123,7 @@ def test_a_search_rests_while_another_mover_forbids_to_spread(
     assert max(bench.shares(server).values()) > 0.95, "then it goes on"
 
 
-def test_every_decision_is_told_once(make: Callable[..., Steered]) -> None:
+def test_every_decision_is_told_once(make: Callable[..., BalancedAgent]) -> None:
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     bench.host.boot(floating("a", BWAP))
     bench.host.boot(floating("b", kind("rabbit")))
@@ -127,7 +133,7 @@ def test_every_decision_is_told_once(make: Callable[..., Steered]) -> None:
     assert len(bench.journal) == told, "nothing has changed, so nothing is told"
 
 
-def test_a_killed_agent_goes_on_with_what_it_has_learnt(make: Callable[..., Steered]) -> None:
+def test_a_killed_agent_goes_on_with_what_it_has_learnt(make: Callable[..., BalancedAgent]) -> None:
     """SIGKILL: no farewell; the next agent neither moves a page nor a thread, and searches no more."""
     bench = make(programs={"a": "oc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP))
@@ -144,7 +150,7 @@ def test_a_killed_agent_goes_on_with_what_it_has_learnt(make: Callable[..., Stee
 
 @pytest.mark.parametrize("after_s", [1, 3, 7, 15, 22])
 def test_killed_in_the_middle_of_a_search_it_converges_all_the_same(
-    make: Callable[..., Steered], after_s: int
+    make: Callable[..., BalancedAgent], after_s: int
 ) -> None:
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP))
@@ -156,12 +162,12 @@ def test_killed_in_the_middle_of_a_search_it_converges_all_the_same(
 
 
 def test_f_001_10_expectations_and_the_matrix_come_back_after_a_restart(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     bench = make()
     server = bench.host.boot(floating("a", kind("rabbit")))
     bench.run(130)
-    kept = json.loads((bench.folder / "steering.json").read_text())
+    kept = json.loads((bench.folder / "balancing.json").read_text())
     expected = kept["mapping"]["expectations"][server.uuid]
     assert expected == pytest.approx(bench.measure(server).ipc, rel=0.05)
     bench.start()
@@ -169,29 +175,29 @@ def test_f_001_10_expectations_and_the_matrix_come_back_after_a_restart(
 
 
 def test_a_broken_state_file_costs_nothing_but_learning_again(
-    make: Callable[..., Steered], caplog: pytest.LogCaptureFixture
+    make: Callable[..., BalancedAgent], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = make()
-    (bench.folder / "steering.json").write_text('{"version": 1, "mapping": {"benefit": 3}}')
+    (bench.folder / "balancing.json").write_text('{"version": 1, "mapping": {"benefit": 3}}')
     bench.start()
     server = bench.host.boot(floating("a", LOCAL))
     bench.run(10)
     assert len(set(bench.cpus(server))) == 2
-    assert caplog.text.count("steering.json is not used") == 1
+    assert caplog.text.count("balancing.json is not used") == 1
 
 
 def test_f_001_08_an_arrival_without_a_good_slot_moves_one_small_server(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     """Two half-empty nodes and a server of two vCPUs: one neighbour goes, and its memory follows it."""
     bench = make()
     small = [bench.host.boot(floating(f"s{n}", LOCAL, vcpus=1)) for n in range(8)]
     bench.run(10)
-    homes = {n: [s for s in small if bench.nodes(s) == {n}] for n in range(4)}
-    assert all(len(found) == 2 for found in homes.values())
+    home_nodes = {n: [s for s in small if bench.nodes(s) == {n}] for n in range(4)}
+    assert all(len(found) == 2 for found in home_nodes.values())
     for node in (0, 2):
-        bench.host.delete(homes[node][0])
-    before = {s.uuid: bench.cpus(s) for n in range(4) for s in homes[n][n in (0, 2) :]}
+        bench.host.delete(home_nodes[node][0])
+    before = {s.uuid: bench.cpus(s) for n in range(4) for s in home_nodes[n][n in (0, 2) :]}
     late = bench.host.boot(floating("late", LOCAL), {1: 512})
     bench.run(20)
     assert len(bench.nodes(late)) == 1
@@ -206,15 +212,15 @@ def test_f_001_08_an_arrival_without_a_good_slot_moves_one_small_server(
 
 
 def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     """A devil had to come beside a rabbit; when a node becomes free they are parted."""
     small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
-    steering = BalancingSettings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
+    balancing = BalancingSettings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
     bench = make(
         topology=four_nodes(l3_domains=small_cache),
         programs={"rabbit": "sunflow", "devil": "stream"},
-        steering=steering,
+        balancing=balancing,
     )
     rabbit = bench.host.boot(floating("rabbit", kind("rabbit"), vcpus=1))
     fillers = [bench.host.boot(floating(f"f{n}", LOCAL)) for n in range(3)]
@@ -233,7 +239,7 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
 
 
 def test_a_mix_of_classes_is_placed_without_a_forbidden_neighbour(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     """F-001-03, F-001-04: an LC, a devil, a rabbit and sheep on four L3 domains; no core is shared."""
     bench = make()
@@ -249,7 +255,9 @@ def test_a_mix_of_classes_is_placed_without_a_forbidden_neighbour(
     assert bench.host.vcpu_cpus(lc) == ["3"]
 
 
-def test_an_overfull_host_is_told_once_and_changes_nothing(make: Callable[..., Steered]) -> None:
+def test_an_overfull_host_is_told_once_and_changes_nothing(
+    make: Callable[..., BalancedAgent],
+) -> None:
     """F-001-04: a clear event; the server floats on its home nodes and the others stay where they are."""
     bench = make()
     servers = [bench.host.boot(floating(f"s{n}", LOCAL)) for n in range(4)]
@@ -263,7 +271,7 @@ def test_an_overfull_host_is_told_once_and_changes_nothing(make: Callable[..., S
     assert "0 free CPUs" in str(told[0].reasons)
 
 
-def test_cores_that_went_offline_are_left(make: Callable[..., Steered]) -> None:
+def test_cores_that_went_offline_are_left(make: Callable[..., BalancedAgent]) -> None:
     bench = make()
     server = bench.host.boot(floating("a", LOCAL))
     bench.run(5)
@@ -278,7 +286,7 @@ def test_cores_that_went_offline_are_left(make: Callable[..., Steered]) -> None:
 
 
 def test_memory_that_a_balloon_took_and_gave_back_is_spread_again_bit_by_bit(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     """Pages that leave are no drift; those that are touched anew are on the vCPUs' node and move at a bounded rate."""
     bench = make()
@@ -301,7 +309,7 @@ def test_memory_that_a_balloon_took_and_gave_back_is_spread_again_bit_by_bit(
 
 @pytest.mark.parametrize(("use_siblings", "nodes"), [(False, 2), (True, 1)])
 def test_siblings_are_used_when_the_operator_wants_it(
-    make: Callable[..., Steered], use_siblings: bool, nodes: int
+    make: Callable[..., BalancedAgent], use_siblings: bool, nodes: int
 ) -> None:
     smt = four_nodes()
     cores = tuple(
@@ -316,7 +324,7 @@ def test_siblings_are_used_when_the_operator_wants_it(
 
 @pytest.mark.parametrize(("policy", "spread"), [("uniform_all", False), ("local", True)])
 def test_f_004_18_beside_another_mover_nothing_is_spread_and_local_memory_still_comes_home(
-    make: Callable[..., Steered], policy: str, spread: bool
+    make: Callable[..., BalancedAgent], policy: str, spread: bool
 ) -> None:
     bench = make(weights=WEIGHTS)
     bench.refused = "kernel.numa_balancing is on and would move spread pages back: set it to 0"
@@ -371,7 +379,7 @@ class Scripted:
 
 
 def test_without_counters_the_weights_hold_and_nothing_is_searched(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     bench = make(weights=WEIGHTS, counters=Scripted())
     server = bench.host.boot(floating("a", BWAP))
@@ -382,7 +390,7 @@ def test_without_counters_the_weights_hold_and_nothing_is_searched(
 
 
 def test_with_neither_calibration_nor_counters_memory_stays_near(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     """The default policy of best-effort servers, on a host that knows nothing: to spread would be a guess."""
     bench = make(counters=Scripted())
@@ -399,7 +407,7 @@ def test_with_neither_calibration_nor_counters_memory_stays_near(
     assert moves == [], "the next agent knows as little and moves as little"
 
 
-def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> None:
+def test_counters_that_go_silent_move_nobody(make: Callable[..., BalancedAgent]) -> None:
     """Blind: hold, then forget what was measured; an old bad figure is no reason to move a server."""
     script = Scripted(
         {"r": ServerCounters(ipc=1.0, mpi=0.001), "d": ServerCounters(ipc=1.0, mpi=0.02)}
@@ -422,9 +430,11 @@ def test_counters_that_go_silent_move_nobody(make: Callable[..., Steered]) -> No
 
 
 def test_without_mapping_servers_float_on_their_home_nodes_and_memory_is_still_searched(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
-    bench = make(programs={"a": "sc"}, weights=WEIGHTS, steering=BalancingSettings(map_cores=False))
+    bench = make(
+        programs={"a": "sc"}, weights=WEIGHTS, balancing=BalancingSettings(map_cores=False)
+    )
     server = bench.host.boot(floating("a", BWAP, vcpus=2))
     bench.run(90)
     assert bench.host.vcpu_cpus(server) == ["0-1", "0-1"]
@@ -432,7 +442,7 @@ def test_without_mapping_servers_float_on_their_home_nodes_and_memory_is_still_s
 
 
 def test_f_004_15_beside_a_latency_critical_server_its_stalls_guide_first(
-    make: Callable[..., Steered],
+    make: Callable[..., BalancedAgent],
 ) -> None:
     bench = make(programs={"a": "oc"}, weights=WEIGHTS)
     bench.host.boot(Server("lc", LC_SPECS, cpus=(5,), node=2))
@@ -446,7 +456,7 @@ def test_f_004_15_beside_a_latency_critical_server_its_stalls_guide_first(
 
 
 def test_a_failing_sensor_leaves_the_simple_rule_in_force(
-    make: Callable[..., Steered], caplog: pytest.LogCaptureFixture
+    make: Callable[..., BalancedAgent], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         def read(self, observation: Observation, now_s: float) -> Readings:
@@ -457,10 +467,10 @@ def test_a_failing_sensor_leaves_the_simple_rule_in_force(
     with caplog.at_level(logging.INFO):
         bench.run(10)
     assert len(set(bench.cpus(server))) == 2
-    assert caplog.text.count("steering fails (turn)") == 1
+    assert caplog.text.count("balancing fails (turn)") == 1
 
 
-def test_what_is_seen_and_wanted_is_shown_as_metrics(make: Callable[..., Steered]) -> None:
+def test_what_is_seen_and_wanted_is_shown_as_metrics(make: Callable[..., BalancedAgent]) -> None:
     """F-001-10: the learnt benefit matrix can be inspected."""
     bench = make(programs={"a": "sc"}, weights=WEIGHTS)
     server = bench.host.boot(floating("a", BWAP))

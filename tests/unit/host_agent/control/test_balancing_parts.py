@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steering put together from the configuration; resource control in force, as the model of the host reads it."""
+"""NUMA balancing put together from the configuration; effective resource control, as the model of the host reads it."""
 
 import time
 import tomllib
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.counters import partitions_in_force
+from emulation.counters import effective_partitions
 from emulation.hosts import four_nodes
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL
@@ -19,15 +19,15 @@ from host_agent.conf import balancing, bwap, mapping
 from host_agent.conf.mapping import Limits
 from host_agent.control import assembly
 from host_agent.control import parts as shared_parts
-from host_agent.control.balancing_parts import build_steering, choices
+from host_agent.control.balancing_parts import build_balancing, choices
 from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from tests.support.balanced import BalancedAgent
 from tests.support.fake_host import FakeHost
-from tests.support.steered import Steered
 
 
 def load(folder: Path, text: str = "") -> agent_conf.Conf:
@@ -91,10 +91,10 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize("source", ["auto", "perf", "libvirt", "model", "none"])
 def test_every_source_can_be_chosen_and_maps_servers(tmp_path: Path, source: str) -> None:
-    bench = Steered(tmp_path, four_nodes())
+    bench = BalancedAgent(tmp_path, four_nodes())
     conf = load(tmp_path, f"[counters]\nsource = {source}\n[host]\nresctrl = {tmp_path}/none\n")
-    steering = build_steering(conf, bench.host, bench.host, lambda _file: None)
-    bench.refiner._counters = steering._counters
+    balancing = build_balancing(conf, bench.host, bench.host, lambda _file: None)
+    bench.refiner._counters = balancing._counters
     server = bench.host.boot(Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"))
     bench.run(5)
     assert len(set(bench.cpus(server))) == 2
@@ -107,10 +107,10 @@ def test_a_source_that_is_not_installed_is_refused_with_a_sentence(
     host = FakeHost(four_nodes())
     conf = load(tmp_path, f"[counters]\nsource = model\n[host]\nresctrl = {tmp_path}/none\n")
     with pytest.raises(CapabilityMissingError, match="model comes with nova-numa-ext-emulation"):
-        build_steering(conf, host, host, lambda _file: None)
+        build_balancing(conf, host, host, lambda _file: None)
 
 
-def test_one_stack_of_counters_serves_steering_and_the_guess_at_latencies(
+def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two would open every performance counter twice and tell twice that there are none."""
@@ -146,7 +146,7 @@ def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: P
     model.mkdir("numa_ext-be-0")
     model.write("numa_ext-be-0/schemata", "L3:0=f\nMB:0=30\n")
     model.write("numa_ext-be-0/tasks", f"{pid}\n")
-    found = partitions_in_force(Resctrl(model), seen)
+    found = effective_partitions(Resctrl(model), seen)
     assert (found[limited.uuid].ways[0], found[limited.uuid].mba[0]) == (0xF, 30)
     assert (found[free.uuid].ways[0], found[free.uuid].mba[0]) == ((1 << INTEL.cbm_len) - 1, 100)
 
@@ -157,4 +157,4 @@ def test_without_resctrl_nobody_is_limited(tmp_path: Path) -> None:
     conf = load(tmp_path, f"[host]\nresctrl = {tmp_path}/none\n")
 
     seen = observer.observe(full=True, relist=True)
-    assert partitions_in_force(tree(agent_conf.paths(conf)), seen) == {}
+    assert effective_partitions(tree(agent_conf.paths(conf)), seen) == {}

@@ -33,7 +33,7 @@ SEARCH = {
 }
 FILES: dict[str, dict[str, Any]] = {
     "state.json": {"homes": {"a": [0, 1]}},
-    "steering.json": {
+    "balancing.json": {
         "mapping": {"benefit": BENEFIT, "expectations": {"a": 1.5}},
         "searches": {"a": SEARCH},
     },
@@ -68,7 +68,7 @@ def loaded(paths: HostPaths, name: str) -> object:
     file = paths.state / name
     readers: dict[str, Callable[[], object]] = {
         "state.json": lambda: home_nodes_store.store(file).load(),
-        "steering.json": lambda: balancing_store.store(file).load(),
+        "balancing.json": lambda: balancing_store.store(file).load(),
         "slo.json": lambda: slo_store.load(file).wanted,
         "calibration.json": lambda: (
             (found := calibration_store.store(file).load()) and found.weights()
@@ -115,9 +115,9 @@ def test_any_value_replaced_by_a_hostile_one_never_raises(paths: HostPaths, name
     ("name", "place", "hostile"),
     [
         ("state.json", ("homes", "a", 0), "Infinity"),
-        ("steering.json", ("mapping", "expectations", "a"), "Infinity"),
-        ("steering.json", ("searches", "a", "canonical", "0"), "0.5"),
-        ("steering.json", ("searches", "a", "phase_mapi"), '"x"'),
+        ("balancing.json", ("mapping", "expectations", "a"), "Infinity"),
+        ("balancing.json", ("searches", "a", "canonical", "0"), "0.5"),
+        ("balancing.json", ("searches", "a", "phase_mapi"), '"x"'),
         ("slo.json", ("told",), "7"),
         ("calibration.json", ("sets", 0, "bandwidth", "1"), "{}"),
         ("calibration.json", ("distances", "1"), "{}"),

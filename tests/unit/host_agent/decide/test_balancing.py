@@ -229,7 +229,7 @@ def test_a_paused_server_is_not_touched() -> None:
     assert wanted(Rounds([paused]).round(), "a").vcpu_cpus == {}
 
 
-def test_a_restart_of_the_agent_moves_nobody() -> None:
+def test_a_restart_of_the_agent_moves_no_server() -> None:
     first = Rounds([guest("a", BE), guest("b", BE)])
     decision = first.round()
     pinned = []
@@ -251,7 +251,9 @@ def test_mpi_can_guide_the_mapping() -> None:
     assert rounds.state.mapper.expectations["a"].value == 0.01
 
 
-def test_cpus_that_nova_gave_to_one_server_are_nobody_elses_though_it_cannot_be_seen() -> None:
+def test_cpus_that_nova_gave_to_one_server_are_of_no_other_server_though_it_cannot_be_seen() -> (
+    None
+):
     """A dedicated server whose process is just not there: its CPUs stay its own."""
     gone = guest("lc", LC)
     pins = {vcpu: frozenset({vcpu}) for vcpu in range(2)}

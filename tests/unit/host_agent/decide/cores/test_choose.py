@@ -144,5 +144,5 @@ def test_wide_slots_of_servers_that_come_fill_a_node_before_they_share_a_cpu() -
     occupancy = Occupancy(FOUR_NODES, servers, {})
     for name, server in servers.items():
         occupancy.put(name, best_wide(occupancy, server)[1])
-    homes = [occupancy.layout.nodes(slot) for slot in occupancy.slots.values()]
-    assert homes == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,), (0,)]
+    home_nodes = [occupancy.layout.nodes(slot) for slot in occupancy.slots.values()]
+    assert home_nodes == [(0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,), (0,)]

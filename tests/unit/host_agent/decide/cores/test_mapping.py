@@ -291,10 +291,10 @@ def test_searches_of_one_decision_share_the_limit_and_all_get_their_turn(
     host = _crowded(replace(QUICK, limits=Limits(operations=5)))
     measured = dict.fromkeys(host.servers, 1.0)
     said: Mapping[str, tuple[Reason, ...]] = {}
-    assert len(host.state.searched.futile) == 1
+    assert len(host.state.searched.exhausted) == 1
     for known in (*range(2, len(host.servers) + 1), len(host.servers)):
         said = host.round(measured)
-        assert len(host.state.searched.futile) == known, "one more in each decision"
+        assert len(host.state.searched.exhausted) == known, "one more in each decision"
     assert set(said) == set(host.servers)
 
 

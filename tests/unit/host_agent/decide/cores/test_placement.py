@@ -122,7 +122,7 @@ def test_ways_are_taken_in_as_many_l3_domains_as_were_claimed() -> None:
     assert even.ways == {0: 4}
 
 
-def test_amounts_are_dealt_by_guest_cell_and_not_by_number_of_the_domain() -> None:
+def test_amounts_are_distributed_by_guest_cell_and_not_by_number_of_the_domain() -> None:
     taken, reasons = lc_ways(EPYC, two_cells((3,), (1,)))
     assert taken == {1: 3, 0: 5}
     assert not any("not_exclusive" in reason for reason in reasons)
@@ -213,7 +213,7 @@ SOCKETS = replace(
 
 
 def with_gpus(
-    nodes: dict[str, int | None], memory: dict[int, int], homes: tuple[int, ...] = ()
+    nodes: dict[str, int | None], memory: dict[int, int], home_nodes: tuple[int, ...] = ()
 ) -> Assignment:
     """Decide about one floating server with devices on NUMA nodes."""
     server = be(1)
@@ -223,7 +223,7 @@ def with_gpus(
     ram = (RamRange(0x1000, 0x2000, (), 4, 0, kib),)
     guest = Guest(workload, Process(1, 1, "0-3", ()), ram, gpus=nodes)
     observed = Observation(SOCKETS, (guest,), dict.fromkeys(range(4), 4096))
-    known = {guest.uuid: homes} if homes else {}
+    known = {guest.uuid: home_nodes} if home_nodes else {}
     [wanted] = decide(observed, known, PlacementSettings()).assignments
     return wanted
 
@@ -233,7 +233,7 @@ def test_f_000_22_a_floating_server_lives_at_its_gpu() -> None:
 
     The memory itself is pinned by VFIO and stays.
     """
-    wanted = with_gpus({"0000:81:00.0": 2}, {0: 64}, homes=(0,))
+    wanted = with_gpus({"0000:81:00.0": 2}, {0: 64}, home_nodes=(0,))
     assert wanted.nodes == (2,)
     assert wanted.vcpu_cpus == {0: {4, 5}}
     assert wanted.emulator_cpus == {4, 5}
@@ -245,5 +245,5 @@ def test_f_000_22_several_gpus_draw_it_to_the_node_nearest_to_all() -> None:
     assert with_gpus(gpus, {0: 64}).nodes in ((2,), (3,))
 
 
-def test_devices_whose_node_nobody_knows_draw_it_nowhere() -> None:
+def test_devices_whose_node_are_unknown_draw_it_nowhere() -> None:
     assert with_gpus({"0000:01:00.0": None}, {1: 64}).nodes == (1,)

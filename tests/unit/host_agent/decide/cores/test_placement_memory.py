@@ -43,7 +43,7 @@ class Closed:
     promised_mb: Memory
     servers: list[tuple[Workload, Memory]]
     bound_specs: dict[str, str] = field(default_factory=lambda: LC_SPECS)
-    homes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    home_nodes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     strict: list[Guest] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,8 +74,10 @@ class Closed:
         ]
         free = {node: int(self.free(node)) for node in NODES}
         seen = Observation(TOPOLOGY, (*self.strict, *guests), free)
-        decision = decide(seen, self.homes, PlacementSettings(margin_mb=MARGIN_MB))
-        self.homes = {found.uuid: found.nodes for found in decision.assignments if not found.bound}
+        decision = decide(seen, self.home_nodes, PlacementSettings(margin_mb=MARGIN_MB))
+        self.home_nodes = {
+            found.uuid: found.nodes for found in decision.assignments if not found.bound
+        }
         before = self.servers
         self.servers = [
             (workload, moved(held, decision.get(workload.uuid))) for workload, held in before
@@ -109,14 +111,14 @@ def floating(number: int, policy: str = "local") -> Workload:
     return parse(server.xml, Activity.RUNNING)
 
 
-def test_a_margin_that_is_half_used_moves_nobody_to_and_fro() -> None:
+def test_a_margin_that_is_half_used_moves_no_server_to_and_fro() -> None:
     """Two servers that live on node 0 fill it into its margin; in the other L3 domains are latency-critical ones."""
     closed = Closed(
         dict.fromkeys(NODES, 4096.0),
         dict.fromkeys((1, 2, 3), 64.0),
         [(floating(1), {0: 2000.0}), (floating(2), {0: 2000.0})],
     )
-    closed.homes = {workload.uuid: (0,) for workload, _ in closed.servers}
+    closed.home_nodes = {workload.uuid: (0,) for workload, _ in closed.servers}
     assert sum(closed.turn() for _ in range(200)) == 0
 
 
@@ -128,7 +130,7 @@ def test_one_deficit_is_covered_once() -> None:
         [(floating(number), {0: 1300.0}) for number in range(3)],
         bound_specs={"hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"},
     )
-    closed.homes = {workload.uuid: (0,) for workload, _ in closed.servers}
+    closed.home_nodes = {workload.uuid: (0,) for workload, _ in closed.servers}
     first = closed.turn()
     assert first == pytest.approx(1300, abs=ROUNDING_MB)
     assert sum(closed.turn() for _ in range(20)) < ROUNDING_MB
@@ -188,7 +190,7 @@ def test_pages_come_to_rest_and_never_enter_the_margin(
 def test_room_is_handed_out_once(free: float, resident: float, wanted: float) -> None:
     room = Room({0: free}, MARGIN_MB)
     granted = min(wanted, room.limits_mb({0: resident})[0])
-    left = room.dealt({0: resident}, {0: granted})
+    left = room.after({0: resident}, {0: granted})
     assert left.free_mb[0] <= max(free, MARGIN_MB)
     if granted > resident:
         assert left.free_mb[0] == pytest.approx(free - (granted - resident))

@@ -77,7 +77,7 @@ def test_what_is_learnt_outlives_a_killed_agent(
 ) -> None:
     """Modelled counters; the second agent begins with the first one's expectations and pins nobody anew."""
     agent = host.agent(counters__source="model", **QUICK)
-    kept = host.state / "steering.json"
+    kept = host.state / "balancing.json"
 
     def learnt() -> dict[str, float]:
         return (

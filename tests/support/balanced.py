@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent with steering over a fake host and the host model: closed loops, in a time that only waits pass."""
+"""The agent with NUMA balancing over a fake host and the host model: closed loops, in a time that only waits pass."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -31,14 +31,14 @@ from tests.support.fake_host import FakeHost
 Weights = Mapping[frozenset[int], Mapping[int, float]]
 
 
-class Steered:
-    """An agent that steers.
+class BalancedAgent:
+    """An agent that balances.
 
     :param folder: for its files
     :param topology: of the host
     :param programs: server name -> program of the model
     :param weights: calibrated weights
-    :param steering: the controllers' settings
+    :param balancing: the controllers' settings
     :param counters: sensors, by default the host model over the fake host
     """
 
@@ -49,7 +49,7 @@ class Steered:
         *,
         programs: Mapping[str, str] | None = None,
         weights: Weights | None = None,
-        steering: BalancingSettings | None = None,
+        balancing: BalancingSettings | None = None,
         counters: CounterSource | None = None,
         use_siblings: bool = False,
         free_mb: int = 2000,
@@ -60,7 +60,7 @@ class Steered:
         self.programs = dict(programs or {})
         self.weights = weights or {}
         self.choices = BalancingChoices(
-            replace(steering or BalancingSettings(), margin_mb=0), use_siblings=use_siblings
+            replace(balancing or BalancingSettings(), margin_mb=0), use_siblings=use_siblings
         )
         self.counters = counters
         self.refused = ""
@@ -93,7 +93,7 @@ class Steered:
             self.choices,
             lambda _topology: self.weights,
             lambda: self.refused,
-            file=self.folder / "steering.json",
+            file=self.folder / "balancing.json",
             clock=lambda: self.now_s,
         )
         self.agent = Agent(
@@ -172,6 +172,6 @@ class Steered:
         return HostModel(self.host.topology, frozen()).measure(guests)[server.uuid]
 
 
-def other_server(bench: Steered, guest: Guest) -> Server:
+def other_server(bench: BalancedAgent, guest: Guest) -> Server:
     """The server behind a guest."""
     return bench.host.running[guest.uuid].server
