@@ -37,6 +37,7 @@ from .process import Process, wait_for
 from .service import Service
 from .settings import HostConfig, Settings
 from .terminal import Progress
+from .time_stamp_counter import frequency_khz
 
 PACKAGES = (
     "intel-cmt-cat",
@@ -464,6 +465,7 @@ class EmulatedHost:
             ssh_port=self._settings.ports.emulated(self._index, SSH_PORT),
             peer_port=self._settings.ports.emulated(0, PEER_PORT),
             threads=threads,
+            tsc_khz=frequency_khz(),
         )
         facts = {"rdt": ingredients.qemu.has_rdt, "kernel": ingredients.kernel.release}
         (self.folder / "machine.json").write_text(json.dumps(facts) + "\n")

@@ -132,6 +132,7 @@ class Machine:
     :param ssh_port: on 127.0.0.1, leads to the host's sshd.
     :param peer_port: UDP port on which the hosts of a lab are one Ethernet, on the loopback device only.
     :param threads: "multi": each virtual CPU runs in a thread of its own; "single": slower, steadier.
+    :param tsc_khz: of the time stamp counter, so that the kernel need not calibrate it; None: it has to.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Machine:
     ssh_port: int
     peer_port: int
     threads: str = "multi"
+    tsc_khz: int | None = None
 
     def command(self) -> list[str]:
         """The QEMU command line; file names in it are relative to the host's folder."""
@@ -164,7 +166,8 @@ class Machine:
         yield from self._nodes()
         yield "-kernel", str(self.kernel)
         yield "-initrd", str(self.initramfs)
-        yield "-append", _KERNEL_OPTIONS
+        clock = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
+        yield "-append", _KERNEL_OPTIONS + clock
         # Before the devices that it stands in front of.
         yield "-device", "intel-iommu,intremap=on,caching-mode=on"
         yield "-device", f"virtio-rng-pci,{_ROOT_BUS}"

@@ -9,6 +9,7 @@ import pytest
 from numa_lab.emulated_machine import NODES, Machine, Shape, Share, usual_shape
 from numa_lab.errors import LabError
 from numa_lab.qemu_build import Qemu
+from numa_lab.time_stamp_counter import frequency_khz
 
 from host_agent.observe.topology.nvidia import parse_topo_matrix, with_links
 from placement_traits.presets import load
@@ -159,3 +160,19 @@ def test_impossible_shapes_are_refused():
         Shape(cpus_per_node=0)
     with pytest.raises(LabError, match=r"NUMA nodes 0 to 3, not \(0, 4\)"):
         Shape(gpu_nodes=(0, 4))
+
+
+@pytest.mark.parametrize(("khz", "words"), [(2596150, ["tsc_early_khz=2596150"]), (None, [])])
+def test_a_kernel_is_told_the_frequency_of_the_counter_that_it_reads(machine, khz, words):
+    """Calibrated on a busy machine it was 483 MHz instead of 2596, and the host's clock ran 5.4 times too fast."""
+    (line,) = values(replace(machine, tsc_khz=khz), "-append")
+    assert [word for word in line.split() if word.startswith("tsc_early")] == words
+
+
+def test_the_measured_frequency_is_that_of_the_counter():
+    """Two readings that are far apart agree, busy or not."""
+    measured = frequency_khz.__wrapped__()
+    if measured is None:
+        pytest.skip("this machine lets nobody read the counter")
+    assert measured == pytest.approx(frequency_khz.__wrapped__(), rel=0.01)
+    assert 100_000 < measured < 10_000_000
