@@ -22,7 +22,7 @@ from host_agent.decide.slo.shapes import (
     ShouldLeave,
     SloView,
 )
-from host_agent.decide.slo.violation import Colour, colours
+from host_agent.decide.slo.violation import SloState, states
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.latency import LcServer
 from host_agent.model.terms import Term
@@ -52,13 +52,13 @@ class _Shown:
     """Latencies of whole windows, for status and metrics.
 
     :param lcs: UUID -> server with its reading
-    :param colours: UUID -> how far it is from its objective
+    :param states: UUID -> how far it is from its objective
     :param sources: UUID -> where its latency was read
     :param guessed: servers whose latency is a guess
     """
 
     lcs: Mapping[str, LcServer] = field(default_factory=dict)
-    colours: Mapping[str, Colour] = field(default_factory=dict)
+    states: Mapping[str, SloState] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     guessed: frozenset[str] = frozenset()
 
@@ -97,7 +97,7 @@ class SloReport:
         self._actions: deque[dict[str, Any]] = deque(maxlen=_ACTIONS)
         self._titles: Mapping[str, str] = {}
         self._shown = _Shown()
-        self._red: dict[str, float] = {}
+        self._violated: dict[str, float] = {}
         self._unsatisfiable: frozenset[str] = frozenset()
 
     def restore(self, status: Mapping[str, Any]) -> None:
@@ -116,18 +116,18 @@ class SloReport:
     def violations(self, seen: SloView, sources: SloSources) -> None:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
-        found = colours(seen.objectives, self._settings.balm.thresholds)
+        found = states(seen.objectives, self._settings.balm.thresholds)
         for lc in seen.objectives:
-            uuid, colour = lc.uuid, found[lc.uuid]
+            uuid, state = lc.uuid, found[lc.uuid]
             measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
-            if colour is Colour.RED and uuid not in self._red:
-                self._red[uuid] = self._clock()
+            if state is SloState.VIOLATED and uuid not in self._violated:
+                self._violated[uuid] = self._clock()
                 self._note("violated", uuid, measured=measured)
-            elif colour.good and uuid in self._red:
-                seconds = round(self._clock() - self._red.pop(uuid), 3)
+            elif state.good and uuid in self._violated:
+                seconds = round(self._clock() - self._violated.pop(uuid), 3)
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
-        self._red = {uuid: since for uuid, since in self._red.items() if uuid in found}
-        self._unsatisfiable = self._unsatisfiable.intersection(self._red)
+        self._violated = {uuid: since for uuid, since in self._violated.items() if uuid in found}
+        self._unsatisfiable = self._unsatisfiable.intersection(self._violated)
 
     def decision(self, seen: SloView, decision: BalmDecision, result: Result) -> None:
         """Write what was decided.
@@ -163,7 +163,9 @@ class SloReport:
                 reasons = tuple(map(str, event.reasons))
                 for uuid in event.lcs:
                     self._note("cannot_fix", uuid, what=what, reasons=reasons, problem=problem)
-                self._unsatisfiable = self._unsatisfiable.union(self._red.keys() & set(event.lcs))
+                self._unsatisfiable = self._unsatisfiable.union(
+                    self._violated.keys() & set(event.lcs)
+                )
                 self._escalate(event, self._titles)
             case ShouldLeave():
                 what = {"in_favour_of": list(event.lcs)}
@@ -209,7 +211,7 @@ class SloReport:
         """Take the latencies of whole windows, for status and metrics."""
         self._shown = _Shown(
             {lc.uuid: lc for lc in whole.lcs},
-            colours(whole.objectives, self._settings.balm.thresholds),
+            states(whole.objectives, self._settings.balm.thresholds),
             sources.sources,
             sources.guessed,
         )
@@ -238,7 +240,7 @@ class SloReport:
                 if (found := shown.lcs.get(lc.uuid)) and found.reading
                 else 0,
                 "window_s": self._settings.feed.window_s,
-                "colour": shown.colours[lc.uuid].name.lower() if lc.uuid in shown.colours else None,
+                "state": shown.states[lc.uuid].name.lower() if lc.uuid in shown.states else None,
                 "feed": asdict(counts[lc.uuid]) if lc.uuid in counts else {},
                 "problem": problems.get(lc.uuid, ""),
             }
@@ -278,8 +280,8 @@ class SloReport:
             if measured["ratio"] is not None:
                 source = measured["source"] or ""
                 yield "numa_ext_server_slo_ratio", (*who, source), measured["ratio"]
-            if lc.uuid in shown.colours:
-                yield "numa_ext_server_slo_colour", who, float(shown.colours[lc.uuid])
+            if lc.uuid in shown.states:
+                yield "numa_ext_server_slo_state", who, float(shown.states[lc.uuid])
         for uuid, port in sorted(counts.items()):
             for kind, number in asdict(port).items():
                 yield "numa_ext_slo_feed", (uuid, titles.get(uuid, ""), kind), float(number)

@@ -134,9 +134,9 @@ METRICS: Final[dict[str, Metric]] = {
             (*_SERVER, "source"),
         ),
         Metric(
-            "numa_ext_server_slo_colour",
+            "numa_ext_server_slo_state",
             "gauge",
-            "State of its objective: 0 green, 1 grey, 2 unknown, 3 yellow, 4 red.",
+            "State of its objective: 0 ample, 1 met, 2 unknown, 3 at risk, 4 violated.",
             _SERVER,
         ),
         Metric(

@@ -116,7 +116,7 @@ class Crowd:
         """Tell whether the objective is met and nothing is searched."""
         told = self.host.latencies()
         first = told.get("lcs", {}).get(self.lcs[0].id, {})
-        return first.get("colour") in {"green", "grey"} and told.get("phase") == "watch"
+        return first.get("state") in {"ample", "met"} and told.get("phase") == "watch"
 
     def told(self, began: str, action: str, result: str = "") -> bool:
         """Tell whether the journal knows an action after a time."""

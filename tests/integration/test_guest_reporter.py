@@ -103,5 +103,5 @@ def test_a_program_in_a_guest_tells_the_agent_its_latency(cloud: Cloud, image: s
     known = eventually("its latency is known", latency_of(cloud, server.id), PATIENCE_S, 5)
     assert known["source"] == "channel"
     assert known["p99_us"] == pytest.approx(LATENCY_US, rel=0.02)
-    assert known["colour"] == "green"
+    assert known["state"] == "ample"
     assert not known["problem"]

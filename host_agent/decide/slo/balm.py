@@ -4,23 +4,23 @@
 Two knobs per BE server: a throttle (MBA) that acts within a fraction of a second and slows all its traffic, and the
 share of its pages on each node, which takes seconds and touches only what must be. ::
 
-            red, yellow                 all BE at minimum,
+            violated, at risk           all BE at minimum,
     WATCH ───────────────► HEAL ──────── or healed ─────────► CLIMB ◄─┐ level up while good,
     │ ▲ ▲                  throttle one BE                    │ │ └───┘ pages away when bad
     │ │ │                  after the other                    │ │
-    │ │ └────────────── every BE had its turn, good ──────────┘ │ red: once more, at most MAXRETRIES + 2 passes
+    │ │ └────────────── every BE had its turn, good ──────────┘ │ violated: once more, at most MAXRETRIES + 2 passes
     │ └──── RELEASE ◄─── CannotFixSloViolation ◄────────────────┘
     │       take actions back one by one; without effect: leave it so
-    └─green for a while─► TRIAL ── good: keep │ bad: take it again, wait twice as long ──► WATCH
+    └─ample for a while─► TRIAL ── good: keep │ bad: take it again, wait twice as long ──► WATCH
 
 :func:`decide` is called at every poll (20 ms) and never waits: an action is judged by later calls, by requests
-received after it has settled; pages move in the background while objectives are watched on. An action in force is
-changed only by a later decision, so the caller applies :attr:`BalmDecision.changes` and nothing else.
+received after it has settled; pages move in the background while objectives are watched on. An action stays in
+effect until a later decision changes it, so the caller applies :attr:`BalmDecision.changes` and nothing else.
 
 *More than two sockets.* The source has two. Here a violation is located at *nodes*; a step takes pages from the
-violated nodes and deals them to all others in the proportion of the server's own weights (see
+violated nodes and distributes them over all others in the proportion of the server's own weights (see
 :mod:`~host_agent.decide.pages.steps`). With two nodes that is the source's rule in both directions. Traffic at a
-node is exact with two nodes and dealt by pages with more (:mod:`~host_agent.model.traffic`).
+node is exact with two nodes and estimated by pages with more (:mod:`~host_agent.model.traffic`).
 
 *Rules.* Pages of LC servers, of servers bound by nova and of servers that may not move are never touched. Levels are
 legal levels of the host. A server whose shares are ``None`` follows its own memory policy; while BALM has an opinion
@@ -39,7 +39,7 @@ from host_agent.decide.slo import budget, reclaim, release
 from host_agent.decide.slo import search as balm_search
 from host_agent.decide.slo.shapes import BalmDecision, BalmPhase, BalmState, BeTarget, SloView
 from host_agent.decide.slo.turn import Turn
-from host_agent.decide.slo.violation import Colour
+from host_agent.decide.slo.violation import SloState
 from host_agent.model import levels
 
 _T = TypeVar("_T")
@@ -58,8 +58,8 @@ def decide(view: SloView, state: BalmState, settings: Settings, now_s: float) ->
     turn.listen()
     budget.charge(turn)
     turn.listen()
-    heard = [lc.uuid for lc in view.objectives if lc.uuid not in turn.state.ignored]
-    if not heard:
+    objectives = [lc.uuid for lc in view.objectives if lc.uuid not in turn.state.ignored]
+    if not objectives:
         release.free(turn, turn.state.ignored)
         return turn.decision()
     {
@@ -76,18 +76,20 @@ def _watch(turn: Turn) -> None:
     """Nothing is being tried: react to a violation, give back when there is much room."""
     verdict = turn.verdict
     still = turn.arrivals() != "moving"
-    if not verdict.red & set(turn.state.parked):
+    if not verdict.violated & set(turn.state.parked):
         turn.keep(parked={})
     if not turn.ripe:
         return
-    if verdict.colour is not Colour.GREEN:
-        turn.keep(green_since_s=None)
-    red = verdict.colour is Colour.RED and not verdict.violated <= set(turn.state.parked)
-    yellow = verdict.colour is Colour.YELLOW and turn.now_s >= turn.state.yellow_from_s
-    if red or yellow:
+    if verdict.state is not SloState.AMPLE:
+        turn.keep(ample_since_s=None)
+    violated = verdict.state is SloState.VIOLATED and not verdict.endangered <= set(
+        turn.state.parked
+    )
+    at_risk = verdict.state is SloState.AT_RISK and turn.now_s >= turn.state.at_risk_from_s
+    if violated or at_risk:
         balm_search.start(turn)
-    elif verdict.colour is Colour.GREEN and still:
-        reclaim.watch_green(turn)
+    elif verdict.state is SloState.AMPLE and still:
+        reclaim.watch_ample(turn)
 
 
 def _come_and_go(turn: Turn) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a latency-critical server may have others throttled in vain.
 
-Time in which best-effort servers are throttled while a server is red or silent all the same is charged to that server.
-The account refills over the hour. A server that has used it up is not listened to for a while; so neither a lying guest
-nor a reporter that died in the middle of a search can hold others down for ever. Throttling that helps costs nothing.
+Time in which best-effort servers are throttled while a server is violated or silent all the same is charged to that
+server. The account refills over the hour. A server that has used it up is not listened to for a while; so neither a
+lying guest nor a reporter that died in the middle of a search can hold others down for ever. Throttling that helps
+costs nothing.
 """
 
 from host_agent.decide.slo.shapes import BudgetExhausted
@@ -17,7 +18,7 @@ def charge(turn: Turn) -> None:
     state, budget = turn.state, turn.settings.budget_s_per_hour
     passed = 0.0 if state.seen_s is None else max(0.0, turn.now_s - state.seen_s)
     throttled = any(wish.level < FULL for wish in state.wanted.values())
-    unwell = turn.verdict.red | turn.verdict.unknown if throttled else frozenset()
+    unwell = turn.verdict.violated | turn.verdict.unknown if throttled else frozenset()
     spent: dict[str, float] = {}
     ignored = dict(state.ignored)
     for lc in turn.view.objectives:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BALM's green branch: give bandwidth back while every objective is met by far.
+"""BALM's other branch: give bandwidth back while every objective is met by far.
 
-After a green time one thing is given back as a trial: a level to a server that is still throttled, else a few pages
-to the nodes that a displaced server's own memory policy prefers. If the system stays green, or grey for a green time,
-it is kept and the next green time begins; otherwise it is taken back at once and the hold before the next trial
+After a while one thing is given back as a trial: a level to a server that is still throttled, else a few pages
+to the nodes that a displaced server's own memory policy prefers. If objectives stay ample, or met for as long, it is
+kept and the next while begins; otherwise it is taken back at once and the hold before the next trial
 doubles, so that the system does not bounce between two configurations.
 
 Source: Gureya 2021, section 5.3 ("re-configuring upon workload changes"; trigger and step are not given there).
@@ -14,16 +14,16 @@ from dataclasses import replace
 from host_agent.decide.pages.steps import towards
 from host_agent.decide.slo.shapes import BalmPhase, GiveBack
 from host_agent.decide.slo.turn import Turn
-from host_agent.decide.slo.violation import Colour
+from host_agent.decide.slo.violation import SloState
 from host_agent.model.levels import FULL
 from host_agent.model.terms import Term
 
 
-def watch_green(turn: Turn) -> None:
-    """Count the green time and begin a trial when it is long enough."""
-    since = turn.state.green_since_s
+def watch_ample(turn: Turn) -> None:
+    """Begin a trial when all objectives have been met by far for long enough."""
+    since = turn.state.ample_since_s
     if since is None:
-        turn.keep(green_since_s=turn.now_s)
+        turn.keep(ample_since_s=turn.now_s)
     elif turn.now_s - since >= _hold_s(turn):
         _begin(turn)
 
@@ -34,25 +34,25 @@ def trial(turn: Turn) -> None:
     assert tried is not None, "the phase has it"
     verdict = turn.verdict
     arriving = turn.arrivals()
-    if turn.ripe and verdict.colour.bad and (verdict.sure or arriving != "moving"):
+    if turn.ripe and verdict.state.bad and (verdict.sure or arriving != "moving"):
         hold = min(2.0 * _hold_s(turn), turn.settings.green_hold_max_s)
         # Pages take their time to go back; a throttle heals meanwhile.
-        meanwhile = turn.lowest if verdict.colour is Colour.RED else tried.before.level
+        meanwhile = turn.lowest if verdict.state is SloState.VIOLATED else tried.before.level
         turn.put_back(tried.be, tried.before, Term.TAKE_AGAIN, meanwhile=meanwhile)
-        turn.watch(green_hold_s=hold)
-    elif arriving != "moving" and turn.ripe and verdict.colour.good and _proven(turn):
-        turn.say(Term.GIVEN_BACK, verdict.colour.name.lower(), where=tried.be)
-        turn.watch(green_hold_s=None)
+        turn.watch(ample_hold_s=hold)
+    elif arriving != "moving" and turn.ripe and verdict.state.good and _proven(turn):
+        turn.say(Term.GIVEN_BACK, verdict.state.name.lower(), where=tried.be)
+        turn.watch(ample_hold_s=None)
 
 
 def _proven(turn: Turn) -> bool:
     """Where little room is left, what was given back has to show for as long as one waits that it can stay."""
-    proof_s = 0.0 if turn.verdict.colour is Colour.GREEN else turn.settings.green_hold_s
+    proof_s = 0.0 if turn.verdict.state is SloState.AMPLE else turn.settings.green_hold_s
     return turn.now_s - turn.state.judge_from_s >= proof_s
 
 
 def _hold_s(turn: Turn) -> float:
-    hold = turn.state.green_hold_s
+    hold = turn.state.ample_hold_s
     return turn.settings.green_hold_s if hold is None else hold
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When nothing helps: say so, take back what has no effect, and leave best-effort servers alone for a while.
+"""When nothing helps: report it, take back what has no effect, and leave best-effort servers alone for a while.
 
-A server may be red because its host is too small for it, because something else is wrong with it, or because it lies.
-So after too many failed passes a higher layer is told which server should leave the host. Then every action in force
-is taken back once, one after the other: where the worst latency does not get worse it was without effect and stays
-taken back, otherwise it is put into force again. A server whose violation nothing helped is not listened to for a
-while; one that something helped, though not enough, starts no new search for a while. Only of that one is it known that
-a neighbour's move would help, and only where its violation is beyond chance is the move asked for: a guest that merely
-says that it is violated, whatever is done, has nobody moved away.
+A server may be violated because its host is too small for it, because something else is wrong with it, or because it
+lies. So after too many failed passes the higher layer gets a proposal which server should leave the host. Then every
+action in effect is taken back once, one after the other: where the worst latency does not get worse it was without
+effect and stays taken back, otherwise it is taken again. A server whose violation nothing helped is not listened to for
+a while; one that something helped, though not enough, starts no new search for a while. Only of that one is it known
+that a neighbour's move would help, and only where its violation is beyond chance is the move asked for: for a guest
+that merely reports that it is violated, whatever is done, no server is moved away.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from host_agent.decide.slo.shapes import (
     ShouldLeave,
 )
 from host_agent.decide.slo.turn import Turn
-from host_agent.decide.slo.violation import Colour
+from host_agent.decide.slo.violation import SloState
 from host_agent.model.levels import FULL
 from host_agent.model.terms import Term
 from placement_traits.reason import Reason
@@ -32,7 +32,7 @@ from placement_traits.reason import Reason
 def give_up(turn: Turn) -> None:
     """Report that this host cannot meet its objectives and begin to take actions back."""
     verdict = turn.verdict
-    violated = tuple(sorted(verdict.violated))
+    violated = tuple(sorted(verdict.endangered))
     order = turn.heaviest(verdict.location)
     noticeable = turn.noticeable(order, verdict.location)
     reasons = tuple(
@@ -57,7 +57,7 @@ def give_up(turn: Turn) -> None:
         search=None,
         moving=None,
         releasing=Releasing(
-            tuple(queue), verdict.violated, verdict.worst(verdict.violated), leave=order
+            tuple(queue), verdict.endangered, verdict.worst(verdict.endangered), leave=order
         ),
     )
     _next(turn)
@@ -67,16 +67,16 @@ def release(turn: Turn) -> None:
     """Judge what was taken back last and go on with the next."""
     releasing, verdict = turn.state.releasing, turn.verdict
     assert releasing is not None, "the phase has it"
-    if turn.arrivals() == "moving" or not turn.ripe or verdict.colour is Colour.UNKNOWN:
+    if turn.arrivals() == "moving" or not turn.ripe or verdict.state is SloState.UNKNOWN:
         return
-    if verdict.colour.good:
-        turn.say(Term.RECOVERED, verdict.colour.name.lower())
+    if verdict.state.good:
+        turn.say(Term.RECOVERED, verdict.state.name.lower())
         turn.watch(retries=0)
         return
     if releasing.trying is not None:
         uuid, what, before = releasing.trying
-        harmed = verdict.violated - releasing.red
-        worst = verdict.worst(releasing.red)
+        harmed = verdict.endangered - releasing.violated
+        worst = verdict.worst(releasing.violated)
         worse = worst > releasing.baseline * (1.0 + turn.settings.effect)
         if uuid in turn.bes:
             if harmed or worse:
@@ -85,7 +85,7 @@ def release(turn: Turn) -> None:
                 helpful = releasing.helpful | ({uuid} if worse else set())
                 turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
                 return
-            turn.events.append(Released(uuid, what, tuple(sorted(releasing.red))))
+            turn.events.append(Released(uuid, what, tuple(sorted(releasing.violated))))
     _next(turn)
 
 
@@ -125,7 +125,7 @@ def _next(turn: Turn) -> None:
 
 def _end(turn: Turn, releasing: Releasing) -> None:
     until = turn.now_s + turn.settings.ignore_s
-    gone = dict.fromkeys(releasing.red & turn.verdict.red, until)
+    gone = dict.fromkeys(releasing.violated & turn.verdict.violated, until)
     if releasing.helpful:
         turn.keep(parked={**turn.state.parked, **gone})
         leave = tuple(u for u in releasing.leave if u in releasing.helpful and u in turn.bes)

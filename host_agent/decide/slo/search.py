@@ -11,10 +11,10 @@ What the source leaves open or gets wrong is decided here like this:
   throttles all again, and raises its exception on a solvable host);
 * a violation at a node outside the pass's location means that the action did harm elsewhere: it is rolled back to the
   last configuration in which all objectives were met;
-* a server that could not climb because the system was still red gets a second lap when others have healed it;
+* a server that could not climb because the system was still violated gets a second lap when others have healed it;
 * a step up is not taken when the last one, taken once more, would violate (latency rises ever faster with load, so it
   would): pages are moved first;
-* a violation with nothing new in force means that the world has changed: the pass starts anew;
+* a violation without a new action means that the world has changed: the pass starts anew;
 * servers that came during a pass join it, those that left drop out.
 
 Source: Gureya 2021, algorithm 4 and section 5.3.
@@ -27,7 +27,7 @@ from host_agent.decide.pages.steps import away
 from host_agent.decide.slo import release
 from host_agent.decide.slo.shapes import BalmPhase, BeServer, BeTarget, Moving, Search
 from host_agent.decide.slo.turn import Turn
-from host_agent.decide.slo.violation import Colour
+from host_agent.decide.slo.violation import SloState
 from host_agent.model.levels import FULL
 from host_agent.model.terms import Term
 
@@ -42,15 +42,15 @@ def start(turn: Turn) -> None:
     if state.phase is BalmPhase.WATCH:
         turn.keep(before=dict(state.wanted), retries=0)
     turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
-    turn.say(Term.SEARCH, _nodes(location), turn.verdict.colour.name.lower())
+    turn.say(Term.SEARCH, _nodes(location), turn.verdict.state.name.lower())
     _throttle_next(turn)
 
 
 def heal(turn: Turn) -> None:
     """Throttle one server after the other until all objectives are met."""
-    if not turn.ripe or turn.verdict.colour is Colour.UNKNOWN:
+    if not turn.ripe or turn.verdict.state is SloState.UNKNOWN:
         return
-    if turn.verdict.colour.bad:
+    if turn.verdict.state.bad:
         search = _search(turn)
         turn.keep(search=replace(search, location=search.location | turn.verdict.location))
         if _throttle_next(turn):
@@ -69,9 +69,9 @@ def climb(turn: Turn) -> None:
         return
     if arriving == "stuck":
         _cap(turn, moving.be if moving else "")
-    if not turn.ripe or turn.verdict.colour is Colour.UNKNOWN:
+    if not turn.ripe or turn.verdict.state is SloState.UNKNOWN:
         return
-    if turn.verdict.colour.good:
+    if turn.verdict.state.good:
         turn.keep(search=replace(_search(turn), valid=dict(turn.state.wanted)))
     acted = False
     while not acted:
@@ -82,7 +82,7 @@ def climb(turn: Turn) -> None:
         be = turn.bes.get(search.order[search.position])
         if be is None:
             _next(turn)
-        elif turn.verdict.colour.good:
+        elif turn.verdict.state.good:
             acted = _upwards(turn, be)
         else:
             acted = _downwards(turn, be)
@@ -106,7 +106,7 @@ def _throttle_next(turn: Turn) -> bool:
 def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
     """Pages are on their way: only harm is looked for; return whether there was some."""
     search, verdict = _search(turn), turn.verdict
-    if not (turn.ripe and verdict.colour.bad and verdict.sure):
+    if not (turn.ripe and verdict.state.bad and verdict.sure):
         return False
     now = turn.wanted(moving.be)
     if verdict.location - search.location and moving.be not in search.capped:
@@ -226,8 +226,8 @@ def _next(turn: Turn) -> None:
 
 def _end(turn: Turn) -> None:
     """Every server had its turn."""
-    search, colour = _search(turn), turn.verdict.colour
-    if colour.good:
+    search, state = _search(turn), turn.verdict.state
+    if state.good:
         rest = tuple(
             uuid
             for uuid in search.order
@@ -239,11 +239,11 @@ def _end(turn: Turn) -> None:
             )
             climb(turn)
             return
-        turn.say(Term.SEARCH_ENDED, colour.name.lower(), f"{turn.state.retries} retries")
+        turn.say(Term.SEARCH_ENDED, state.name.lower(), f"{turn.state.retries} retries")
         turn.watch(retries=0)
-    elif colour is Colour.YELLOW:
-        turn.say(Term.SEARCH_ENDED, "yellow", "nothing left to do")
-        turn.watch(retries=0, yellow_from_s=turn.now_s + turn.settings.yellow_pause_s)
+    elif state is SloState.AT_RISK:
+        turn.say(Term.SEARCH_ENDED, state.name.lower(), "nothing left to do")
+        turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.settings.yellow_pause_s)
     else:
         _again(turn)
 

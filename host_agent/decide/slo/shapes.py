@@ -241,15 +241,15 @@ class Releasing:
     """Taking actions back one by one to see which of them help at all.
 
     :param queue: (server, what) still to try
-    :param red: servers that are red whatever is done
+    :param violated: servers that are violated whatever is done
     :param baseline: worst ratio of their latencies to objectives with everything in force
     :param trying: (server, what) taken back now, with what was wanted before; None before the first
-    :param helpful: servers for which some action was shown to have an effect on the red ones
+    :param helpful: servers for which some action was shown to have an effect on them
     :param leave: best-effort servers, heaviest user of the violated nodes first
     """
 
     queue: tuple[tuple[str, Release], ...]
-    red: frozenset[str]
+    violated: frozenset[str]
     baseline: float
     trying: tuple[str, Release, BeTarget] | None = None
     helpful: frozenset[str] = frozenset()
@@ -263,12 +263,12 @@ class BalmState:
     :param judge_from_s: requests received before say nothing about what is in force now
     :param healing_until_s: queues may still drain from before the last action
     :param wanted: by server; survives a restart of the agent when it is kept
-    :param retries: passes in a row that ended red
+    :param retries: passes in a row that ended violated
     :param before: what was wanted before the first of them
-    :param green_since_s: start of the present green time
-    :param green_hold_s: hold before the next attempt to give back; None is the option's
+    :param ample_since_s: since when all objectives are met by far
+    :param ample_hold_s: hold before the next attempt to give back; None is the option's
     :param attempts: attempts to give back so far: whose turn it is
-    :param yellow_from_s: yellow alone starts no search before
+    :param at_risk_from_s: objectives at risk alone start no search before
     :param barred: best-effort servers whose pages stay for now, because moving them did harm -> time until
     :param parked: servers beyond help -> time when they are tried again
     :param ignored: servers that are not listened to -> time until
@@ -286,10 +286,10 @@ class BalmState:
     releasing: Releasing | None = None
     retries: int = 0
     before: Mapping[str, BeTarget] = field(default_factory=dict)
-    green_since_s: float | None = None
-    green_hold_s: float | None = None
+    ample_since_s: float | None = None
+    ample_hold_s: float | None = None
     attempts: int = 0
-    yellow_from_s: float = -math.inf
+    at_risk_from_s: float = -math.inf
     barred: Mapping[str, float] = field(default_factory=dict)
     parked: Mapping[str, float] = field(default_factory=dict)
     ignored: Mapping[str, float] = field(default_factory=dict)

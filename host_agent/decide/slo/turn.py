@@ -18,7 +18,7 @@ from host_agent.decide.slo.shapes import (
     Shares,
     SloView,
 )
-from host_agent.decide.slo.violation import Colour, SloVerdict, evaluate
+from host_agent.decide.slo.violation import SloState, SloVerdict, evaluate
 from host_agent.model import levels as throttle
 from host_agent.model.terms import Term
 from placement_traits.reason import Reason
@@ -38,7 +38,7 @@ class Turn:
         self.now_s = now_s
         self.state = state
         self.bes = {be.uuid: be for be in view.bes}
-        self.verdict = SloVerdict(evaluate((), settings.thresholds).colour)
+        self.verdict = SloVerdict(evaluate((), settings.thresholds).state)
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.wanted
@@ -60,7 +60,7 @@ class Turn:
         """Evaluate all objectives but those of ignored servers."""
         heard = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
         self.verdict = evaluate(heard, self.settings.thresholds)
-        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
+        if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
             latest = self.now_s - self.settings.judge_s
             self.keep(judge_from_s=max(self.state.judge_from_s, latest))
@@ -70,10 +70,10 @@ class Turn:
         """Enough was received since the last action to judge it; a violation beyond chance needs no more."""
         if self.now_s < self.state.judge_from_s:
             return False
-        if self.verdict.colour.bad and self.now_s < self.state.healing_until_s:
+        if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             return False
         waited = self.now_s - self.state.judge_from_s >= self.settings.judge_s - 1e-9
-        return waited or (self.verdict.colour.bad and self.verdict.sure)
+        return waited or (self.verdict.state.bad and self.verdict.sure)
 
     # -- wishes --
 
@@ -173,7 +173,7 @@ class Turn:
         left = distance(be.shares, be.preferred if goal is None else goal)
         raises = moving.then > self.wanted(moving.be).level
         if left <= self.settings.arrived:
-            if raises and self.verdict.colour is Colour.UNKNOWN:
+            if raises and self.verdict.state is SloState.UNKNOWN:
                 return "moving"  # nothing is released in silence
             self.keep(moving=None, judge_from_s=self.now_s + self.settings.settle_s)
             self.want(
@@ -196,7 +196,7 @@ class Turn:
             search=None,
             trial=None,
             releasing=None,
-            green_since_s=None,
+            ample_since_s=None,
             **changes,
         )
 

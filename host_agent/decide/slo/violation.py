@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The colour of the system: how far the latencies of its latency-critical servers are from their objectives.
+"""When an objective is violated: how far the latencies of latency-critical servers are from their objectives.
 
-======== ==========================================================
-red      above the objective
-yellow   below, by less than 5 %: about to be violated
-grey     between
-green    at least 20 % below
-unknown  too few samples: silence is never good news
-======== ==========================================================
+======== ====== ==========================================================
+state    source
+======== ====== ==========================================================
+violated red    above the objective
+at risk  yellow below, by less than 5 %: about to be violated
+met      grey   between
+ample    green  at least 20 % below
+unknown         too few samples: silence is never good news
+======== ====== ==========================================================
 
-The worst server gives the system its colour, in the order red, yellow, unknown, grey, green; the *location* is where
-the red and yellow ones live.
+The worst server gives the host its state, in the order violated, at risk, unknown, met, ample; the *location* is where
+the servers live that are violated or at risk.
 
-Source: Gureya 2021, section 5.3 (function evaluateSLO) and 5.5 (thresholds).
+Source: Gureya 2021, section 5.3 (function evaluateSLO, colours) and 5.5 (thresholds).
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,43 +27,43 @@ from host_agent.model.latency import LcServer
 _ROUNDING = 1e-9
 
 
-class Colour(IntEnum):
+class SloState(IntEnum):
     """Better to worse."""
 
-    GREEN = 0
-    GREY = 1
+    AMPLE = 0
+    MET = 1
     UNKNOWN = 2
-    YELLOW = 3
-    RED = 4
+    AT_RISK = 3
+    VIOLATED = 4
 
     @property
     def good(self) -> bool:
         """Every objective is known to be met with some room."""
-        return self <= Colour.GREY
+        return self <= SloState.MET
 
     @property
     def bad(self) -> bool:
         """Some objective is violated or about to be."""
-        return self >= Colour.YELLOW
+        return self >= SloState.AT_RISK
 
 
 @dataclass(frozen=True, slots=True)
 class SloVerdict:
     """The state of all objectives together.
 
-    :param colour: of the worst server
-    :param location: nodes where objectives are violated or about to be
-    :param violated: UUIDs of the servers that are yellow or red
-    :param red: UUIDs of the servers that are red
+    :param state: of the worst server
+    :param location: nodes where objectives are violated or at risk
+    :param endangered: UUIDs of the servers that are violated or at risk
+    :param violated: UUIDs of the servers that are violated
     :param unknown: UUIDs of the servers whose latency is unknown
     :param ratios: UUID -> ratio of latency to objective, where known
     :param sure: a violation is beyond chance, so waiting for more samples would tell nothing
     """
 
-    colour: Colour
+    state: SloState
     location: frozenset[int] = frozenset()
+    endangered: frozenset[str] = frozenset()
     violated: frozenset[str] = frozenset()
-    red: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
     ratios: Mapping[str, float] = field(default_factory=dict)
     sure: bool = False
@@ -71,35 +73,37 @@ class SloVerdict:
         return max((self.ratios.get(uuid, 0.0) for uuid in servers), default=0.0)
 
 
-def colour_of(ratio: float | None, thresholds: Thresholds) -> Colour:
-    """Return the colour of one server.
+def state_of(ratio: float | None, thresholds: Thresholds) -> SloState:
+    """Return the state of one server.
 
     :param ratio: latency over objective, None when unknown
     """
     if ratio is None:
-        return Colour.UNKNOWN
+        return SloState.UNKNOWN
     if ratio > 1.0 + _ROUNDING:
-        return Colour.RED
+        return SloState.VIOLATED
     if ratio > 1.0 - thresholds.yellow + _ROUNDING:
-        return Colour.YELLOW
-    return Colour.GREEN if ratio <= 1.0 - thresholds.green + _ROUNDING else Colour.GREY
+        return SloState.AT_RISK
+    return SloState.AMPLE if ratio <= 1.0 - thresholds.green + _ROUNDING else SloState.MET
 
 
-def colours(servers: Iterable[LcServer], thresholds: Thresholds) -> dict[str, Colour]:
-    """Return UUID -> colour of each server."""
-    return {server.uuid: colour_of(server.ratio, thresholds) for server in servers}
+def states(servers: Iterable[LcServer], thresholds: Thresholds) -> dict[str, SloState]:
+    """Return UUID -> state of each server."""
+    return {server.uuid: state_of(server.ratio, thresholds) for server in servers}
 
 
 def evaluate(servers: Iterable[LcServer], thresholds: Thresholds) -> SloVerdict:
-    """Return the state of all objectives; without servers it is green."""
-    found = {server: colour_of(server.ratio, thresholds) for server in servers}
-    bad = [server for server, colour in found.items() if colour.bad]
+    """Return the state of all objectives; without servers it is ample."""
+    found = {server: state_of(server.ratio, thresholds) for server in servers}
+    bad = [server for server, state in found.items() if state.bad]
     return SloVerdict(
-        colour=max(found.values(), default=Colour.GREEN),
+        state=max(found.values(), default=SloState.AMPLE),
         location=frozenset().union(*(server.nodes for server in bad)),
-        violated=frozenset(server.uuid for server in bad),
-        red=frozenset(server.uuid for server, colour in found.items() if colour is Colour.RED),
-        unknown=frozenset(s.uuid for s, colour in found.items() if colour is Colour.UNKNOWN),
+        endangered=frozenset(server.uuid for server in bad),
+        violated=frozenset(
+            server.uuid for server, state in found.items() if state is SloState.VIOLATED
+        ),
+        unknown=frozenset(s.uuid for s, state in found.items() if state is SloState.UNKNOWN),
         ratios={server.uuid: ratio for server in found if (ratio := server.ratio) is not None},
         sure=any(server.reading is not None and server.reading.surely_violated for server in bad),
     )

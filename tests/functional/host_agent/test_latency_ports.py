@@ -168,7 +168,7 @@ def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
         assert any(unknown in line for line in said) or not fault
         assert process.poll() is None
         host_row = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
-        assert host_row[lc.uuid]["slo"]["colour"] in {"green", "grey"}
+        assert host_row[lc.uuid]["slo"]["state"] in {"ample", "met"}
     finally:
         process.terminate()
         process.wait(20)

@@ -198,14 +198,14 @@ def test_status_and_explain_show_how_an_objective_stands(
     journal = FileJournal(tmp_path / "state/journal.jsonl")
     journal.write(Entry("decide", Result.NOTED, server.uuid, "lc"))
     journal.close()
-    reading = {"name": "lc", "colour": "red", "p99_us": 1200.0, "slo_p99_us": 1000}
+    reading = {"name": "lc", "state": "violated", "p99_us": 1200.0, "slo_p99_us": 1000}
     action = {"time": "T", "server": server.uuid, "action": "violated", "what": {}}
     told = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
     SloStore(tmp_path / "state/slo.json").save(lambda: Kept(told=told))
     (row,) = json.loads(run("status", "-f", "json")[1])
-    assert (row["slo"]["colour"], row["slo"]["phase"]) == ("red", "heal")
+    assert (row["slo"]["state"], row["slo"]["phase"]) == ("violated", "heal")
     _, text = run("explain", "lc")
-    assert "colour: red" in text
+    assert "state: violated" in text
     assert "T violated" in text
 
 

@@ -597,12 +597,12 @@ def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) ->
     assert {level for _, level in bench.levels[0][0].mba_percent} == {10}
 
 
-def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
+def test_status_names_state_window_phase_and_actions(bench: Bench) -> None:
     lc, be = bench.search()
     bench.round()
     told = json.loads((bench.folder / "slo.json").read_text())["told"]
     assert told["phase"] == "heal"
-    assert told["lcs"][lc.uuid]["colour"] in {"red", "unknown"}
+    assert told["lcs"][lc.uuid]["state"] in {"violated", "unknown"}
     assert told["lcs"][lc.uuid]["slo_p99_us"] == 1000
     assert told["lcs"][lc.uuid]["source"] == "channel"
     assert told["bes"][be.uuid]["level"] == 10
@@ -614,7 +614,7 @@ def test_status_names_colour_window_phase_and_actions(bench: Bench) -> None:
     names = {
         name for name, labels, _ in bench.qos.samples() if len(labels) == len(METRICS[name].labels)
     }
-    assert {"numa_ext_balm_phase", "numa_ext_server_slo_colour", "numa_ext_slo_feed"} <= names
+    assert {"numa_ext_balm_phase", "numa_ext_server_slo_state", "numa_ext_slo_feed"} <= names
 
 
 def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ GOOD = {
     "version": 1,
     "wanted": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.75}}},
     "fed": ["lc"],
-    "told": {"lcs": {"lc": {"colour": "green"}}, "bes": {}, "actions": [], "time": "1"},
+    "told": {"lcs": {"lc": {"state": "ample"}}, "bes": {}, "actions": [], "time": "1"},
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of BALM: colours, traffic at a node, steps of pages, legal levels."""
+"""The small parts of BALM: states, traffic at a node, steps of pages, legal levels."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from host_agent.conf.balm import Thresholds
 from host_agent.decide.pages.steps import away, distance, towards
 from host_agent.decide.partitions.plan import plan
-from host_agent.decide.slo.violation import Colour, colour_of, evaluate
+from host_agent.decide.slo.violation import SloState, evaluate, state_of
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
 from host_agent.model.partition import PartitionRequest
@@ -29,37 +29,39 @@ def _lc(uuid: str, node: int, p99_us: float | None, slo_us: float = 1000.0) -> L
     return LcServer(uuid, frozenset({node}), slo_us, LatencyReading(p99_us, 1000, 0, 0.0))
 
 
-# -- colours -----------------------------------------------------------------------------------------------------------
+# -- states ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "colour"),
+    ("latency_ms", "state"),
     [
-        (1.01, Colour.RED),
-        (1.00, Colour.YELLOW),
-        (0.96, Colour.YELLOW),
-        (0.95, Colour.GREY),
-        (0.81, Colour.GREY),
-        (0.80, Colour.GREEN),
+        (1.01, SloState.VIOLATED),
+        (1.00, SloState.AT_RISK),
+        (0.96, SloState.AT_RISK),
+        (0.95, SloState.MET),
+        (0.81, SloState.MET),
+        (0.80, SloState.AMPLE),
     ],
 )
-def test_f_004_20_colours_of_one_server(latency_ms: float, colour: Colour) -> None:
-    assert colour_of(latency_ms / 1.0, Thresholds()) is colour
-    assert colour_of(latency_ms * 5 / 5.0, Thresholds()) is colour
+def test_f_004_20_states_of_one_server(latency_ms: float, state: SloState) -> None:
+    assert state_of(latency_ms / 1.0, Thresholds()) is state
+    assert state_of(latency_ms * 5 / 5.0, Thresholds()) is state
 
 
 def test_f_004_20_the_worst_server_wins_and_only_the_violated_are_located() -> None:
     verdict = evaluate([_lc("a", 0, 970.0), _lc("b", 1, 400.0), _lc("c", 2, 2000.0)], Thresholds())
-    assert verdict.colour is Colour.RED
+    assert verdict.state is SloState.VIOLATED
     assert verdict.location == {0, 2}
-    assert (verdict.violated, verdict.red) == ({"a", "c"}, {"c"})
-    assert verdict.worst(verdict.violated) == 2.0
+    assert (verdict.endangered, verdict.violated) == ({"a", "c"}, {"c"})
+    assert verdict.worst(verdict.endangered) == 2.0
 
 
 def test_silence_is_never_green_and_hides_no_violation() -> None:
-    assert evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], Thresholds()).colour is Colour.UNKNOWN
-    assert evaluate([_lc("a", 0, None), _lc("b", 1, 2000.0)], Thresholds()).colour is Colour.RED
-    assert evaluate([], Thresholds()).colour is Colour.GREEN
+    assert evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], Thresholds()).state is SloState.UNKNOWN
+    assert (
+        evaluate([_lc("a", 0, None), _lc("b", 1, 2000.0)], Thresholds()).state is SloState.VIOLATED
+    )
+    assert evaluate([], Thresholds()).state is SloState.AMPLE
 
 
 def test_thresholds_out_of_order_are_refused() -> None:
