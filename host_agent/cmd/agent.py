@@ -17,7 +17,7 @@ from oslo_log import log
 from host_agent.conf import agent as agent_conf
 from host_agent.control import assembly
 from host_agent.report.metrics import Metrics, serve
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("host_agent")
@@ -47,7 +47,7 @@ def _run(conf: agent_conf.Conf) -> int:
     parts = assembly.build(conf, out=sys.stdout.write)
     if conf.dry_run:
         return _turn(conf, parts)
-    with only_one(parts.paths.lock, "stop it first"):
+    with single_instance(parts.paths.lock, "stop it first"):
         rdt = agent_conf.settings(conf).rdt
         if rdt.enabled:  # before the first throttle is written
             parts.privileged.alive(rdt.release_after_s)

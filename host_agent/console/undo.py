@@ -17,7 +17,7 @@ from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry, Result
 from host_agent.model.process import Pin, Role
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 from placement_traits.errors import ConflictError, NumaExtError
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _no_agent_writes(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[None]:
         yield
         return
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
-    with only_one(paths.lock, _NOT_BESIDE):
+    with single_instance(paths.lock, _NOT_BESIDE):
         yield
 
 
@@ -80,7 +80,7 @@ def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:
 
 def _runs(paths: HostPaths) -> bool:
     try:
-        with only_one(paths.lock, _NOT_BESIDE):
+        with single_instance(paths.lock, _NOT_BESIDE):
             return False
     except ConflictError:
         return True

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.model.journal import ActionJournal, Entry, Result
-from host_agent.util.background import Errands
+from host_agent.util.background import BackgroundTasks
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError
 
@@ -37,7 +37,7 @@ Migrate = Callable[[str], None]
 class Escalation:
     """Sends proposals, off the caller's thread.
 
-    :param errands: runs what may take long; of its own, for a message bus may be down for hours
+    :param tasks: runs what may take long; of its own, for a message bus may be down for hours
     :param journal: told about each live migration that was asked for
     :param host: name of this host
     :param notify: sends one notification; None sends none
@@ -46,7 +46,7 @@ class Escalation:
 
     def __init__(
         self,
-        errands: Errands,
+        tasks: BackgroundTasks,
         journal: ActionJournal,
         host: str,
         *,
@@ -54,7 +54,7 @@ class Escalation:
         migrate: Migrate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._errands, self._journal, self._host = errands, journal, host
+        self._tasks, self._journal, self._host = tasks, journal, host
         self._notify, self._migrate, self._clock = notify, migrate, clock
         self._next_s = 0.0
         self._next_for_s: dict[str, float] = {}
@@ -81,7 +81,7 @@ class Escalation:
             "reasons": [str(reason) for reason in event.reasons],
         }
         if self._notify is not None:
-            self._errands.submit(self._send, self._notify, payload)
+            self._tasks.submit(self._send, self._notify, payload)
 
     def _ask(self, event: ShouldLeave, titles: Mapping[str, str]) -> None:
         now = self._clock()
@@ -92,7 +92,7 @@ class Escalation:
         self._next_s = now + PAUSE_S
         self._next_for_s |= dict.fromkeys(event.lcs, now + PAUSE_PER_SERVER_S)
         uuid = event.leave[0]
-        self._errands.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
+        self._tasks.submit(self._move, self._migrate, uuid, titles.get(uuid, ""))
 
     def _send(self, notify: Notify, payload: Mapping[str, Any]) -> None:
         try:

@@ -18,7 +18,7 @@ from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
 from host_agent.report.publisher import make_adapter
-from host_agent.util.background import Errands
+from host_agent.util.background import BackgroundTasks
 from placement_traits.topology import HostTopology
 
 
@@ -38,7 +38,9 @@ def build(host: RefinerHost) -> BandwidthQos | None:
     def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
         return [problem for _, problem in host.privileged.limit_cpu_time(by_server, True).problems]
 
-    ports = SloPorts(host.source.attach, host.journal, Errands("slo-ports"), host.source.wake)
+    ports = SloPorts(
+        host.source.attach, host.journal, BackgroundTasks("slo-ports"), host.source.wake
+    )
     return BandwidthQos(
         slo,
         SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
@@ -61,7 +63,7 @@ def _escalation(host: RefinerHost) -> Escalation:
     conf, slo = host.conf, agent_conf.settings(host.conf).slo
     name = conf.host.name or os.uname().nodename
     return Escalation(
-        Errands("slo-escalation"),
+        BackgroundTasks("slo-escalation"),
         host.journal,
         name,
         notify=bus(conf, slo.notify_url, name) if slo.notify_url else None,

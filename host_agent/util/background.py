@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errands that may take long, one after the other in a thread that nobody waits for.
+"""Background tasks: what may take long, one after the other in a thread of its own.
 
-The thread is a daemon: a message bus or a libvirt that never answers holds up its own errands, never the end of the
-agent. An errand that fails unexpectedly is logged with its trace.
+The thread is a daemon: a message bus or a libvirt that never answers holds up its own tasks, never the end of the
+agent. A task that fails unexpectedly is logged with its trace.
 """
 
 import logging
@@ -16,11 +16,11 @@ LOG = logging.getLogger(__name__)
 _MOST_WAITING: Final = 64
 
 
-class Errands:
-    """Runs errands in the order given.
+class BackgroundTasks:
+    """Runs tasks in the order given.
 
-    :param name: of the thread; it starts with the first errand
-    :param most: errands that may wait; one more is left out, and that is logged
+    :param name: of the thread; it starts with the first task
+    :param most: tasks that may wait; one more is left out, and that is logged
     """
 
     def __init__(self, name: str, most: int = _MOST_WAITING) -> None:
@@ -30,13 +30,11 @@ class Errands:
         self._thread: threading.Thread | None = None
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Take an errand; does not wait."""
+        """Take a task; does not wait."""
         try:
             self._queue.put_nowait((function, arguments))
         except queue.Full:
-            LOG.warning(
-                "%s: an errand is left out, %d wait already", self._name, self._queue.maxsize
-            )
+            LOG.warning("%s: a task is left out, %d wait already", self._name, self._queue.maxsize)
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -47,5 +45,5 @@ class Errands:
             function, arguments = self._queue.get()
             try:
                 function(*arguments)
-            except Exception:  # the outermost guard: logged, and the next errand is run
-                LOG.exception("%s: an errand failed", self._name)
+            except Exception:  # the outermost guard: logged, and the next task is run
+                LOG.exception("%s: a task failed", self._name)

@@ -11,12 +11,12 @@ from placement_traits.errors import ConflictError
 
 
 @contextmanager
-def only_one(lock: Path, advice: str) -> Iterator[None]:
+def single_instance(lock: Path, advice: str) -> Iterator[None]:
     """Be the only one that writes to this host while the context lasts.
 
     :param lock: the file; its folder must be there
-    :param advice: what to do when somebody else is, the end of the error's sentence
-    :raises ConflictError: somebody else is; it names its process
+    :param advice: what to do when another process is, the end of the error's sentence
+    :raises ConflictError: another process is; the error names it
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from host_agent.control.escalation import EVENT, Escalation, bus
 from host_agent.control.journal import PrintedJournal
 from host_agent.decide.slo.shapes import CannotFixSloViolation
-from host_agent.util.background import Errands
+from host_agent.util.background import BackgroundTasks
 from placement_traits.reason import Reason
 from tests.integration.cloud import Cloud
 
@@ -51,7 +51,9 @@ def test_f_004_38_a_proposal_reaches_who_listens_on_the_bus(running_cloud: Cloud
     )
     listener.start()
     try:
-        send = Escalation(Errands("bus"), PrintedJournal(print), host, notify=bus(conf, url, host))
+        send = Escalation(
+            BackgroundTasks("bus"), PrintedJournal(print), host, notify=bus(conf, url, host)
+        )
         event = CannotFixSloViolation(("L",), (0,), ("B",), (Reason("traffic_mbps", 9000, "B"),))
         send(event, {"L": "web", "B": "batch"})
         name, payload = ears.listen(host)

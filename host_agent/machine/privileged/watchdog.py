@@ -14,7 +14,7 @@ from typing import Final
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.dead_man_switch import PLACES, SHUTDOWN, in_charge
 from host_agent.machine.privileged.operations import HostOperations
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 from placement_traits.errors import ConflictError, NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-guard")
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             LOG.info("others have been in charge since the agent has ended")
             return
         try:
-            with only_one(paths.lock, "it is in charge"):
+            with single_instance(paths.lock, "it is in charge"):
                 LOG.warning("the agent has ended without leave")
                 _release(paths)
         except ConflictError as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.latency import PORT, LcServer
-from host_agent.util.background import Errands
+from host_agent.util.background import BackgroundTasks
 from placement_traits.errors import NumaExtError
 from placement_traits.names import SloSource
 
@@ -34,7 +34,7 @@ class SloPorts:
 
     :param attach: plugs a device into a running domain: (UUID, XML)
     :param journal: told about each port, and once about each server that can have none
-    :param errands: runs what may take long
+    :param tasks: runs what may take long
     :param plugged: called after a port was plugged in: the domain has to be read again
     """
 
@@ -42,13 +42,13 @@ class SloPorts:
         self,
         attach: Callable[[str, str], None],
         journal: ActionJournal,
-        errands: Errands,
+        tasks: BackgroundTasks,
         plugged: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._attach = attach
         self._journal = journal
-        self._errands = errands
+        self._tasks = tasks
         self._plugged = plugged
         self._clock = clock
         self._tried: dict[str, float] = {}
@@ -66,7 +66,7 @@ class SloPorts:
                 self._tell(lc, _NO_CONTROLLER)
             elif self._clock() >= self._tried.get(uuid, 0.0):
                 self._tried[uuid] = self._clock() + _RETRY_S
-                self._errands.submit(self._plug, lc)
+                self._tasks.submit(self._plug, lc)
 
     def _plug(self, lc: LcServer) -> None:
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.cmd import agent
 from host_agent.report.metrics import Metrics
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 
 
 def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(
@@ -35,6 +35,6 @@ def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     """One writer per outside thing."""
     config = tmp_path / "agent.conf"
     config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
-    with only_one(tmp_path / "agent.lock", "test"):
+    with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
     assert "controls this host already" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.model.journal import Entry, Result
 from host_agent.model.rdt import Actual, GroupState
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 from tests.support.fake_host import FakeHost
 
 Run = Callable[..., tuple[int, str]]
@@ -138,7 +138,7 @@ def test_reset_beside_a_running_agent_is_refused_unless_it_is_paused(
     host.boot(Server("be", BE_SPECS))
     lock = tmp_path / "state/agent.lock"
     lock.parent.mkdir()
-    with only_one(lock, "test"):
+    with single_instance(lock, "test"):
         status, text = run("reset")
         assert (status, host.writes) == (1, [])
         assert "numa-host-agent-ctl pause" in text
@@ -176,7 +176,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
     monkeypatch.setattr(host, "release_throttles", release)
     monkeypatch.setattr(undo.time, "sleep", looked)
     run("pause")
-    with only_one(tmp_path / "state/agent.lock", "test"):
+    with single_instance(tmp_path / "state/agent.lock", "test"):
         assert run("release-bandwidth")[0] == 0
     assert phases == [PAUSED if rests else "climb"]
 

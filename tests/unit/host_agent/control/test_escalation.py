@@ -13,7 +13,7 @@ from oslo_config import cfg
 from host_agent.control.escalation import PAUSE_PER_SERVER_S, PAUSE_S, Escalation, bus, nova
 from host_agent.decide.slo.shapes import CannotFixSloViolation, ShouldLeave
 from host_agent.model.journal import Entry
-from host_agent.util.background import Errands
+from host_agent.util.background import BackgroundTasks
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.reason import Reason
 
@@ -22,7 +22,7 @@ LEAVE = ShouldLeave(("L",), ("B",))
 
 
 class Inline:
-    """Runs errands at once."""
+    """Runs tasks at once."""
 
     def submit(self, function: Any, *arguments: Any) -> None:
         function(*arguments)
@@ -159,8 +159,8 @@ def test_a_bus_that_is_down_is_given_up() -> None:
 
 def test_an_errand_that_never_ends_does_not_hold_up_the_end_of_the_process() -> None:
     code = (
-        "import threading; from host_agent.util.background import Errands; begun = threading.Event(); "
-        "Errands('e').submit(lambda: (begun.set(), threading.Event().wait())); begun.wait()"
+        "import threading; from host_agent.util.background import BackgroundTasks; begun = threading.Event(); "
+        "BackgroundTasks('e').submit(lambda: (begun.set(), threading.Event().wait())); begun.wait()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -173,20 +173,20 @@ def test_an_errand_that_fails_is_logged_and_the_next_one_runs(
     def fail() -> None:
         raise AttributeError("None has no isAlive")
 
-    errands = Errands("test")
-    errands.submit(fail)
-    errands.submit(done.set)
+    tasks = BackgroundTasks("test")
+    tasks.submit(fail)
+    tasks.submit(done.set)
     assert done.wait(30)
     assert "None has no isAlive" in caplog.text
 
 
-def test_errands_that_cannot_wait_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_that_cannot_wait_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
     begun, end, done = threading.Event(), threading.Event(), threading.Event()
-    errands = Errands("test", most=1)
-    errands.submit(lambda: (begun.set(), end.wait()))
+    tasks = BackgroundTasks("test", most=1)
+    tasks.submit(lambda: (begun.set(), end.wait()))
     assert begun.wait(30)
-    errands.submit(done.set)
-    errands.submit(pytest.fail)
+    tasks.submit(done.set)
+    tasks.submit(pytest.fail)
     assert "left out" in caplog.text
     end.set()
     assert done.wait(30)

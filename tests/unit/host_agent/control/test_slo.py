@@ -54,7 +54,7 @@ CONTROLLER = "<controller type='virtio-serial' index='0'/>"
 
 
 class Inline:
-    """Runs errands at once."""
+    """Runs tasks at once."""
 
     def submit(self, function: object, *arguments: object) -> None:
         function(*arguments)  # type: ignore[operator]

@@ -18,7 +18,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import dead_man_switch, watchdog
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 
 AFTER_S = 0.3
 PATIENCE_S = 20.0
@@ -81,12 +81,12 @@ def test_each_silence_counts_once() -> None:
 _AGENT = """
 import sys, time
 from pathlib import Path
-from host_agent.util.single_instance import only_one
+from host_agent.util.single_instance import single_instance
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 root = Path(sys.argv[1])
 paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
-with only_one(paths.lock, ""):
+with single_instance(paths.lock, ""):
     guard = DeadManSwitch(paths, 0.5)
     guard.alive()
     print(guard._process.pid, flush=True)
@@ -121,14 +121,14 @@ def test_a_killed_agents_guard_outlives_it_and_acts(tmp_path: Path) -> None:
 
 def test_a_new_agent_in_charge_is_left_alone(tmp_path: Path) -> None:
     process = killed_agent(tmp_path)
-    with only_one(tmp_path / "agent.lock", ""):
+    with single_instance(tmp_path / "agent.lock", ""):
         wait_for(lambda: gone(process))
     assert "has ended without leave" not in (tmp_path / "log").read_text()
 
 
 def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
     process = killed_agent(tmp_path)
-    with only_one(tmp_path / "agent.lock", ""):
+    with single_instance(tmp_path / "agent.lock", ""):
         pass
     wait_for(lambda: gone(process))
     assert "others have been in charge" in (tmp_path / "log").read_text()
