@@ -164,7 +164,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         server["uuid"]: (server["node"], server["bound"])
         for server in json.loads((folder / "servers.json").read_text())
     }
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     nodes = topology_reader(conf)().node_ids
     parts = assembly.build(
         conf,

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.agent_process import ROUNDS
 from benchmarks.agent_world import MEMORY_MB, MODES, NAMESPACES, PRESET
-from host_agent.conf.agent import Settings
+from host_agent.conf.loop import AgentOptions
 
 GOALS = {
     "cpu_percent_6": 2.0,
@@ -43,7 +43,7 @@ def quantile(values: Sequence[tuple[float, float]], part: float) -> float:
 
 
 def loop_p99(
-    kinds: Mapping[str, Mapping[str, Sequence[float]]], what: str, pace: Settings
+    kinds: Mapping[str, Mapping[str, Sequence[float]]], what: str, pace: AgentOptions
 ) -> float:
     """Return the 99th percentile over the rounds as the loop takes them while nothing happens.
 
@@ -65,8 +65,8 @@ def figures_of(measured: Mapping[str, Any], mode: str, count: int) -> dict[str, 
     figures = {
         "cpu_percent": measured["cpu_percent"],
         "rss_mb": measured["rss_peak_mb"],
-        "loop_ms_p99": loop_p99(kinds, "wall_ms", Settings()),
-        "loop_cpu_ms_p99": loop_p99(kinds, "cpu_ms", Settings()),
+        "loop_ms_p99": loop_p99(kinds, "wall_ms", AgentOptions()),
+        "loop_cpu_ms_p99": loop_p99(kinds, "cpu_ms", AgentOptions()),
         "wait_cpu_percent": measured["wait_cpu_percent"],
     }
     figures |= {f"{kind}_cpu_ms": statistics.median(kinds[kind]["cpu_ms"]) for kind in ROUNDS}

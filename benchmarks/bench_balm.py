@@ -26,7 +26,7 @@ from emulation.physics.machines import grid, xeon_silver_4114
 from emulation.physics.model import HostModel
 from emulation.physics.parameters import Parameters
 from emulation.physics.slo_plant import Program, SloPlant, Traits
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.shapes import BalmState, BeServer, SloView
 from host_agent.model.latency import LcServer
@@ -229,7 +229,7 @@ class Bench:
             plant.throttle(self.scenario.heavy, 40)
         controlled = policy in ("mba", "pgm", "balm", "source")
         ours = policy != "source"
-        settings = Settings(throttle_while_moving=ours, foresee=ours)
+        settings = BalmOptions(throttle_while_moving=ours, foresee=ours)
         lcs = {n: p for n, p in self.scenario.programs.items() if p.curve is not None}
         windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
         state, result = BalmState(), Run()
@@ -435,7 +435,9 @@ def cost(seed: int) -> dict[str, float]:
     spent: dict[bool, list[float]] = {True: [], False: []}
     decide = balm.decide
 
-    def timed(seen: SloView, state: BalmState, settings: Settings, now_s: float) -> balm.Decision:
+    def timed(
+        seen: SloView, state: BalmState, settings: BalmOptions, now_s: float
+    ) -> balm.Decision:
         began = time.perf_counter()
         made = decide(seen, state, settings, now_s)
         spent[state.search is not None].append(time.perf_counter() - began)

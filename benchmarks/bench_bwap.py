@@ -21,7 +21,7 @@ from benchmarks import report
 from benchmarks.interleave import fault_in, interleave_layers, rebind
 from emulation.physics import parameters, published
 from emulation.physics.time_model import transfer_time
-from host_agent.conf import bwap as bwap_settings
+from host_agent.conf.bwap import BwapOptions
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import (
     Shares,
@@ -275,7 +275,7 @@ def search(
     canonical: dict[int, float],
     machine: Machine,
     phases: tuple[Callable[[float], float], Callable[[float], float]],
-    settings: bwap_settings.Settings,
+    settings: BwapOptions,
     chance: random.Random,
 ) -> float:
     """Run the search through both phases with noisy samples; return the regret at the end."""
@@ -313,7 +313,7 @@ def main() -> None:
     weights_error, speed_error = replay()
     moving = steps()
     weights_regret, dwp_regret, literal_regret, none_regret, uniform_regret = [], [], [], [], []
-    ours = bwap_settings.Settings()
+    ours = BwapOptions()
     literal = replace(ours, plateau_steps=0, noise_sigmas=0.0)
     for number in range(args.machines):
         chance = random.Random(f"{args.seed}/{number}")

@@ -30,7 +30,7 @@ from emulation.physics import parameters, published
 from emulation.physics.machines import grid
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
-from host_agent.conf import mapping as mapping_settings
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
@@ -189,7 +189,7 @@ def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: b
 
 
 def agent(
-    host: ModelledHost, load: Load, settings: mapping_settings.Settings, chance: random.Random
+    host: ModelledHost, load: Load, settings: MappingOptions, chance: random.Random
 ) -> tuple[dict[str, Slot], int]:
     """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
 
@@ -209,7 +209,7 @@ def agent(
         now += settings.interval_s
         measured = {
             name: chance.gauss(1.0, NOISE)
-            * (signals.ipc if settings.metric is mapping_settings.Metric.IPC else signals.mpi)
+            * (signals.ipc if settings.metric is PerformanceMetric.IPC else signals.mpi)
             for name, signals in host.signals(state.slots).items()
         }
         before = state.slots
@@ -235,7 +235,7 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
         for name, program in programs.items()
     }
     host = ModelledHost(layout, Load(servers, programs), HostModel(layout.topology, constants))
-    ours, _ = agent(host, host.load, mapping_settings.Settings(), chance)
+    ours, _ = agent(host, host.load, MappingOptions(), chance)
     if len(ours) < len(servers):
         raise RuntimeError("five servers of at most three vCPUs fit sixteen cores")
     best = 0.0
@@ -293,16 +293,14 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
         run, worst = vanilla(host, chance)
         vanilla_runs.append(run)
         overbooked_vanilla = max(overbooked_vanilla, worst)
-    ipc = mapping_settings.Settings(metric=mapping_settings.Metric.IPC)
+    ipc = MappingOptions(metric=PerformanceMetric.IPC)
     our_slots, moves = [], 0
     for _ in range(RUNS):
         slots, moved = agent(host, load.shuffled(chance), ipc, chance)
         our_slots.append(slots)
         moves += moved
     our_runs = [host.scores(slots) for slots in our_slots]
-    mpi_slots, _ = agent(
-        host, load, mapping_settings.Settings(metric=mapping_settings.Metric.MPI), chance
-    )
+    mpi_slots, _ = agent(host, load, MappingOptions(metric=PerformanceMetric.MPI), chance)
     blind = load.labelled(dict.fromkeys(load.servers, InterferenceClass.DEVIL))
     labels = [server.interference_class for server in load.servers.values()]
     chance.shuffle(labels)

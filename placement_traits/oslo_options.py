@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from oslo_config import cfg, types
 
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.options import Declared, HostAddress, Port, Section, build, declared
 
 S = TypeVar("S", bound=Section)
@@ -69,7 +69,11 @@ def read(
                 raise
             mistake(error)
             found[each.name] = each.default
-    made: S = build(section, found)
+    try:
+        made: S = build(section, found)
+    except InvalidValueError as error:
+        where = f"{error.where} in {_files(conf)}"
+        raise InvalidValueError(where, error.value, error.allowed) from error
     return made
 
 
@@ -88,8 +92,11 @@ def _mistake(
     section: type[Section], each: Declared, conf: cfg.ConfigOpts, reason: str
 ) -> ConfigurationError:
     value = "" if each.option.secret else _given(section.section, each.name, conf)
-    files = ", ".join(conf.config_file or ())
-    return ConfigurationError(f"[{section.section}]{each.name}{value} in {files}: {reason}")
+    return ConfigurationError(f"[{section.section}]{each.name}{value} in {_files(conf)}: {reason}")
+
+
+def _files(conf: cfg.ConfigOpts) -> str:
+    return ", ".join(conf.config_file or ())
 
 
 def _given(section: str, name: str, conf: cfg.ConfigOpts) -> str:
@@ -119,7 +126,7 @@ def _option(each: Declared) -> cfg.Opt:
         return cfg.Opt(each.name, type=values, default=dict(default), **more)
     if told.repeated:
         return cfg.MultiStrOpt(each.name, default=list(default), **more)
-    return _PLAIN[kind](each.name, default=_plain(default), **more)
+    return _PLAIN[kind](each.name, default=plain(default), **more)
 
 
 def _value(each: Declared, value: Any) -> Any:
@@ -134,13 +141,13 @@ def _value(each: Declared, value: Any) -> Any:
     return value
 
 
-def _plain(default: Any) -> Any:
-    """Return a default in the types that oslo.config prints."""
+def plain(default: Any) -> Any:
+    """Return a default in the types of oslo.config, as samples and documentation print it."""
     if isinstance(default, tuple):
         return list(default)
     if isinstance(default, Mapping):
         return dict(default)
-    return str(default) if isinstance(default, Path) else default
+    return str(default) if isinstance(default, Path | StrEnum) else default
 
 
 def _without_none(kind: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
-from host_agent.conf.agent import Settings
+from host_agent.conf.options import Options
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model import cpus
 from host_agent.model.assignment import (
@@ -57,7 +57,7 @@ class Executor:
     :param privileged: the seam; a read-only one for a dry run
     :param resource_control: partitions and CPU time
     :param report: where actions are reported; in a dry run nothing is verified
-    :param settings: limits and switches
+    :param options: limits and switches
     :param hooks: what a round asks and tells outside
     """
 
@@ -66,13 +66,13 @@ class Executor:
         privileged: Privileged,
         resource_control: ResourceControl,
         report: ActionReport,
-        settings: Settings,
+        options: Options,
         hooks: RoundHooks,
     ) -> None:
         self._privileged = privileged
         self._resource_control = resource_control
         self._report = report
-        self._settings = settings
+        self._options = options
         self._hooks = hooks
         self._decided: dict[str, Assignment] = {}
 
@@ -148,8 +148,8 @@ class Executor:
         except NumaExtError as error:
             self._report.failed(guest, "refuse", str(error))
             return Outcome(problems=(str(error),)), None
-        todo = difference(wanted, guest, self._settings.memory.dead_band)
-        if not todo.pins or not self._settings.pinning:
+        todo = difference(wanted, guest, self._options.memory.dead_band)
+        if not todo.pins or not self._options.pinning.enabled:
             return Outcome(), todo
         before = {t.tid: t.cpus for t in guest.process.threads} if guest.process else {}
         what = {pin.tid: pin.cpus for pin in todo.pins}
@@ -186,7 +186,7 @@ class Executor:
         outcomes: dict[str, Outcome],
         slice_s: float,
     ) -> None:
-        memory = self._settings.memory
+        memory = self._options.memory
         if not memory.enabled:
             return
         end = self._hooks.clock() + slice_s

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from host_agent.apply.partition_events import Classes, beyond_levels, class_changes, shared_classes
 from host_agent.apply.report import ActionReport
-from host_agent.conf.agent import RdtSettings
+from host_agent.conf.rdt import RdtOptions
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.journal import Result
@@ -88,7 +88,7 @@ class ResourceControl:
         partitions: Partitioner,
         privileged: Privileged,
         report: ActionReport,
-        settings: RdtSettings,
+        settings: RdtOptions,
         levels: LevelWriter | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,

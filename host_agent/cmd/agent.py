@@ -15,6 +15,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.control import assembly
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
@@ -27,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; return the exit status."""
     try:
         agent_conf.set_defaults()
-        conf = cfg.ConfigOpts()
-        log.register_options(conf)
-        agent_conf.load(sys.argv[1:] if arguments is None else arguments, conf=conf)
+        oslo = cfg.ConfigOpts()
+        log.register_options(oslo)
+        conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
         return 1
-    log.setup(conf, "numa-host-agent")
+    log.setup(oslo, "numa-host-agent")
     try:
         return _run(conf)
     except NumaExtError as error:
@@ -41,20 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(conf: agent_conf.Conf) -> int:
+def _run(conf: Configuration) -> int:
     for key in agent_conf.unknown_keys(conf):
         LOG.warning("nobody reads %s", key)
     parts = assembly.build(conf, out=sys.stdout.write)
     if conf.dry_run:
         return _turn(conf, parts)
     with single_instance(parts.paths.lock, "stop it first"):
-        rdt = agent_conf.settings(conf).rdt
-        if rdt.enabled:  # before the first throttle is written
-            parts.privileged.alive(rdt.release_after_s)
+        if conf.rdt.enabled:  # before the first throttle is written
+            parts.privileged.alive(conf.release_after_s)
         return _turn(conf, parts)
 
 
-def _turn(conf: agent_conf.Conf, parts: assembly.Parts) -> int:
+def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     if conf.once:
         _once(parts)
         parts.privileged.leave()

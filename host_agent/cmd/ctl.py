@@ -20,7 +20,7 @@ from host_agent.console.text import table
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 if TYPE_CHECKING:
-    from host_agent.conf.agent import Conf
+    from host_agent.conf.agent import Configuration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from host_agent.conf.agent import load  # after --help and mistakes
 
     files = [f"--config-file={file}" for file in options.config_file]
-    command: Callable[[Conf, argparse.Namespace], int] = options.command
+    command: Callable[[Configuration, argparse.Namespace], int] = options.command
     try:
         return command(load(files), options)
     except NumaExtError as error:
@@ -129,7 +129,7 @@ def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
         sys.stdout.write(table(rows))
 
 
-def _status(conf: "Conf", options: argparse.Namespace) -> int:
+def _status(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.status import brief, status
 
     rows = status(conf)
@@ -138,7 +138,7 @@ def _status(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(conf: "Conf", options: argparse.Namespace) -> int:
+def _explain(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.explanation import explain, told
 
     story = explain(conf, options.server)
@@ -153,7 +153,7 @@ def _explain(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _journal(conf: "Conf", options: argparse.Namespace) -> int:
+def _journal(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.history import entries, line
 
     found = entries(conf, options.server)[-options.lines :]
@@ -164,35 +164,35 @@ def _journal(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _pause(conf: "Conf", options: argparse.Namespace) -> int:
+def _pause(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.pause import pause
 
     _show(options, [pause(conf)])
     return 0
 
 
-def _resume(conf: "Conf", options: argparse.Namespace) -> int:
+def _resume(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.pause import resume
 
     _show(options, [resume(conf)])
     return 0
 
 
-def _reset(conf: "Conf", options: argparse.Namespace) -> int:
+def _reset(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.undo import reset
 
     _show(options, reset(conf, dry_run=options.dry_run))
     return 0
 
 
-def _release(conf: "Conf", options: argparse.Namespace) -> int:
+def _release(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.undo import release
 
     _show(options, release(conf, dry_run=options.dry_run))
     return 0
 
 
-def _heal(conf: "Conf", options: argparse.Namespace) -> int:
+def _heal(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.heal import heal
 
     rows = heal(conf, dry_run=options.dry_run)
@@ -200,7 +200,7 @@ def _heal(conf: "Conf", options: argparse.Namespace) -> int:
     return 1 if any(row["result"] == "failed" for row in rows) else 0
 
 
-def _topology(conf: "Conf", options: argparse.Namespace) -> int:
+def _topology(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.control.parts import topology_reader
     from placement_traits.draw import draw_text
     from placement_traits.draw_svg import draw_svg
@@ -219,7 +219,7 @@ def _topology(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _device_spec(conf: "Conf", options: argparse.Namespace) -> int:
+def _device_spec(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.control.parts import topology_reader
     from placement_traits.device_spec import device_spec_lines
 
@@ -231,7 +231,7 @@ def _device_spec(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
+def _calibrate(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console import calibrate as calibration_run
     from host_agent.observe.calibration.timing import TimingSettings
 
@@ -246,7 +246,7 @@ def _calibrate(conf: "Conf", options: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(conf: "Conf", options: argparse.Namespace) -> int:
+def _doctor(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console import doctor
     from placement_traits.findings import Level
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator decides about the sources of latencies, apart from them: reading a configuration loads no more."""
+"""Options of the sources of latencies: parts of section ``[slo]``."""
 
 import string
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from placement_traits.errors import InvalidValueError
+from placement_traits.options import Section, option
 
 EVERY_FLAVOR: Final = "any"
 
@@ -27,41 +29,101 @@ class FeedLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedSettings:
-    """Options of the feed through ports.
+class FeedOptions(Section):
+    """How latencies are made of what servers report, in ``[slo]``: n and m of the source."""
 
-    :param window_s: n of the source: length of the sliding window, seconds
-    :param poll_s: m of the source: seconds between two looks
-    :param least_samples: fewer requests make no percentile
-    :param limits: how much one guest may send
-    """
-
-    window_s: float = 3.0
-    poll_s: float = 0.02
-    least_samples: int = 200
+    window_s: float = option(
+        3.0,
+        "Length of the sliding window of requests, seconds. Longer ones see rare slow requests and react later.",
+        minimum=0.5,
+        maximum=60.0,
+        change="requests are rare, so that a window holds too few (raise)",
+        leave="objectives must be met within seconds",
+    )
+    poll_s: float = option(
+        0.02,
+        "Shortest time between two decisions, seconds. Reports wake the controller at once.",
+        minimum=0.005,
+        maximum=1.0,
+        change="the agent uses too much CPU time (raise)",
+        leave="reports must be acted on within 100 ms",
+    )
+    least_samples: int = option(
+        200,
+        "Requests that make a 99th percentile; with fewer the latency is unknown.",
+        minimum=100,
+        change="requests are rare and a rough percentile is better than none (lower)",
+        leave="a handful of slow requests must not throttle any server",
+    )
     limits: FeedLimits = field(default_factory=FeedLimits)
 
 
 @dataclass(frozen=True, slots=True)
-class PrometheusSettings:
-    """Where and what to ask.
+class PrometheusOptions(Section):
+    """Where and what a Prometheus server is asked, in ``[slo]``; it is asked nothing as long as it has no URL."""
 
-    :param url: of the server, without ``/api/v1/query``
-    :param queries: flavor name, or ``any`` -> PromQL with ``$uuid`` and, within quotes, ``$name``
-    :param window_s: time range that the queries look back
-    :param interval_s: between two queries of one server
-    :param timeout_s: for one query
-    """
+    url: str | None = option(
+        None,
+        "Base URL of a Prometheus server, for servers with numa_ext:slo_source=prometheus, or auto while their "
+        "port is silent or missing.",
+        change="latencies are measured outside of the guests",
+        leave="guests report through their port",
+    )
+    query: tuple[str, ...] = option(
+        (),
+        "FLAVOR=PROMQL, or any=PROMQL for all others; may be given several times. The query returns one number, "
+        "the 99th percentile in seconds. $uuid and $name stand for the server. Tenants choose names: keep $name "
+        "within double quotes (it is escaped for them) and behind = rather than =~.",
+        repeated=True,
+        change="prometheus_url is set",
+        leave="prometheus_url is not set",
+    )
+    window_s: float = option(
+        15.0,
+        "Time range that the queries look back, seconds: an action is judged by answers that are so much younger.",
+        minimum=1.0,
+        change="the query's own range is longer",
+        leave="actions must be judged soon",
+    )
+    interval_s: float = option(
+        5.0,
+        "Seconds between two queries per server.",
+        minimum=0.5,
+        change="many servers are asked about (raise)",
+        leave="the scrape interval is longer anyway",
+    )
+    timeout_s: float = option(
+        3.0,
+        "Longest time that a query may take.",
+        minimum=0.1,
+        change="Prometheus is far away",
+        leave="an answer must not be old when it comes",
+    )
 
-    url: str
-    queries: Mapping[str, str] = field(default_factory=dict)
-    window_s: float = 15.0
-    interval_s: float = 5.0
-    timeout_s: float = 3.0
+    @property
+    def base_url(self) -> str:
+        """What ``/api/v1/query`` is appended to; empty without a server."""
+        return (self.url or "").rstrip("/")
 
-    def query(self, flavor: str, uuid: str, name: str) -> str | None:
-        """Return the PromQL for a server, None when its flavor has none."""
-        text = self.queries.get(flavor) or self.queries.get(EVERY_FLAVOR)
+    @property
+    def queries(self) -> dict[str, str]:
+        """Flavor name, or ``any`` -> PromQL with ``$uuid`` and, within quotes, ``$name``."""
+        parts = (text.partition("=") for text in self.query)
+        return {flavor.strip(): query.strip() for flavor, _, query in parts}
+
+    def promql(self, flavor: str, uuid: str, name: str) -> str | None:
+        """Return the query for a server, None when its flavor has none."""
+        queries = self.queries
+        text = queries.get(flavor) or queries.get(EVERY_FLAVOR)
         if text is None:
             return None
         return string.Template(text).safe_substitute(uuid=uuid, name=name.translate(_ESCAPES))
+
+    def check(self) -> None:
+        """See :meth:`~placement_traits.options.Section.check`."""
+        for text in self.query:
+            flavor, equals, query = text.partition("=")
+            if not equals or not flavor.strip() or not query.strip():
+                raise InvalidValueError(
+                    "[slo]prometheus_query", text, "FLAVOR=PROMQL or any=PROMQL"
+                )

@@ -1,198 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of group ``[slo]``: where latencies come from, and the controller that keeps their objectives (BALM)."""
+"""Options of latency objectives: section ``[slo]``, where latencies come from and the controller that keeps them."""
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
-from oslo_config import cfg
-
-from host_agent.conf.balm import Settings as BalmSettings
-from host_agent.conf.balm import Thresholds
-from host_agent.conf.latency import FeedSettings, PrometheusSettings
+from host_agent.conf.latency import FeedOptions, PrometheusOptions
 from placement_traits.errors import InvalidValueError
-
-GROUP: Final = cfg.OptGroup("slo", title="Latency objectives and the bandwidth controller (BALM)")
-
-OPTIONS: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt(
-        "enabled",
-        default=True,
-        help="Take memory bandwidth from best-effort servers when a latency-critical one comes near its "
-        "numa_ext:slo_p99_us, and give it back when there is room. Servers whose latency is not known are protected by "
-        "[rdt]be_mba_percent as before.",
-    ),
-    cfg.BoolOpt(
-        "channel",
-        default=True,
-        help="Plug the virtio-serial port org.numa_ext.slo.0 into latency-critical servers with an objective. Their "
-        "image needs the property hw_qemu_guest_agent=yes, which brings the controller that the port is plugged into.",
-    ),
-    cfg.FloatOpt(
-        "window_s",
-        default=3.0,
-        min=0.5,
-        max=60.0,
-        help="Length of the sliding window of requests, seconds. Longer ones see rare slow requests and react later.",
-    ),
-    cfg.FloatOpt(
-        "poll_s",
-        default=0.02,
-        min=0.005,
-        max=1.0,
-        help="Shortest time between two decisions, seconds. Reports wake the controller at once.",
-    ),
-    cfg.IntOpt(
-        "least_samples",
-        default=200,
-        min=100,
-        help="Requests that make a 99th percentile; with fewer the latency is unknown.",
-    ),
-    cfg.FloatOpt(
-        "yellow_percent",
-        default=5.0,
-        min=0.0,
-        max=50.0,
-        help="An objective that is met by less than this counts as about to be violated.",
-    ),
-    cfg.FloatOpt(
-        "green_percent",
-        default=20.0,
-        min=1.0,
-        max=90.0,
-        help="Objectives that are all met by at least this let bandwidth be given back.",
-    ),
-    cfg.IntOpt(
-        "max_retries",
-        default=3,
-        min=0,
-        help="Searches in a row that may fail before a server is proposed for live migration.",
-    ),
-    cfg.FloatOpt(
-        "stuck_s",
-        default=15.0,
-        min=1.0,
-        help="Seconds after which a page move of a search is given up that makes no progress. Longer where the machine "
-        "or [memory]rate_mbps is slow.",
-    ),
-    cfg.FloatOpt(
-        "budget_s_per_hour",
-        default=300.0,
-        min=1.0,
-        help="Seconds per hour in which best-effort servers may be throttled in vain or in silence because of one "
-        "latency-critical server; after that it is ignored for ten minutes. It bounds what a lying guest can do.",
-    ),
-    cfg.StrOpt(
-        "prometheus_url",
-        help="Base URL of a Prometheus server, for servers with numa_ext:slo_source=prometheus, or auto while their "
-        "port is silent or missing.",
-    ),
-    cfg.MultiStrOpt(
-        "prometheus_query",
-        default=[],
-        help="FLAVOR=PROMQL, or any=PROMQL for all others; may be given several times. The query returns one number, "
-        "the 99th percentile in seconds. $uuid and $name stand for the server. Tenants choose names: keep $name within "
-        "double quotes (it is escaped for them) and behind = rather than =~.",
-    ),
-    cfg.FloatOpt(
-        "prometheus_window_s",
-        default=15.0,
-        min=1.0,
-        help="Time range that the queries look back, seconds: an action is judged by answers that are so much younger.",
-    ),
-    cfg.FloatOpt(
-        "prometheus_interval_s",
-        default=5.0,
-        min=0.5,
-        help="Seconds between two queries per server.",
-    ),
-    cfg.FloatOpt(
-        "prometheus_timeout_s", default=3.0, min=0.1, help="Longest time that a query may take."
-    ),
-    cfg.FloatOpt(
-        "ipc_tolerance_percent",
-        default=25.0,
-        min=0.0,
-        max=90.0,
-        help="A latency-critical server that tells no latency counts as violated when its instructions per cycle are "
-        "so far below the best of the last hour; 0 guesses nothing. Needs performance counters, see [counters]source.",
-    ),
-    cfg.StrOpt(
-        "notify_url",
-        secret=True,
-        help="Transport URL of the message bus (as [oslo_messaging_notifications]transport_url of nova). When it is "
-        "set, each proposal to move a server away is sent as notification numa_ext.slo.cannot_fix; needs "
-        "oslo.messaging.",
-    ),
-    cfg.BoolOpt(
-        "live_migrate",
-        default=False,
-        help="Ask nova to live-migrate the heaviest best-effort server whose throttling has shown an effect, "
-        "but not enough, on a server that reports a violation beyond chance. Needs credentials with the admin role in "
-        "[placement]. At most one server in ten minutes, and one in six hours for the sake of the same "
-        "latency-critical server.",
-    ),
-]
+from placement_traits.options import Section, option, part
 
 
 @dataclass(frozen=True, slots=True)
-class SloSettings:
-    """``[slo]``.
+class BalmOptions(Section):
+    """The controller (BALM), in ``[slo]``; values of the source are marked [G]. What is no option is set by benchmarks.
 
-    :param enabled: the controller acts
-    :param channel: ports are plugged
-    :param feed: window and limits of a feed
-    :param balm: of the controller
-    :param prometheus: None where no server is named
-    :param ipc_tolerance: deviation of instructions per cycle that counts as violated, 0.0 for none
-    :param notify_url: message bus, "" for none
-    :param live_migrate: nova is asked
+    :param throttle_step: [G] per cent by which a throttle is released at a time
+    :param page_step: [G] part of all pages per migration step
+    :param settle_s: time an action needs to show in latencies, seconds
+    :param judge_s: requests are collected at least so long after settling before an action is found good, seconds; a
+        violation beyond chance is believed at once
+    :param heal_s: an action that takes demand away is found insufficient only after so long: queues drain slowly, and
+        the source's take up to 0.6 s
+    :param throttle_while_moving: a step up that violated is taken back while pages move, and tried again when they have
+        arrived; the source leaves the violating level in force for the whole move
+    :param foresee: a step up is not taken when the last one, taken again, would violate: latency rises ever faster
+    :param bar_s: pages of a server whose move did harm at another node are not moved away again for so long
+    :param arrived: pages are where they should be when no node is off by more than this share
+    :param noticeable: servers with less of the best-effort traffic at the violated nodes are left alone in the first
+        pass, unless none is seen to have more
+    :param green_hold_s: the system must be green for so long before bandwidth is given back
+    :param green_hold_max_s: longest hold after attempts that had to be undone; each doubles it
+    :param reclaim_step: part of all pages that returns at a time
+    :param yellow_pause_s: no new search for yellow alone so soon after one that could do no better
+    :param effect: an action that changes the worst latency by less than this part is without effect
+    :param ignore_s: a server that nothing helped is ignored, or not tried again, for so long
     """
 
-    enabled: bool = True
-    channel: bool = True
-    feed: FeedSettings = field(default_factory=FeedSettings)
-    balm: BalmSettings = field(default_factory=BalmSettings)
-    prometheus: PrometheusSettings | None = None
-    ipc_tolerance: float = 0.25
-    notify_url: str = ""
-    live_migrate: bool = False
+    yellow_percent: float = option(
+        5.0,
+        "An objective that is met by less than this counts as about to be violated.",
+        minimum=0.0,
+        maximum=50.0,
+        change="objectives are violated before anything is done (raise)",
+        leave="best-effort servers already get too little",
+    )
+    green_percent: float = option(
+        20.0,
+        "Objectives that are all met by at least this let bandwidth be given back.",
+        minimum=1.0,
+        maximum=90.0,
+        change="levels go up and down all the time (raise)",
+        leave="best-effort servers get bandwidth back too late",
+    )
+    max_retries: int = option(
+        3,
+        "Searches in a row that may fail before a server is proposed for live migration.",
+        minimum=0,
+        change="a migration is worse for you than a violated objective (raise)",
+        leave="spare hosts are there",
+    )
+    stuck_s: float = option(
+        15.0,
+        "Seconds after which a page move of a search is given up that makes no progress. Longer where the machine "
+        "or [memory]rate_mbps is slow.",
+        minimum=1.0,
+        change="the journal shows pages_stuck while pages still move (raise)",
+        leave="a search must not wait for pages that cannot move",
+    )
+    budget_s_per_hour: float = option(
+        300.0,
+        "Seconds per hour in which best-effort servers may be throttled in vain or in silence because of one "
+        "latency-critical server; after that it is ignored for ten minutes. It bounds what a lying guest can do.",
+        minimum=1.0,
+        change="guests are your own and are to be trusted (raise)",
+        leave="guests are customers': it bounds what a lying one can do to others",
+    )
+    throttle_step: int = 10
+    page_step: float = 0.10
+    settle_s: float = 0.2
+    judge_s: float = 0.3
+    heal_s: float = 1.0
+    throttle_while_moving: bool = True
+    foresee: bool = True
+    bar_s: float = 60.0
+    arrived: float = 0.02
+    noticeable: float = 0.05
+    green_hold_s: float = 5.0
+    green_hold_max_s: float = 320.0
+    reclaim_step: float = 0.05
+    yellow_pause_s: float = 30.0
+    effect: float = 0.05
+    ignore_s: float = 600.0
+
+    @property
+    def yellow(self) -> float:
+        """[G] Share of the objective: one that is met by less is yellow."""
+        return self.yellow_percent / 100
+
+    @property
+    def green(self) -> float:
+        """[G] Share of the objective: one that is met by as much is green."""
+        return self.green_percent / 100
+
+    def check(self) -> None:
+        """See :meth:`~placement_traits.options.Section.check`."""
+        if not self.yellow_percent < self.green_percent:
+            value = (self.yellow_percent, self.green_percent)
+            raise InvalidValueError(
+                "[slo]yellow_percent, green_percent", value, "yellow_percent < green_percent"
+            )
 
 
-def read(slo: Any) -> SloSettings:
-    """Return the settings from the group of a loaded configuration.
+@dataclass(frozen=True, slots=True)
+class SloOptions(Section):
+    """``[slo]``."""
 
-    :raises InvalidValueError: names the option, its value and what is allowed
-    """
-    return SloSettings(
-        enabled=slo.enabled,
-        channel=slo.channel,
-        feed=FeedSettings(slo.window_s, slo.poll_s, slo.least_samples),
-        balm=BalmSettings(
-            thresholds=Thresholds(slo.yellow_percent / 100, slo.green_percent / 100),
-            max_retries=slo.max_retries,
-            stuck_s=slo.stuck_s,
-            budget_s_per_hour=slo.budget_s_per_hour,
-        ),
-        prometheus=PrometheusSettings(
-            slo.prometheus_url.rstrip("/"),
-            _queries(slo.prometheus_query),
-            slo.prometheus_window_s,
-            slo.prometheus_interval_s,
-            slo.prometheus_timeout_s,
-        )
-        if slo.prometheus_url
-        else None,
-        ipc_tolerance=slo.ipc_tolerance_percent / 100,
-        notify_url=slo.notify_url or "",
-        live_migrate=slo.live_migrate,
+    section: ClassVar = "slo"
+    title: ClassVar = "Latency objectives and the bandwidth controller (BALM)"
+
+    enabled: bool = option(
+        True,
+        "Take memory bandwidth from best-effort servers when a latency-critical one comes near its "
+        "numa_ext:slo_p99_us, and give it back when there is room. Servers whose latency is not known are "
+        "protected by [rdt]be_mba_percent as before.",
+        change="no latencies are read: the fixed level of [rdt]be_mba_percent then holds",
+        leave="flavors carry numa_ext:slo_p99_us",
+    )
+    channel: bool = option(
+        True,
+        "Plug the virtio-serial port org.numa_ext.slo.0 into latency-critical servers with an objective. Their "
+        "image needs the property hw_qemu_guest_agent=yes, which brings the controller that the port is plugged "
+        "into.",
+        change="guests must get no additional port: use Prometheus",
+        leave="images have hw_qemu_guest_agent=yes",
+    )
+    feed: FeedOptions = part(FeedOptions)
+    balm: BalmOptions = part(BalmOptions)
+    prometheus: PrometheusOptions = part(PrometheusOptions, prefix="prometheus_")
+    ipc_tolerance_percent: float = option(
+        25.0,
+        "A latency-critical server that tells no latency counts as violated when its instructions per cycle are "
+        "so far below the best of the last hour; 0 guesses nothing. Needs performance counters, see "
+        "[counters]source.",
+        minimum=0.0,
+        maximum=90.0,
+        change="programs change what they compute, so that IPC means little (raise, or 0)",
+        leave="latency-critical servers compute the same all day and cannot report",
+    )
+    notify_url: str | None = option(
+        None,
+        "Transport URL of the message bus (as [oslo_messaging_notifications]transport_url of nova). When it is "
+        "set, each proposal to move a server away is sent as notification numa_ext.slo.cannot_fix; needs "
+        "oslo.messaging.",
+        secret=True,
+        change="a program of yours listens for proposals to move a server away",
+        leave="operators read the journal or live_migrate is on",
+    )
+    live_migrate: bool = option(
+        False,
+        "Ask nova to live-migrate the heaviest best-effort server whose throttling has shown an effect, but not "
+        "enough, on a server that reports a violation beyond chance. Needs credentials with the admin role in "
+        "[placement]. At most one server in ten minutes, and one in six hours for the sake of the same "
+        "latency-critical server.",
+        change="spare hosts are there and no approval is needed",
+        leave="migrations are yours to decide: the proposal is in the journal and the metrics",
     )
 
-
-def _queries(texts: list[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        flavor, equals, query = text.partition("=")
-        if not equals or not flavor.strip() or not query.strip():
-            raise InvalidValueError("[slo]prometheus_query", text, "FLAVOR=PROMQL or any=PROMQL")
-        found[flavor.strip()] = query.strip()
-    return found
+    @property
+    def ipc_tolerance(self) -> float:
+        """Share by which instructions per cycle may fall below their best; 0.0 guesses nothing."""
+        return self.ipc_tolerance_percent / 100

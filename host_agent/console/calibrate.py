@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.control import calibration_store
 from host_agent.control.calibration import (
     Profiler,
@@ -24,7 +24,7 @@ from placement_traits.topology import HostTopology
 
 
 def run(
-    conf: agent_conf.Conf,
+    conf: Configuration,
     *,
     settings: TimingSettings,
     keep: bool,
@@ -42,7 +42,7 @@ def run(
     if not force:
         _check_idle(conf)
     topology = topology_reader(conf)()
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
     _check_room(conf, topology, settings.megabytes)
     cpus = {node: topology.cpus_of_node(node) for node in topology.node_ids}
@@ -71,13 +71,13 @@ def run(
 
 
 def _profiler(
-    conf: agent_conf.Conf,
+    conf: Configuration,
     topology: HostTopology,
     timing: TimingProfiler,
     progress: Callable[[str], object],
 ) -> Profiler:
     """Return what measures: the CPU's counters where they can tell, else timing alone."""
-    resctrl = tree(agent_conf.paths(conf))
+    resctrl = tree(conf.paths)
     why_not = refused(resctrl, topology)
     if why_not:
         progress(f"by timing: {why_not}")
@@ -85,7 +85,7 @@ def _profiler(
     return CountedProfiler(timing, resctrl, topology, progress=progress)
 
 
-def _check_idle(conf: agent_conf.Conf) -> None:
+def _check_idle(conf: Configuration) -> None:
     """The readers take all CPUs, those of latency-critical servers, too."""
     source = LibvirtSource(conf.libvirt_host.uri)
     try:
@@ -99,8 +99,8 @@ def _check_idle(conf: agent_conf.Conf) -> None:
         )
 
 
-def _check_room(conf: agent_conf.Conf, topology: HostTopology, megabytes: int) -> None:
-    root = agent_conf.paths(conf).sys / "devices/system/node"
+def _check_room(conf: Configuration, topology: HostTopology, megabytes: int) -> None:
+    root = conf.paths.sys / "devices/system/node"
     margin = conf.memory.margin_mb
     for node in calibration_store.distances(topology):
         free = free_megabytes(root, node)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
@@ -19,9 +20,9 @@ from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 
 
-def check(conf: agent_conf.Conf) -> list[Finding]:
+def check(conf: Configuration) -> list[Finding]:
     """Check everything."""
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _configuration(conf),
         lambda: _agent(paths),
@@ -40,9 +41,9 @@ def check(conf: agent_conf.Conf) -> list[Finding]:
     return [finding for one in checks for finding in one()]
 
 
-def _configuration(conf: agent_conf.Conf) -> Iterator[Finding]:
+def _configuration(conf: Configuration) -> Iterator[Finding]:
     unread = agent_conf.unknown_keys(conf)
-    files = ", ".join(conf.config_file) or "no file, defaults only"
+    files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
     yield verdict("configuration", not unread, files, f"nobody reads {'; '.join(unread)}")
 
 
@@ -60,7 +61,7 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
     yield verdict("agent", running, "runs", advice)
 
 
-def _libvirt(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
+def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
     source = LibvirtSource(conf.libvirt_host.uri)
     try:
         number = len(source.domains())
@@ -113,7 +114,7 @@ def _foreign(resctrl: Resctrl) -> list[str]:
     return [name for name in groups if name != ROOT_GROUP and not name.startswith(GROUP_PREFIX)]
 
 
-def _bandwidth(conf: agent_conf.Conf) -> Iterator[Finding]:
+def _bandwidth(conf: Configuration) -> Iterator[Finding]:
     known = conf.placement.bandwidth_mbps_per_node
     yield verdict(
         "memory bandwidth",
@@ -142,7 +143,7 @@ def _numad(paths: HostPaths) -> Iterator[Finding]:
         yield Finding("numad", Level.DEGRADED, text)
 
 
-def _same_pages(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
+def _same_pages(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
     folder = paths.sys / "kernel/mm/ksm"
     try:
         merging = (folder / "run").read_text().strip() == "1"
@@ -161,7 +162,7 @@ def _same_pages(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[Finding]:
     yield Finding("kernel samepage merging", Level.DEGRADED, text)
 
 
-def _mergeable(conf: agent_conf.Conf) -> list[str]:
+def _mergeable(conf: Configuration) -> list[str]:
     """Titles of managed servers whose memory KSM may merge; empty when libvirt does not answer."""
     source = LibvirtSource(conf.libvirt_host.uri)
     try:
@@ -193,7 +194,7 @@ def _huge_pages(paths: HostPaths) -> Iterator[Finding]:
     )
 
 
-def _nova_conf(conf: agent_conf.Conf) -> Iterator[Finding]:
+def _nova_conf(conf: Configuration) -> Iterator[Finding]:
     from placement_traits import nova_conf
 
     files = [file for file in map(Path, conf.host.nova_conf) if file.exists()]
@@ -210,7 +211,7 @@ def _nova_conf(conf: agent_conf.Conf) -> Iterator[Finding]:
     yield from nova_conf.compute(novas, conf.placement.cell_packing, has_gpus)
 
 
-def _placement(conf: agent_conf.Conf) -> Iterator[Finding]:
+def _placement(conf: Configuration) -> Iterator[Finding]:
     if not conf.placement.enabled:
         yield Finding("placement", Level.DEGRADED, "[placement]enabled is false")
         return
@@ -225,7 +226,7 @@ def _placement(conf: agent_conf.Conf) -> Iterator[Finding]:
     yield Finding("placement", Level.GOOD, "answers")
 
 
-def _nova(conf: agent_conf.Conf) -> Iterator[Finding]:
+def _nova(conf: Configuration) -> Iterator[Finding]:
     """Nova is asked before an allocation is moved or healed."""
     if not conf.placement.enabled or not conf.placement.rehome:
         return

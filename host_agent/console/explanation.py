@@ -4,13 +4,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.console.history import entries, line
 from host_agent.console.text import cell, known
 from host_agent.control import slo_store
 
 
-def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
+def explain(conf: Configuration, server: str) -> dict[str, Any]:
     """Return the newest decision about a server and what was done since.
 
     A server that the journal does not know is looked at instead: key ``now`` is its row of ``status``, whose ``why``
@@ -26,7 +26,7 @@ def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
     if newest is None:
         now = None if found else _now(conf, server)
         return {"server": server, "decision": None, "actions": found, "now": now}
-    told = slo_store.load(agent_conf.paths(conf).slo).told
+    told = slo_store.load(conf.paths.slo).told
     slo = slo_store.of_server(told, found[newest].get("server", ""))
     return {
         "server": server,
@@ -36,7 +36,7 @@ def explain(conf: agent_conf.Conf, server: str) -> dict[str, Any]:
     }
 
 
-def _now(conf: agent_conf.Conf, server: str) -> dict[str, Any] | None:
+def _now(conf: Configuration, server: str) -> dict[str, Any] | None:
     """Return how libvirt and the kernel show it; None when they do not know it either."""
     from host_agent.console.status import status
 

@@ -11,7 +11,7 @@ at all nova's own part is rebuilt, too, from the metadata that nova left in libv
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.control import home_nodes_store
 from host_agent.control.parts import open_journal, topology_reader
 from host_agent.decide.amounts.claims import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long
 Row = dict[str, Any]
 
 
-def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
+def heal(conf: Configuration, *, dry_run: bool) -> list[Row]:
     """Heal the servers of this host; return one row per server that lacked something.
 
     :param dry_run: only say what would be done
@@ -54,9 +54,7 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
     bound = claims(observation)
     wanted = (
         *bound,
-        *floating_claims(
-            observation, home_nodes_store.store(agent_conf.paths(conf).homes).load() or {}, bound
-        ),
+        *floating_claims(observation, home_nodes_store.store(conf.paths.homes).load() or {}, bound),
     )
     allocations = make_allocations(conf, root)
     journal = None if dry_run else open_journal(conf)
@@ -68,7 +66,7 @@ def heal(conf: agent_conf.Conf, *, dry_run: bool) -> list[Row]:
             journal.close()
 
 
-def _guests(conf: agent_conf.Conf, found: Iterable[ListedDomain]) -> Iterator[Guest]:
+def _guests(conf: Configuration, found: Iterable[ListedDomain]) -> Iterator[Guest]:
     for domain in found:
         yield Guest(parse(domain.xml, domain.activity, manage_untagged=conf.agent.manage_untagged))
 

@@ -4,20 +4,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.console.text import cell
 from placement_traits.journal import read
 
 
-def entries(conf: agent_conf.Conf, server: str | None = None) -> list[dict[str, Any]]:
+def entries(conf: Configuration, server: str | None = None) -> list[dict[str, Any]]:
     """Return the journal, oldest first; of one server (UUID or name) where one is named."""
-    found = list(read(agent_conf.paths(conf).journal))
+    found = list(read(conf.paths.journal))
     if server is None:
         return found
     return [entry for entry in found if server in (entry.get("server"), entry.get("title"))]
 
 
-def last_decisions(conf: agent_conf.Conf) -> dict[str, tuple[str, ...]]:
+def last_decisions(conf: Configuration) -> dict[str, tuple[str, ...]]:
     """Return the reasons of the newest decision about each server."""
     return {
         entry["server"]: tuple(entry.get("reasons", ()))

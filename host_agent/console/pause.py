@@ -3,19 +3,19 @@
 
 from typing import Any
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 
 
-def pause(conf: agent_conf.Conf) -> dict[str, Any]:
+def pause(conf: Configuration) -> dict[str, Any]:
     """Set the mark that the agent looks at each round; return what was done."""
-    mark = agent_conf.paths(conf).paused
+    mark = conf.paths.paused
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     return {"agent": "paused", "mark": str(mark)}
 
 
-def resume(conf: agent_conf.Conf) -> dict[str, Any]:
+def resume(conf: Configuration) -> dict[str, Any]:
     """Remove the mark, so that the agent acts again; return what was done."""
-    mark = agent_conf.paths(conf).paused
+    mark = conf.paths.paused
     mark.unlink(missing_ok=True)
     return {"agent": "resumed", "mark": str(mark)}

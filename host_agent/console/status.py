@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
 from host_agent.control import slo_store
@@ -26,14 +26,14 @@ from placement_traits.topology import HostTopology
 _LONG_COLUMNS: Final = frozenset({"uuid", "managed", "memory_mb", "threads", "why"})
 
 
-def status(conf: agent_conf.Conf) -> list[dict[str, Any]]:
+def status(conf: Configuration) -> list[dict[str, Any]]:
     """Return one row per server, read from libvirt and the kernel now.
 
     :raises ServiceUnavailableError: libvirt does not answer
     """
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     with closing(LibvirtSource(conf.libvirt_host.uri)) as source:
-        privileged = open_seam(paths, conf, dry_run=True)
+        privileged = open_seam(paths, conf.oslo, dry_run=True)
         observer = build_observer(conf, source, privileged, read_all=True)
         observation = observer.observe(full=True, relist=True)
     groups = _Groups(tree(paths))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control import slo_store
 from host_agent.control.parts import build_observer, open_journal
@@ -27,7 +27,7 @@ _PATIENCE_ROUNDS: Final = 3
 _NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
 
 
-def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
+def reset(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
     """Undo what can be undone: RDT groups and masks, and the pins of floating servers.
 
     Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, and it is said.
@@ -35,24 +35,24 @@ def reset(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
     :param dry_run: only say what would be done
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     with nullcontext() if dry_run else _no_agent_writes(conf, paths):
         return _reset(conf, paths, dry_run=dry_run)
 
 
-def release(conf: agent_conf.Conf, *, dry_run: bool) -> list[dict[str, Any]]:
+def release(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
     """Take all throttles of best-effort servers off; masks, pins and pages stay.
 
     :param dry_run: only say what would be done
     :raises ConflictError: an agent runs and is not paused: it would make everything again
     """
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     with nullcontext() if dry_run else _no_agent_writes(conf, paths):
         return _release(conf, paths, dry_run=dry_run)
 
 
 @contextmanager
-def _no_agent_writes(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[None]:
+def _no_agent_writes(conf: Configuration, paths: HostPaths) -> Iterator[None]:
     """Wait for a paused agent to come to rest, or keep any other from starting meanwhile.
 
     :raises ConflictError: an agent runs and is not paused
@@ -66,7 +66,7 @@ def _no_agent_writes(conf: agent_conf.Conf, paths: HostPaths) -> Iterator[None]:
         yield
 
 
-def _come_to_rest(conf: agent_conf.Conf, paths: HostPaths) -> None:
+def _come_to_rest(conf: Configuration, paths: HostPaths) -> None:
     """Wait until an agent that was just paused writes nothing any more: it would undo what is done here."""
     if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
         return
@@ -86,8 +86,8 @@ def _runs(paths: HostPaths) -> bool:
         return True
 
 
-def _release(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
-    privileged = open_seam(paths, conf, dry_run=dry_run)
+def _release(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
+    privileged = open_seam(paths, conf.oslo, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     if not dry_run:
@@ -106,14 +106,14 @@ def _written(
     return [{"what": what, "result": str(result), "detail": write} for write in writes]
 
 
-def _note(conf: agent_conf.Conf, action: str, result: Result, rows: list[dict[str, Any]]) -> None:
+def _note(conf: Configuration, action: str, result: Result, rows: list[dict[str, Any]]) -> None:
     journal = open_journal(conf)
     journal.write(Entry(action, result, what={"rows": rows}))
     journal.close()
 
 
-def _reset(conf: agent_conf.Conf, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
-    privileged = open_seam(paths, conf, dry_run=dry_run)
+def _reset(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
+    privileged = open_seam(paths, conf.oslo, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     rows += _written(privileged.reset_partitions, "rdt", result)

@@ -13,10 +13,10 @@ from typing import Final, Protocol, runtime_checkable
 
 from host_agent.apply import own_threads
 from host_agent.apply.executor import Executor
-from host_agent.conf.agent import Settings
+from host_agent.conf.options import Options
 from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
-from host_agent.decide.cores.placement import PlacementSettings, decide
+from host_agent.decide.cores.placement import decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
@@ -84,7 +84,7 @@ class Agent:
     """The loop.
 
     :param stages: of a round
-    :param settings: intervals and choices
+    :param options: the operator's
     :param files: its own
     :param listeners: called about rounds
     :param write: false: not even the agent's own threads are moved
@@ -93,7 +93,7 @@ class Agent:
     def __init__(
         self,
         stages: Stages,
-        settings: Settings,
+        options: Options,
         files: AgentFiles,
         listeners: Listeners = _NO_LISTENERS,
         *,
@@ -102,7 +102,7 @@ class Agent:
     ) -> None:
         self._source, self._observer = stages.source, stages.observer
         self._executor, self._refiners = stages.executor, stages.refiners
-        self._settings = settings
+        self._options = options
         self._homes_store = home_nodes_store.store(files.homes) if files.homes else None
         self._paused_mark = files.paused
         self._listeners = listeners
@@ -150,10 +150,7 @@ class Agent:
         return self._apply(self._coarse, observation, started)
 
     def _decide(self, observation: Observation) -> Decision:
-        choices = PlacementSettings(
-            self._settings.rdt.be_mba_percent, self._settings.memory.margin_mb
-        )
-        decision = decide(observation, self._homes, choices)
+        decision = decide(observation, self._homes, self._options)
         homes = {wanted.uuid: wanted.nodes for wanted in decision.assignments if not wanted.bound}
         # Before it is carried out: after a crash in the middle the same homes are wanted again.
         self._keep(homes)
@@ -173,7 +170,7 @@ class Agent:
 
     def _slice_s(self) -> float:
         """Time for page moves: short while a refiner polls, or its turns would come late."""
-        memory = self._settings.memory
+        memory = self._options.memory
         polled = self._refiners.pause_s(self._clock()) < memory.slice_s
         return min(memory.slice_s, memory.polled_slice_s) if polled else memory.slice_s
 
@@ -214,8 +211,8 @@ class Agent:
         while not stop.is_set():
             full = self._clock() >= full_due
             if full:
-                full_due = self._clock() + self._settings.resync_s
-            pause = self._settings.interval_s
+                full_due = self._clock() + self._options.agent.resync_s
+            pause = self._options.agent.interval_s
             try:
                 events = self._source.news()
                 done = self.round(full=full, relist=full or events or self._libvirt_lost)

@@ -4,13 +4,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oslo_config import cfg
-
 from host_agent.apply.executor import Executor, RoundHooks
 from host_agent.apply.partitions import Partitions
 from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control import refiners
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
@@ -56,7 +54,7 @@ class Parts:
 
 
 def build_publisher(
-    conf: cfg.ConfigOpts,
+    conf: Configuration,
     source: DomainSource,
     metrics: Metrics,
     journal: ActionJournal,
@@ -66,7 +64,7 @@ def build_publisher(
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     """
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
 
     rehoming = Rehoming(
         Settled(conf.placement.rehome_after_s), lambda root: make_rehomer(conf, root, journal)
@@ -83,7 +81,7 @@ def build_publisher(
 
 
 def build(
-    conf: cfg.ConfigOpts,
+    conf: Configuration,
     *,
     out: Callable[[str], object],
     source: DomainSource | None = None,
@@ -96,18 +94,17 @@ def build(
     :param source: libvirt; by default the configured one
     :param privileged: the privileged side; by default what fits this process's rights
     """
-    paths = agent_conf.paths(conf)
-    settings = agent_conf.settings(conf)
+    paths = conf.paths
     dry_run = conf.dry_run
     source = source or LibvirtSource(conf.libvirt_host.uri)
-    privileged = privileged or open_seam(paths, conf, dry_run=dry_run)
+    privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
     metrics = Metrics()
-    heartbeat = Heartbeat(privileged, settings.rdt.release_after_s)
-    throttles = settings.rdt.enabled and not dry_run
+    heartbeat = Heartbeat(privileged, conf.release_after_s)
+    throttles = conf.rdt.enabled and not dry_run
     progress = heartbeat.progress if throttles else lambda: None
     observer = build_observer(conf, source, privileged, progress=progress)
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
-    feeds = latency_feeds.build(settings.slo) if settings.slo.enabled and throttles else ()
+    feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
     refined_by = refiners.build(
         RefinerHost(conf, source, privileged, journal, metrics, feeds, throttles)
     )
@@ -117,14 +114,14 @@ def build(
     qos = next((found for found in refined_by if isinstance(found, BandwidthQos)), None)
     report = ActionReport(journal, metrics.count, dry_run=dry_run)
     wanted = PartitionSettings(
-        shrink_root=settings.rdt.shrink_root, shared_ways_min=settings.rdt.shared_ways_min
+        shrink_root=conf.rdt.shrink_root, shared_ways_min=conf.rdt.shared_ways_min
     )
     partitions = Partitions(privileged, wanted)
     executor = Executor(
         privileged,
-        ResourceControl(partitions, privileged, report, settings.rdt, qos),
+        ResourceControl(partitions, privileged, report, conf.rdt, qos),
         report,
-        settings,
+        conf,
         RoundHooks(source.migrating, observer.forget_memory, progress),
     )
     publisher = None
@@ -136,7 +133,7 @@ def build(
     done += [publisher] if publisher else []
     agent = Agent(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
-        settings,
+        conf,
         AgentFiles(None if dry_run else paths.homes, paths.paused, metrics.lost),
         Listeners(tuple(done), (metrics.failed_round, heartbeat.failed)),
         write=not dry_run,

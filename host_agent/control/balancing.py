@@ -10,16 +10,17 @@ when it wants something else, or when a search waits for pages to arrive.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from host_agent.conf.options import Options
 from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import BalancingInputs, BalancingSettings
+from host_agent.decide.inputs import BalancingInputs
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.counters import ServerCounters
@@ -32,27 +33,11 @@ _LEARNT: Final = "mapping"
 Canonical = Mapping[frozenset[int], Shares]
 
 
-@dataclass(frozen=True, slots=True)
-class BalancingChoices:
-    """What the operator chooses.
-
-    :param balancing: of the controllers
-    :param use_siblings: put vCPUs on all hardware threads of a core
-    :param sample_s: distance of two readings while no search runs, and length of the mapping's samples, seconds
-    :param keep_s: figures that change all the time are written to the state file this often, seconds
-    """
-
-    balancing: BalancingSettings = field(default_factory=BalancingSettings)
-    use_siblings: bool = False
-    sample_s: float = 1.0
-    keep_s: float = 60.0
-
-
 class BalancingRefiner:
     """A :class:`~host_agent.control.pipeline.Refiner`.
 
     :param counters: the sensors
-    :param choices: of the operator
+    :param options: the operator's
     :param canonical: returns the calibrated weights of a host, as they are now
     :param refused: returns why no memory may be spread now, ``""`` when it may
     :param file: state file; None keeps nothing (dry run)
@@ -64,7 +49,7 @@ class BalancingRefiner:
     def __init__(
         self,
         counters: CounterSource,
-        choices: BalancingChoices,
+        options: Options,
         canonical: Callable[[HostTopology], Canonical],
         refused: Callable[[], str],
         *,
@@ -73,7 +58,7 @@ class BalancingRefiner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._counters = counters
-        self._choices = choices
+        self._options = options
         self._canonical = canonical
         self._refused = refused
         self._store = balancing_store.store(file) if file else None
@@ -134,7 +119,7 @@ class BalancingRefiner:
         for domain, by_class in state.mapper.benefit.items():
             for kind, value in by_class.items():
                 yield "numa_ext_mapping_benefit", (domain, kind), value
-        worse = mapping.deviations(state.mapper, self._choices.balancing.mapper)
+        worse = mapping.deviations(state.mapper, self._options.mapping)
         for uuid, value in sorted(worse.items()):
             yield "numa_ext_server_deviation", (uuid, titles.get(uuid, "")), value
         for uuid, known in sorted(state.memory.items()):
@@ -144,23 +129,23 @@ class BalancingRefiner:
     def _think(self, inputs: BalancingInputs) -> Decision:
         layout = self._layout
         if layout is None or layout.topology != inputs.observation.topology:
-            layout = CoreLayout(inputs.observation.topology, self._choices.use_siblings)
+            layout = CoreLayout(inputs.observation.topology, self._options.mapping.use_siblings)
             self._layout = layout
-        settings = self._choices.balancing
-        wanted, self._state = balancing.refine(self._coarse, inputs, self._state, settings, layout)
+        options = self._options
+        wanted, self._state = balancing.refine(self._coarse, inputs, self._state, options, layout)
         self._keep(inputs.now_s)
         return wanted
 
     def _pause_s(self) -> float:
         """A search that gets counters wants them at its own rate."""
-        search = self._choices.balancing.search
+        search = self._options.bwap
         searching = any(
             known.searching
             and known.search is not None
             and known.search.blind < search.blind_samples
             for known in self._state.memory.values()
         )
-        return search.sample_interval_s if searching else self._choices.sample_s
+        return search.sample_interval_s if searching else self._options.counters.sample_s
 
     def _mean(
         self, found: Mapping[str, ServerCounters], now_s: float
@@ -168,7 +153,7 @@ class BalancingRefiner:
         """Return the mean of each server's readings when a sample of the mapping is complete."""
         for uuid, counters in found.items():
             self._samples[uuid].append(counters)
-        if now_s - self._sampled_s < self._choices.sample_s:
+        if now_s - self._sampled_s < self._options.counters.sample_s:
             return None
         means = {
             uuid: ServerCounters(
@@ -191,7 +176,7 @@ class BalancingRefiner:
         if content == self._kept:
             return
         news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
-        if not news and now_s - self._kept_s < self._choices.keep_s:
+        if not news and now_s - self._kept_s < self._options.agent.resync_s:
             return
         if self._writer.attempt(lambda: store.save(self._state)):
             self._kept, self._kept_s = content, now_s

@@ -8,9 +8,7 @@ take long to start.
 from collections.abc import Callable
 from pathlib import Path
 
-from oslo_config import cfg
-
-from host_agent.conf import agent as agent_conf
+from host_agent.conf.agent import Configuration
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
@@ -23,14 +21,14 @@ from placement_traits.best_effort import ignore_loss
 from placement_traits.topology import HostTopology
 
 
-def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
+def topology_reader(conf: Configuration) -> Callable[[], HostTopology]:
     """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones."""
-    paths = agent_conf.paths(conf)
+    paths = conf.paths
     per_node = conf.placement.bandwidth_mbps_per_node
     calibration = CalibrationFile(paths.calibration)
-    gpus = tuple(conf.host.gpu_products)
+    gpus = conf.host.gpu_products
     matrix = Path(conf.host.gpu_matrix) if conf.host.gpu_matrix else None
-    chassis = agent_conf.chassis(conf)
+    chassis = conf.host.server_node_of_socket
 
     def given(seen: HostTopology) -> Given:
         mbps = (
@@ -44,7 +42,7 @@ def topology_reader(conf: cfg.ConfigOpts) -> Callable[[], HostTopology]:
 
 
 def build_observer(
-    conf: cfg.ConfigOpts,
+    conf: Configuration,
     source: DomainSource,
     privileged: Privileged,
     *,
@@ -56,8 +54,8 @@ def build_observer(
         source,
         privileged,
         topology_reader(conf),
-        agent_conf.paths(conf).sys / "devices/system/node",
-        device_root=agent_conf.paths(conf).sys / "bus/pci/devices",
+        conf.paths.sys / "devices/system/node",
+        device_root=conf.paths.sys / "bus/pci/devices",
         manage_untagged=conf.agent.manage_untagged,
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,
@@ -65,10 +63,10 @@ def build_observer(
     )
 
 
-def open_journal(conf: cfg.ConfigOpts, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
+def open_journal(conf: Configuration, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
     """Return the journal with its configured sizes; see :class:`host_agent.control.journal.FileJournal`."""
     return FileJournal(
-        agent_conf.paths(conf).journal,
+        conf.paths.journal,
         max_bytes=conf.agent.journal_mb << 20,
         keep=conf.agent.journal_files,
         lost=lost,

@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from oslo_config import cfg
-
+from host_agent.conf.agent import Configuration
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Decision, Observation
@@ -87,7 +86,7 @@ class RefinerHost:
     :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
     """
 
-    conf: cfg.ConfigOpts
+    conf: Configuration
     source: DomainSource
     privileged: Privileged
     journal: ActionJournal

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import Kept, SloStore
 from host_agent.decide.slo import balm
@@ -91,7 +91,7 @@ class BandwidthQos:
 
     def __init__(
         self,
-        settings: SloSettings,
+        settings: SloOptions,
         sources: SloSources,
         host: SloHost,
         store: SloStore,

@@ -4,7 +4,6 @@
 import os
 from collections.abc import Sequence
 
-from host_agent.conf import agent as agent_conf
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.pipeline import RefinerHost
 from host_agent.control.slo import BandwidthQos, SloHost
@@ -24,16 +23,16 @@ from placement_traits.topology import HostTopology
 
 def build(host: RefinerHost) -> BandwidthQos | None:
     """Return the bandwidth controller, not yet started; None where it may not act."""
-    paths, settings = agent_conf.paths(host.conf), agent_conf.settings(host.conf)
-    if not (settings.slo.enabled and host.throttles):
+    conf = host.conf
+    paths, slo = conf.paths, conf.slo
+    if not (slo.enabled and host.throttles):
         return None
-    slo = settings.slo
     resctrl = tree(paths)
 
     def levels(topology: HostTopology) -> tuple[int, ...]:
         if topology.rdt and topology.rdt.mba:
             return mba_levels(resctrl.bandwidth())
-        return quota_levels() if settings.rdt.cpu_time_fallback else ()
+        return quota_levels() if conf.rdt.cpu_time_fallback else ()
 
     def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
         return [problem for _, problem in host.privileged.limit_cpu_time(by_server, True).problems]
@@ -52,7 +51,7 @@ def build(host: RefinerHost) -> BandwidthQos | None:
             host.source.wake,
             plug=ports.serve if slo.channel else lambda _lcs: None,
             paused=paths.paused.exists,
-            margin_mb=settings.memory.margin_mb,
+            margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),
         SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host)),
@@ -60,12 +59,12 @@ def build(host: RefinerHost) -> BandwidthQos | None:
 
 
 def _escalation(host: RefinerHost) -> Escalation:
-    conf, slo = host.conf, agent_conf.settings(host.conf).slo
+    conf, slo = host.conf, host.conf.slo
     name = conf.host.name or os.uname().nodename
     return Escalation(
         BackgroundTasks("slo-escalation"),
         host.journal,
         name,
-        notify=bus(conf, slo.notify_url, name) if slo.notify_url else None,
+        notify=bus(conf.oslo, slo.notify_url, name) if slo.notify_url else None,
         migrate=nova(make_adapter(conf, "compute")) if slo.live_migrate else None,
     )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_store import PAUSED
 from host_agent.decide.slo.shapes import (
     BalmDecision,
@@ -85,7 +85,7 @@ class SloReport:
 
     def __init__(
         self,
-        settings: SloSettings,
+        settings: SloOptions,
         journal: ActionJournal,
         *,
         count: Callable[[str, Result], None] = _ignore_count,
@@ -116,7 +116,7 @@ class SloReport:
     def violations(self, seen: SloView, sources: SloSources) -> None:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
-        found = states(seen.objectives, self._settings.balm.thresholds)
+        found = states(seen.objectives, self._settings.balm)
         for lc in seen.objectives:
             uuid, state = lc.uuid, found[lc.uuid]
             measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
@@ -211,7 +211,7 @@ class SloReport:
         """Take the latencies of whole windows, for status and metrics."""
         self._shown = _Shown(
             {lc.uuid: lc for lc in whole.lcs},
-            states(whole.objectives, self._settings.balm.thresholds),
+            states(whole.objectives, self._settings.balm),
             sources.sources,
             sources.guessed,
         )

@@ -20,13 +20,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from host_agent.conf import mapping as mapping_settings
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
+from host_agent.conf.options import Options
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.resource_control import bandwidth_levels, level_reasons
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
-from host_agent.decide.inputs import BalancingInputs, BalancingSettings
+from host_agent.decide.inputs import BalancingInputs
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
@@ -71,7 +72,7 @@ def refine(
     decision: Decision,
     inputs: BalancingInputs,
     state: BalancingState,
-    settings: BalancingSettings,
+    options: Options,
     layout: CoreLayout,
 ) -> tuple[Decision, BalancingState]:
     """Return the decision with exact cores and memory shares for floating servers, and the new state.
@@ -80,9 +81,9 @@ def refine(
     :param layout: the host's cells, prepared once per topology
     """
     mapped, explained = state.mapper, dict(state.place_reasons)
-    if settings.map_cores:
-        seen = _mapping_observation(inputs, state, settings.mapper, layout)
-        mapped, why = mapping.decide(seen, state.mapper, settings.mapper, layout)
+    if options.mapping.enabled:
+        seen = _mapping_observation(inputs, state, options.mapping, layout)
+        mapped, why = mapping.decide(seen, state.mapper, options.mapping, layout)
         judged = mapped.decided_s != state.mapper.decided_s
         explained = {
             uuid: _still_true(
@@ -90,7 +91,7 @@ def refine(
             )
             for uuid, server in seen.servers.items()
         }
-    room = Room(free_for_floating(inputs.observation), settings.margin_mb)
+    room = Room(free_for_floating(inputs.observation), options.memory.margin_mb)
     lc_l3 = _lc_domains(decision)
     memories: dict[str, Memory] = {}
     refined = []
@@ -103,10 +104,10 @@ def refine(
                 memories[wanted.uuid] = known
             refined.append(_with_reasons(wanted, place=(*wanted.why.place, *reasons)))
             continue
-        slot = mapped.slots.get(wanted.uuid) if settings.map_cores else None
-        placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, settings)
+        slot = mapped.slots.get(wanted.uuid) if options.mapping.enabled else None
+        placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, options)
         cores = _cores(placed, slot, inputs.observation.topology)
-        found = memory(guest, cores, inputs, Before(room, known), settings)
+        found = memory(guest, cores, inputs, Before(room, known), options)
         room = _left(room, guest, found)
         memories[wanted.uuid] = found
         place = (*placed.why.place, *reasons)
@@ -177,7 +178,7 @@ def _lc_domains(decision: Decision) -> frozenset[int]:
 def _mapping_observation(
     inputs: BalancingInputs,
     state: BalancingState,
-    settings: mapping_settings.Settings,
+    options: MappingOptions,
     layout: CoreLayout,
 ) -> mapping.MappingObservation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
@@ -192,7 +193,7 @@ def _mapping_observation(
         if slot is not None:
             actual[guest.uuid] = slot
         counters = (inputs.performance or {}).get(guest.uuid, ServerCounters())
-        value = counters.ipc if settings.metric is mapping_settings.Metric.IPC else counters.mpi
+        value = counters.ipc if options.metric is PerformanceMetric.IPC else counters.mpi
         if value is not None:
             measured[guest.uuid] = value
     sampled = inputs.performance is not None
@@ -220,7 +221,7 @@ def _with_cores(
     slot: Slot,
     inputs: BalancingInputs,
     lc_l3: frozenset[int],
-    settings: BalancingSettings,
+    options: Options,
 ) -> Assignment:
     topology = inputs.observation.topology
     domains = tuple(
@@ -229,7 +230,7 @@ def _with_cores(
     partition: PartitionRequest | None = wanted.partition
     why = AssignmentReasons(partition=wanted.why.partition, objective=wanted.why.objective)
     if partition is not None and partition.tier == Tier.BE:
-        percent = bandwidth_levels(domains, dict.fromkeys(lc_l3, settings.be_mba_percent))
+        percent = bandwidth_levels(domains, dict.fromkeys(lc_l3, options.rdt.be_mba_percent))
         partition = replace(partition, domains=domains, mba_percent=percent)
         why = replace(why, partition=level_reasons(percent, lc_l3))
     return replace(

@@ -4,30 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.conf import bwap, mapping
 from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
-
-
-@dataclass(frozen=True, slots=True)
-class BalancingSettings:
-    """The operator's choices.
-
-    :param map_cores: give each vCPU a core of its own; false: home nodes are all there is, memory is balanced only
-    :param mapper: of the mapping
-    :param search: of BWAP's search
-    :param be_mba_percent: bandwidth level of best-effort servers beside a latency-critical one
-    :param margin_mb: MiB that stay free on every node
-    :param dead_band: share of the memory that may be elsewhere when pages count as placed
-    """
-
-    map_cores: bool = True
-    mapper: mapping.Settings = field(default_factory=mapping.Settings)
-    search: bwap.Settings = field(default_factory=bwap.Settings)
-    be_mba_percent: int = 50
-    margin_mb: int = 256
-    dead_band: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)

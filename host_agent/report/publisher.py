@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from oslo_config import cfg
 
+from host_agent.conf.agent import Configuration
 from host_agent.decide.amounts.claims import Claim, Part, claims
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Guest
@@ -378,7 +379,7 @@ class Publisher:
                 LOG.info("Placement is up to date again")
 
 
-def publish_settings(conf: cfg.ConfigOpts, root: str) -> PublishSettings:
+def publish_settings(conf: Configuration, root: str) -> PublishSettings:
     """Return the settings of the configuration.
 
     :param root: name of nova's root provider
@@ -403,7 +404,7 @@ def register_auth(conf: cfg.ConfigOpts) -> None:
     loading.register_adapter_conf_options(conf, "placement")
 
 
-def make_adapter(conf: cfg.ConfigOpts, service: str = "placement") -> Any:
+def make_adapter(conf: Configuration, service: str = "placement") -> Any:
     """Return a keystoneauth adapter for Placement, or for another service with the same credentials.
 
     :param service: service type; ``[placement]endpoint_override`` and the like are for Placement alone
@@ -413,10 +414,10 @@ def make_adapter(conf: cfg.ConfigOpts, service: str = "placement") -> Any:
 
     from placement_traits.client import REQUEST_TIMEOUT_S
 
-    register_auth(conf)
+    register_auth(conf.oslo)
     try:
-        auth = loading.load_auth_from_conf_options(conf, "placement")
-        session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
+        auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
+        session = loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
         session.timeout = session.timeout or REQUEST_TIMEOUT_S
     except exceptions.ClientException as error:
         raise CapabilityMissingError(f"[placement] holds no usable credentials: {error}") from error
@@ -429,15 +430,15 @@ def make_adapter(conf: cfg.ConfigOpts, service: str = "placement") -> Any:
             session,
             auth=auth,
             service_type=service,
-            interface=conf.placement.valid_interfaces,
-            region_name=conf.placement.region_name,
+            interface=conf.oslo.placement.valid_interfaces,
+            region_name=conf.oslo.placement.region_name,
         )
     return loading.load_adapter_from_conf_options(
-        conf, "placement", session=session, auth=auth, service_type="placement"
+        conf.oslo, "placement", session=session, auth=auth, service_type="placement"
     )
 
 
-def make_reporter(conf: cfg.ConfigOpts) -> TreeWriter:
+def make_reporter(conf: Configuration) -> TreeWriter:
     """Return the reporter over a session made from ``[placement]``.
 
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
@@ -448,7 +449,7 @@ def make_reporter(conf: cfg.ConfigOpts) -> TreeWriter:
     return Reporter(PlacementClient(make_adapter(conf)))
 
 
-def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
+def make_allocations(conf: Configuration, root: str) -> "Allocations":
     """Return the allocations of this host's servers, over sessions made from ``[placement]``.
 
     :param root: name of nova's root provider
@@ -465,17 +466,17 @@ def make_allocations(conf: cfg.ConfigOpts, root: str) -> "Allocations":
     return Allocations(PlacementClient(placement), once, root, nova.why_busy)
 
 
-def make_rehomer(conf: cfg.ConfigOpts, root: str, journal: ActionJournal) -> Rehomer:
+def make_rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
     """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
     return Rehomer(make_allocations(conf, root), root, journal)
 
 
-def make_reservation(conf: cfg.ConfigOpts, resctrl: Resctrl) -> BandwidthReservation | None:
+def make_reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:
     """Return what follows the measured memory traffic, None when it is turned off."""
     interval_s = conf.placement.pressure_s
     if not interval_s:
         return None
     # A group is read once per look; a rate is as old as the look is.
     reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
-    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band_percent / 100)
+    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band)
     return BandwidthReservation(reader.host, settings, interval_s)

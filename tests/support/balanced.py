@@ -13,11 +13,11 @@ from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS, representative
 from emulation.physics.sensor import ModelSensor
 from emulation.servers import Server
-from host_agent.conf.agent import RdtSettings, Settings
+from host_agent.conf.options import Options
+from host_agent.conf.rdt import RdtOptions
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
-from host_agent.control.balancing import BalancingChoices, BalancingRefiner
+from host_agent.control.balancing import BalancingRefiner
 from host_agent.control.pipeline import Refiners
-from host_agent.decide.inputs import BalancingSettings
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry
 from host_agent.model.round import Round
@@ -38,7 +38,7 @@ class BalancedAgent:
     :param topology: of the host
     :param programs: server name -> program of the model
     :param weights: calibrated weights
-    :param balancing: the controllers' settings
+    :param options: the operator's
     :param counters: sensors, by default the host model over the fake host
     """
 
@@ -49,7 +49,7 @@ class BalancedAgent:
         *,
         programs: Mapping[str, str] | None = None,
         weights: Weights | None = None,
-        balancing: BalancingSettings | None = None,
+        options: Options | None = None,
         counters: CounterSource | None = None,
         use_siblings: bool = False,
         free_mb: int = 2000,
@@ -59,8 +59,11 @@ class BalancedAgent:
         self.host.waited = self._waited
         self.programs = dict(programs or {})
         self.weights = weights or {}
-        self.choices = BalancingChoices(
-            replace(balancing or BalancingSettings(), margin_mb=0), use_siblings=use_siblings
+        options = options or Options()
+        self.options = replace(
+            options,
+            memory=replace(options.memory, margin_mb=0),
+            mapping=replace(options.mapping, use_siblings=use_siblings),
         )
         self.counters = counters
         self.refused = ""
@@ -77,7 +80,7 @@ class BalancedAgent:
 
     def start(self) -> None:
         """A new agent process, the old one is gone without a word; host and files stay."""
-        settings = Settings(rdt=RdtSettings(verify_s=1e9))
+        options = Options(rdt=RdtOptions(verify_s=1e9))
         observer = Observer(
             self.host,
             self.host,
@@ -86,11 +89,11 @@ class BalancedAgent:
             clock=lambda: self.now_s,
         )
         executor = make_executor(
-            self.host, self, settings, observer.forget_memory, clock=lambda: self.now_s
+            self.host, self, options, observer.forget_memory, clock=lambda: self.now_s
         )
         self.refiner = BalancingRefiner(
             self.counters or ModelledCounters(self._model, lambda _observation: {}),
-            self.choices,
+            self.options,
             lambda _topology: self.weights,
             lambda: self.refused,
             file=self.folder / "balancing.json",
@@ -103,7 +106,7 @@ class BalancedAgent:
                 executor,
                 Refiners((self.refiner,), self.metrics.failed_refiner),
             ),
-            settings,
+            options,
             AgentFiles(self.folder / "state.json", self.folder / "paused"),
             Listeners((self,)),
             write=False,

@@ -4,14 +4,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.shapes import BalmDecision, BalmState, BeServer, BeTarget, Event, SloView
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.traffic import Traffic
 
 SLO_US = 1000.0
-OURS = Settings()
+OURS = BalmOptions()
 LEVELS = tuple(range(10, 101, 10))
 
 Shares = Mapping[int, float]
@@ -59,7 +59,7 @@ class Host:
         lcs: Mapping[str, int],
         bes: Mapping[str, Be],
         plant: Plant,
-        settings: Settings = OURS,
+        settings: BalmOptions = OURS,
         *,
         levels: tuple[int, ...] = LEVELS,
         nodes: tuple[int, ...] = (0, 1),

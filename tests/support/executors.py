@@ -7,7 +7,7 @@ from collections.abc import Callable
 from host_agent.apply.executor import Executor, RoundHooks
 from host_agent.apply.report import ActionReport, Count
 from host_agent.apply.resource_control import LevelWriter, ResourceControl
-from host_agent.conf.agent import Settings
+from host_agent.conf.options import Options
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.journal import ActionJournal, Result
 from tests.support.fake_host import FakeHost
@@ -20,7 +20,7 @@ def _no_count(_action: str, _result: Result) -> None:
 def make_executor(
     host: FakeHost,
     journal: ActionJournal,
-    settings: Settings,
+    settings: Options,
     moved: Callable[[str], None],
     *,
     seam: Privileged | None = None,

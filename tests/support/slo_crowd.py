@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from emulation.slo_guests import REQUESTS, BeState, p99_us
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeServer, BeTarget, Event, SloView
 from host_agent.model.latency import LcServer
@@ -90,7 +90,7 @@ class Simulated:
     def _poll(self) -> None:
         self.now_s += POLL_S
         self._report()
-        decision = balm.decide(self._observe(), self.state, Settings(), self.now_s)
+        decision = balm.decide(self._observe(), self.state, BalmOptions(), self.now_s)
         self.state = decision.state
         self.events.extend(decision.events)
         self.levels |= {be: wish.level for be, wish in decision.changes.items()}

@@ -2,23 +2,19 @@
 """Directives that print tables out of the code, so that the documentation cannot drift.
 
 ``.. agent-metrics::`` prints the metrics that the host agent serves.
-``.. option-advice:: MODULE`` prints each option of a module with its help and, from ``operator/advice.yaml``, when to
-change it and when not; an option without advice is a warning.
+``.. option-advice:: MODULE.NAME`` prints each option of a section, or of a mapping of sections, as it is declared
+(:mod:`placement_traits.options`): its help, when to change it and when not.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
-import yaml
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from oslo_config import cfg
 from sphinx.application import Sphinx
-from sphinx.util import logging
 
-LOG = logging.getLogger(__name__)
-ADVICE = Path(__file__).parents[1] / "operator" / "advice.yaml"
+from placement_traits import oslo_options
+from placement_traits.options import Declared, declared
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, bool]]]) -> nodes.table:
@@ -63,52 +59,34 @@ class AgentMetricsTable(Directive):
 
 
 class OptionAdvice(Directive):
-    """What each option of a module is, when to change it, and when not."""
+    """What each option of a section is, when to change it, and when not."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        advice = yaml.safe_load(ADVICE.read_text())
-        module = importlib.import_module(self.arguments[0])
+        module, _, name = self.arguments[0].rpartition(".")
+        given = getattr(importlib.import_module(module), name)
         found: list[nodes.Node] = []
-        for group, options in module.list_opts():
-            name = group.name if isinstance(group, cfg.OptGroup) else group
-            advised = advice.get(name, {})
+        for section in given.values() if isinstance(given, Mapping) else [given]:
             listed = nodes.definition_list()
-            for option in options:
-                if option.dest in advised:
-                    listed += self._item(name, option, *advised[option.dest])
-                elif not _of_keystone(option):
-                    LOG.warning("advice.yaml has nothing about [%s]%s", name, option.dest)
-            found += [nodes.rubric(text=f"[{name}]"), listed]
+            listed += [self._item(section.section, each) for each in declared(section)]
+            found += [nodes.rubric(text=f"[{section.section}]"), listed]
         return found
 
     @staticmethod
-    def _item(group: str, option: cfg.Opt, when: str, not_when: str) -> nodes.definition_list_item:
+    def _item(section: str, each: Declared) -> nodes.definition_list_item:
         term = nodes.term()
-        term += nodes.literal(text=f"[{group}]{option.dest}")
+        term += nodes.literal(text=f"[{section}]{each.name}")
         body = nodes.definition()
         lines = (
-            ("", " ".join(option.help.split())),
-            ("Default: ", repr(option.default)),
-            ("Change it when ", f"{when}."),
-            ("Leave it when ", f"{not_when}."),
+            ("", " ".join(each.option.text.split())),
+            ("Default: ", repr(oslo_options.plain(each.default))),
+            ("Change it when ", f"{each.option.change}."),
+            ("Leave it when ", f"{each.option.leave}."),
         )
         for lead, text in lines:
             body += nodes.paragraph("", "", nodes.emphasis(text=lead), nodes.Text(text))
         return nodes.definition_list_item("", term, body)
-
-
-def _of_keystone(option: cfg.Opt) -> bool:
-    """Options of sessions and credentials are keystoneauth's, and documented there."""
-    from keystoneauth1 import loading
-
-    theirs = (
-        *loading.get_session_conf_options(),
-        *loading.get_auth_common_conf_options(),
-        *loading.get_auth_plugin_conf_options("password"),
-    )
-    return option.dest in {other.dest for other in theirs}
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -17,8 +17,8 @@
   One that is measured, was never quiet and has a forbidden neighbour counts as just deviating: it moves when it can.
 * What a move is worth is looked up in the benefit matrix (class x kind of domain a server gets for itself); moves that
   promise less than ``least_benefit`` are not made, so a matrix that has learnt that moving does not pay stops it.
-* All searches of one decision about running servers share ``limits.operations``; a server for which nothing was found
-  is looked at again when something has changed: a full host costs no more than a quiet one.
+* All searches of one decision about running servers share ``[mapping]reshuffle_operations``; a server for which
+  nothing was found is looked at again when something has changed: a full host costs no more than a quiet one.
 * A moved server rests for ``cooldown_s``, and nodes that it left are not tried again for ``memory_s`` (no ping-pong).
 * Servers that nova placed (dedicated, or with a NUMA topology) are never moved; a neighbour may be, otherwise a live
   migration is proposed.
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from host_agent.conf.mapping import Metric, Settings
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.ranking import SlotRank, good, rank_of
 from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
@@ -193,7 +193,10 @@ class Configuration:
 
 
 def decide(
-    observation: MappingObservation, state: MappingState, settings: Settings, layout: CoreLayout
+    observation: MappingObservation,
+    state: MappingState,
+    settings: MappingOptions,
+    layout: CoreLayout,
 ) -> tuple[MappingState, Mapping[str, Reasons]]:
     """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
 
@@ -217,12 +220,12 @@ def decide(
     return state, reasons
 
 
-def deviation(measured: float, expected: float, metric: Metric) -> float:
+def deviation(measured: float, expected: float, metric: PerformanceMetric) -> float:
     """Return the relative deviation from the expectation; positive is worse, for IPC and MPI alike."""
     if expected <= 0:
         return 0.0
     drop = (expected - measured) / expected
-    return drop if metric is Metric.IPC else -drop
+    return drop if metric is PerformanceMetric.IPC else -drop
 
 
 def _forget(
@@ -258,7 +261,7 @@ def _arrivals(
     observation: MappingObservation,
     refused: Mapping[str, ArrivalAttempt],
     occupancy: Occupancy,
-    settings: Settings,
+    settings: MappingOptions,
     reasons: dict[str, Reasons],
 ) -> tuple[dict[str, float], dict[str, ArrivalAttempt]]:
     """Place servers without a slot: those that nova placed, those that already sit well, the others, large first.
@@ -299,7 +302,7 @@ def _adoptable(occupancy: Occupancy, server: MappedServer, slot: Slot) -> bool:
     return len(set(slot.cpus)) == server.vcpus and set(slot.cpus) <= free
 
 
-def _arrive(occupancy: Occupancy, server: MappedServer, settings: Settings) -> Reasons:
+def _arrive(occupancy: Occupancy, server: MappedServer, settings: MappingOptions) -> Reasons:
     free = sum(map(len, occupancy.free(server).values()))
     if free < server.vcpus:
         return (Reason(Term.HOST_FULL, f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
@@ -310,7 +313,7 @@ def _arrive(occupancy: Occupancy, server: MappedServer, settings: Settings) -> R
         return (Reason(Term.MAPPED, _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
     notes: Reasons = ()
     try:
-        found = reshuffle(occupancy, server, settings.limits)
+        found = reshuffle(occupancy, server, settings)
     except SearchLimitError as limit:
         found, notes = None, (Reason(Term.SEARCH_LIMIT, str(limit)),)
     if found is not None:
@@ -354,7 +357,10 @@ def _nodes(layout: CoreLayout, slot: Slot) -> frozenset[int]:
 
 
 def _learn(
-    observation: MappingObservation, state: MappingState, settings: Settings, occupancy: Occupancy
+    observation: MappingObservation,
+    state: MappingState,
+    settings: MappingOptions,
+    occupancy: Occupancy,
 ) -> MappingState:
     """Take samples; a full quiet window sets the expectation, up or down: no neighbour is to blame."""
     if not observation.sampled:
@@ -378,7 +384,7 @@ def _learn(
     return replace(state, expectations=known)
 
 
-def _unseen(known: Expectation, settings: Settings) -> Expectation:
+def _unseen(known: Expectation, settings: MappingOptions) -> Expectation:
     """Hold for some samples, then forget all but the expectation: an old figure is no reason for a move."""
     if known.blind + 1 < settings.blind_samples:
         return replace(known, blind=known.blind + 1)
@@ -388,7 +394,7 @@ def _unseen(known: Expectation, settings: Settings) -> Expectation:
 def _quiet(
     observation: MappingObservation,
     state: MappingState,
-    settings: Settings,
+    settings: MappingOptions,
     occupancy: Occupancy,
     name: str,
 ) -> bool:
@@ -403,7 +409,7 @@ def _quiet(
     return True
 
 
-def deviations(state: MappingState, settings: Settings) -> dict[str, float]:
+def deviations(state: MappingState, settings: MappingOptions) -> dict[str, float]:
     """Return server -> deviation, for those with an expectation and enough samples."""
     return {
         name: deviation(median(known.recent), known.value, settings.metric)
@@ -417,7 +423,7 @@ def deviations(state: MappingState, settings: Settings) -> dict[str, float]:
 def _judge_trials(
     observation: MappingObservation,
     state: MappingState,
-    settings: Settings,
+    settings: MappingOptions,
     reasons: dict[str, Reasons],
 ) -> MappingState:
     """Let the benefit matrix learn from moves that have settled."""
@@ -452,7 +458,7 @@ def observed_benefit(gain: float) -> float:
 def _repair(
     observation: MappingObservation,
     state: MappingState,
-    settings: Settings,
+    settings: MappingOptions,
     occupancy: Occupancy,
     reasons: dict[str, Reasons],
 ) -> MappingState:
@@ -462,7 +468,7 @@ def _repair(
         key=lambda name: (-deviating[name], name),
     )
     moves = settings.moves_per_round
-    budget = Budget(settings.limits.operations)
+    budget = Budget(settings.reshuffle_operations)
     on_trial = {trial.server for trial in state.trials}
     state = replace(state, searched=_searched(observation, state, settings, occupancy))
     for name in affected:
@@ -489,7 +495,9 @@ def _repair(
     return state
 
 
-def _deviating(state: MappingState, settings: Settings, occupancy: Occupancy) -> dict[str, float]:
+def _deviating(
+    state: MappingState, settings: MappingOptions, occupancy: Occupancy
+) -> dict[str, float]:
     """Return server -> deviation; one that was never quiet beside a forbidden neighbour is just at the threshold."""
     deviating = deviations(state, settings)
     for name in sorted(occupancy.slots):
@@ -516,7 +524,10 @@ def _tell_moved(
 
 
 def _searched(
-    observation: MappingObservation, state: MappingState, settings: Settings, occupancy: Occupancy
+    observation: MappingObservation,
+    state: MappingState,
+    settings: MappingOptions,
+    occupancy: Occupancy,
 ) -> Searched:
     """Return what is known to be no use now: in another situation everything is worth another look."""
     slots = occupancy.slots
@@ -536,7 +547,7 @@ def _searched(
 
 
 def _resting(
-    observation: MappingObservation, state: MappingState, settings: Settings, name: str
+    observation: MappingObservation, state: MappingState, settings: MappingOptions, name: str
 ) -> bool:
     return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
 
@@ -547,7 +558,7 @@ class _RepairSearch:
 
     observation: MappingObservation
     state: MappingState
-    settings: Settings
+    settings: MappingOptions
     occupancy: Occupancy
     budget: Budget
 
@@ -613,20 +624,20 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Confi
             occupancy.take(name)
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
-                cost = move_cost_mb(mover, search.settings.limits)
+                cost = move_cost_mb(mover, search.settings)
                 yield Configuration({name: slot}, cost, found[0], found[1], after)
         occupancy.put(name, old)
 
 
 def _by_reshuffle(search: _RepairSearch, server: MappedServer) -> tuple[Configuration | None, bool]:
     """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
-    occupancy, limits = search.occupancy, search.settings.limits
+    occupancy, settings = search.occupancy, search.settings
     before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
     # What others have used up may be what it needs: the next decision has all of it for the first.
-    whole = search.budget.left == limits.operations
+    whole = search.budget.left == settings.reshuffle_operations
     old = occupancy.take(server.name)
     try:
-        found = reshuffle(occupancy, server, limits, search.budget)
+        found = reshuffle(occupancy, server, settings, search.budget)
     except SearchLimitError:
         return None, whole
     finally:
@@ -640,7 +651,7 @@ def _by_reshuffle(search: _RepairSearch, server: MappedServer) -> tuple[Configur
     gain = _gain(search.state.benefit, server, before, after, gained)
     if gain is None or gain[0] < search.settings.least_benefit:
         return None, True
-    cost = found.cost_mb + move_cost_mb(server, limits)
+    cost = found.cost_mb + move_cost_mb(server, settings)
     return Configuration(found.slots, cost, gain[0], gain[1], after), True
 
 
@@ -701,7 +712,7 @@ def _back(state: MappingState, layout: CoreLayout, name: str, slot: Slot) -> boo
 def _move(
     observation: MappingObservation,
     state: MappingState,
-    settings: Settings,
+    settings: MappingOptions,
     occupancy: Occupancy,
     chosen: Configuration,
 ) -> MappingState:

@@ -16,6 +16,7 @@ Memory is granted server by server: what was granted to one before is no room fo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from host_agent.conf.options import Options
 from host_agent.decide.cores.choose import best_wide_slot, wide_slot_at
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.ranking import Ties, rank
@@ -34,18 +35,6 @@ from placement_traits.topology import HostTopology
 HomeNodes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementSettings:
-    """What the operator chooses.
-
-    :param be_mba_percent: bandwidth level of best-effort servers beside a latency-critical one
-    :param margin_mb: MiB that stay free on every node
-    """
-
-    be_mba_percent: int = 50
-    margin_mb: int = 256
-
-
 @dataclass(slots=True)
 class _Host:
     """The host while servers are placed one by one.
@@ -60,17 +49,15 @@ class _Host:
     occupancy: Occupancy
 
 
-def decide(
-    observation: Observation, home_nodes: HomeNodes, settings: PlacementSettings
-) -> Decision:
+def decide(observation: Observation, home_nodes: HomeNodes, options: Options) -> Decision:
     """Decide where all managed servers shall be.
 
     :param observation: the host now
     :param home_nodes: where floating servers are by the last decision
-    :param settings: the operator's choices
+    :param options: the operator's
     """
     managed = [guest for guest in observation.guests if guest.workload.request is not None]
-    host = _host(observation, managed, settings)
+    host = _host(observation, managed, options)
     assignments = [_bound(host, guest) for guest in managed if not guest.workload.floating]
     unplaced: dict[str, tuple[Reason, ...]] = {}
     floating = sorted(
@@ -91,7 +78,7 @@ def decide(
     return Decision(tuple(assignments), unplaced)
 
 
-def _host(observation: Observation, managed: Sequence[Guest], settings: PlacementSettings) -> _Host:
+def _host(observation: Observation, managed: Sequence[Guest], options: Options) -> _Host:
     topology = observation.topology
     lc_l3 = {
         l3
@@ -105,8 +92,8 @@ def _host(observation: Observation, managed: Sequence[Guest], settings: Placemen
     servers = {guest.uuid: server_of(guest, free) for guest in managed}
     return _Host(
         topology,
-        dict.fromkeys(lc_l3, settings.be_mba_percent),
-        Room(free_for_floating(observation), settings.margin_mb),
+        dict.fromkeys(lc_l3, options.rdt.be_mba_percent),
+        Room(free_for_floating(observation), options.memory.margin_mb),
         Occupancy(CoreLayout(topology, use_siblings=True), servers, {}),
     )
 

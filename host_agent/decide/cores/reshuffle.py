@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from host_agent.conf.mapping import Limits
+from host_agent.conf.mapping import MappingOptions
 from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.ranking import SlotRank, good, rank
 from host_agent.decide.cores.slots import MappedServer, Occupancy, Slot
@@ -45,42 +45,42 @@ class SearchLimitError(NumaExtError):
     """The limit of operations was reached before the search had an answer."""
 
 
-def move_cost_mb(server: MappedServer, limits: Limits) -> int:
+def move_cost_mb(server: MappedServer, options: MappingOptions) -> int:
     """Return what moving a server costs, MiB."""
-    return server.memory_mb + limits.vcpu_cost_mb * server.vcpus
+    return server.memory_mb + options.vcpu_cost_mb * server.vcpus
 
 
 def reshuffle(
-    occupancy: Occupancy, needy: MappedServer, limits: Limits, budget: Budget | None = None
+    occupancy: Occupancy, needy: MappedServer, options: MappingOptions, budget: Budget | None = None
 ) -> Reshuffle | None:
     """Find the cheapest reshuffle that gives ``needy`` a good slot.
 
     :param occupancy: the host without ``needy``; unchanged on return
     :param budget: takes the place of the limit of operations, and what was used is taken from it
-    :returns: None when no set of at most ``limits.moves`` servers works
+    :returns: None when no set of at most ``[mapping]reshuffle_moves`` servers works
     :raises SearchLimitError: the limit of operations was reached
     """
-    search = _ReshuffleSearch(occupancy, budget or Budget(limits.operations))
+    search = _ReshuffleSearch(occupancy, budget or Budget(options.reshuffle_operations))
     candidates = [
         server
         for name in occupancy.slots
         if (server := occupancy.servers[name]).movable and server.name != needy.name
     ]
-    for group in _groups(candidates, limits):
+    for group in _groups(candidates, options):
         found = search.with_moved(needy, group)
         if found is not None:
-            cost = sum(move_cost_mb(server, limits) for server in group)
+            cost = sum(move_cost_mb(server, options) for server in group)
             return Reshuffle(found, tuple(server.name for server in group), cost)
     return None
 
 
 def _groups(
-    candidates: Sequence[MappedServer], limits: Limits
+    candidates: Sequence[MappedServer], options: MappingOptions
 ) -> Iterator[tuple[MappedServer, ...]]:
     def cost(group: tuple[MappedServer, ...]) -> tuple[int, tuple[str, ...]]:
-        return sum(move_cost_mb(s, limits) for s in group), tuple(s.name for s in group)
+        return sum(move_cost_mb(s, options) for s in group), tuple(s.name for s in group)
 
-    for size in range(1, limits.moves + 1):
+    for size in range(1, options.reshuffle_moves + 1):
         yield from sorted(combinations(candidates, size), key=cost)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from host_agent.conf.bwap import Settings
+from host_agent.conf.bwap import BwapOptions
 from host_agent.decide.pages.weights import Shares, dwp_step, dwp_weights
 from host_agent.model.terms import Term
 from placement_traits.errors import InvalidValueError
@@ -131,7 +131,7 @@ class BwapSearch:
 
 
 def decide(
-    observation: SearchSample, state: BwapSearch, settings: Settings
+    observation: SearchSample, state: BwapSearch, settings: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Take one sample and return the new state of the search with the reasons for every change."""
     if observation.now_s - state.sampled_s < settings.sample_interval_s * 0.999:
@@ -168,12 +168,12 @@ def trimmed_mean(samples: Sequence[float], drop: int) -> tuple[float, float]:
     return mean, deviation / (len(kept) / count) / math.sqrt(count)
 
 
-def memory_intensive(mapi: float, settings: Settings) -> bool:
+def memory_intensive(mapi: float, settings: BwapOptions) -> bool:
     """Classify a guest by its memory accesses per instruction."""
     return mapi >= settings.memory_intensive_mapi
 
 
-def stable(mapi: Sequence[float], settings: Settings) -> bool:
+def stable(mapi: Sequence[float], settings: BwapOptions) -> bool:
     """Tell whether MAPI varies so little that the guest is in a stable phase (the trigger of ``BWAP-init``)."""
     if len(mapi) < settings.stable_samples:
         return False
@@ -184,7 +184,7 @@ def stable(mapi: Sequence[float], settings: Settings) -> bool:
     return math.sqrt(variance) / mean <= settings.stable_variation
 
 
-def _take_mapi(observation: SearchSample, state: BwapSearch, settings: Settings) -> BwapSearch:
+def _take_mapi(observation: SearchSample, state: BwapSearch, settings: BwapOptions) -> BwapSearch:
     mapi = state.mapi
     if observation.mapi is not None:
         mapi = (*mapi, observation.mapi)[-settings.stable_samples :]
@@ -192,7 +192,7 @@ def _take_mapi(observation: SearchSample, state: BwapSearch, settings: Settings)
 
 
 def _wait(
-    observation: SearchSample, state: BwapSearch, settings: Settings
+    observation: SearchSample, state: BwapSearch, settings: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if observation.mapi is None:
         blind = state.blind + 1
@@ -226,7 +226,7 @@ def _wait(
 
 
 def _place(
-    observation: SearchSample, state: BwapSearch, settings: Settings
+    observation: SearchSample, state: BwapSearch, settings: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Wait for the pages: they may never come (no room, other movers), and waiting asks for a look at every sample."""
     if observation.placed:
@@ -243,7 +243,7 @@ def _place(
     return _found(state, settings), (reason,)
 
 
-def _phase_change(state: BwapSearch, settings: Settings) -> Reason | None:
+def _phase_change(state: BwapSearch, settings: BwapOptions) -> Reason | None:
     """A new phase shows in MAPI at any time, and in the stall rate once the search has ended."""
     if state.phase_mapi and len(state.mapi) == settings.stable_samples:
         mapi, _ = trimmed_mean(state.mapi, len(state.mapi) // 4)
@@ -272,7 +272,7 @@ def _restart(state: BwapSearch) -> BwapSearch:
 
 
 def _measure(
-    observation: SearchSample, state: BwapSearch, settings: Settings
+    observation: SearchSample, state: BwapSearch, settings: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     guided_by_own = state.guide is BwapGuide.OWN or state.phase is BwapPhase.FOUND
     sample = observation.stall_rate if guided_by_own else observation.neighbour_stall_rate
@@ -289,7 +289,7 @@ def _measure(
     return _judge(state, settings)
 
 
-def _judge(state: BwapSearch, settings: Settings) -> tuple[BwapSearch, tuple[Reason, ...]]:
+def _judge(state: BwapSearch, settings: BwapOptions) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Compare a finished measurement with the best one and step on, undo or change the guide."""
     current = StallMeasurement(state.dwp, *trimmed_mean(state.samples, settings.drop))
     if state.best is None:
@@ -305,7 +305,7 @@ def _judge(state: BwapSearch, settings: Settings) -> tuple[BwapSearch, tuple[Rea
 
 
 def _step(
-    state: BwapSearch, settings: Settings, reason: Reason
+    state: BwapSearch, settings: BwapOptions, reason: Reason
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if state.dwp >= 1.0:
         return _end_of_stage(state, settings, reason)
@@ -315,7 +315,7 @@ def _step(
 
 
 def _end_of_stage(
-    state: BwapSearch, settings: Settings, reason: Reason
+    state: BwapSearch, settings: BwapOptions, reason: Reason
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if state.guide is BwapGuide.NEIGHBOUR and state.best is not None:
         bound = state.best.dwp
@@ -334,7 +334,7 @@ def _end_of_stage(
     return ended, (reason, Reason(Term.DWP_FOUND, ended.dwp, state.dwp))
 
 
-def _found(state: BwapSearch, settings: Settings) -> BwapSearch:
+def _found(state: BwapSearch, settings: BwapOptions) -> BwapSearch:
     """End the search on its best step; without undo the pages of the last step stay."""
     dwp = state.dwp
     if settings.undo:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from host_agent.decide.inputs import BalancingInputs, BalancingSettings
+from host_agent.conf.options import Options
+from host_agent.decide.inputs import BalancingInputs
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
 from host_agent.decide.pages.weights import Shares, uniform
@@ -90,7 +91,7 @@ class Before:
 
 
 def memory(
-    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, settings: BalancingSettings
+    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, options: Options
 ) -> Memory:
     """Return what is wanted of a server's pages."""
     known = before.known
@@ -104,16 +105,16 @@ def memory(
         why = (Reason(Term.MEMORY_STAYS, inputs.spreading_refused),)
         return Memory(search=known.search, search_reasons=why, held=True)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
-        return _searched(guest, cores, inputs, before, settings)
+        return _searched(guest, cores, inputs, before, options)
     desired: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
         desired = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
     why = (Reason(Term.MEMORY_POLICY, policy),)
-    return _fitted(Memory(desired, search_reasons=why), guest, cores, before, settings)
+    return _fitted(Memory(desired, search_reasons=why), guest, cores, before, options)
 
 
 def _searched(
-    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, settings: BalancingSettings
+    guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, options: Options
 ) -> Memory:
     """Go on with a search where a sample was taken; it measures when the pages are where they *can* be.
 
@@ -121,34 +122,34 @@ def _searched(
     """
     search, why = _search(guest, cores, inputs, before.known)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
-    if inputs.counters is not None and indivisible < settings.search.step:
+    if inputs.counters is not None and indivisible < options.bwap.step:
         own = inputs.counters.get(guest.uuid, ServerCounters())
-        now = _fitted(Memory(search.wanted), guest, cores, before, settings).shares
+        now = _fitted(Memory(search.wanted), guest, cores, before, options).shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.SearchSample(
             inputs.now_s,
-            left <= max(settings.dead_band, indivisible),
+            left <= max(options.memory.arrived, indivisible),
             own.stall_rate,
             own.mpi,
             _neighbours(inputs),
             left,
         )
-        search, news = bwap.decide(seen, search, settings.search)
+        search, news = bwap.decide(seen, search, options.bwap)
         why = (why[0], *news) if news else why
     wanted = Memory(search.wanted, search=search, search_reasons=why)
-    if _knows_nothing(why[0], search, settings):
+    if _knows_nothing(why[0], search, options):
         used = Reason(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
         )
         wanted = Memory(cores.local, search=search, search_reasons=(used,))
-    return _fitted(wanted, guest, cores, before, settings)
+    return _fitted(wanted, guest, cores, before, options)
 
 
-def _knows_nothing(used: Reason, search: bwap.BwapSearch, settings: BalancingSettings) -> bool:
+def _knows_nothing(used: Reason, search: bwap.BwapSearch, options: Options) -> bool:
     """Tell whether spreading would be a guess: uncalibrated, never measured and blind."""
     uncalibrated = used.term == Term.MEMORY_POLICY_USED
     never_measured = search.phase is bwap.BwapPhase.WAITING and search.phase_mapi is None
-    return uncalibrated and never_measured and search.blind >= settings.search.blind_samples
+    return uncalibrated and never_measured and search.blind >= options.bwap.blind_samples
 
 
 def _search(
@@ -187,9 +188,7 @@ def _neighbours(inputs: BalancingInputs) -> float | None:
     return max((rate for rate in rates if rate is not None), default=None)
 
 
-def _fitted(
-    wanted: Memory, guest: Guest, cores: Cores, before: Before, settings: BalancingSettings
-) -> Memory:
+def _fitted(wanted: Memory, guest: Guest, cores: Cores, before: Before, options: Options) -> Memory:
     """Clip desired shares to the room there is; what was clipped before stays so within the dead band."""
     desired, resident, known = wanted.desired, guest.resident_mb, before.known
     if desired is None or not resident:
@@ -202,6 +201,10 @@ def _fitted(
     except CapabilityMissingError as error:
         return replace(wanted, clipped=(Reason(Term.MEMORY_STAYS, str(error)),))
     same = known.desired is not None and share_error(known.desired, desired) < 1e-9
-    if same and known.shares is not None and share_error(known.shares, shares) < settings.dead_band:
+    if (
+        same
+        and known.shares is not None
+        and share_error(known.shares, shares) < options.memory.arrived
+    ):
         return replace(wanted, shares=known.shares, clipped=known.clipped)
     return replace(wanted, shares=shares, clipped=clipped)

@@ -34,7 +34,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import budget, reclaim, release
 from host_agent.decide.slo import search as balm_search
 from host_agent.decide.slo.shapes import BalmDecision, BalmPhase, BalmState, BeTarget, SloView
@@ -45,7 +45,7 @@ from host_agent.model import levels
 _T = TypeVar("_T")
 
 
-def decide(view: SloView, state: BalmState, settings: Settings, now_s: float) -> BalmDecision:
+def decide(view: SloView, state: BalmState, settings: BalmOptions, now_s: float) -> BalmDecision:
     """Decide what is wanted of every best-effort server now.
 
     :param view: the host; readings leave out what was received before ``state.judge_from_s``

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.pages.steps import distance
 from host_agent.decide.slo.shapes import (
     BalmDecision,
@@ -32,13 +32,15 @@ class Turn:
     :ivar verdict: the state of the objectives that are listened to
     """
 
-    def __init__(self, view: SloView, state: BalmState, settings: Settings, now_s: float) -> None:
+    def __init__(
+        self, view: SloView, state: BalmState, settings: BalmOptions, now_s: float
+    ) -> None:
         self.view = view
         self.settings = settings
         self.now_s = now_s
         self.state = state
         self.bes = {be.uuid: be for be in view.bes}
-        self.verdict = SloVerdict(evaluate((), settings.thresholds).state)
+        self.verdict = SloVerdict(evaluate((), settings).state)
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.wanted
@@ -59,7 +61,7 @@ class Turn:
     def listen(self) -> None:
         """Evaluate all objectives but those of ignored servers."""
         heard = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
-        self.verdict = evaluate(heard, self.settings.thresholds)
+        self.verdict = evaluate(heard, self.settings)
         if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
             latest = self.now_s - self.settings.judge_s

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from host_agent.conf.balm import Thresholds
+from host_agent.conf.slo import BalmOptions
 from host_agent.model.latency import LcServer
 
 _ROUNDING = 1e-9
@@ -73,7 +73,7 @@ class SloVerdict:
         return max((self.ratios.get(uuid, 0.0) for uuid in servers), default=0.0)
 
 
-def state_of(ratio: float | None, thresholds: Thresholds) -> SloState:
+def state_of(ratio: float | None, options: BalmOptions) -> SloState:
     """Return the state of one server.
 
     :param ratio: latency over objective, None when unknown
@@ -82,19 +82,19 @@ def state_of(ratio: float | None, thresholds: Thresholds) -> SloState:
         return SloState.UNKNOWN
     if ratio > 1.0 + _ROUNDING:
         return SloState.VIOLATED
-    if ratio > 1.0 - thresholds.yellow + _ROUNDING:
+    if ratio > 1.0 - options.yellow + _ROUNDING:
         return SloState.AT_RISK
-    return SloState.AMPLE if ratio <= 1.0 - thresholds.green + _ROUNDING else SloState.MET
+    return SloState.AMPLE if ratio <= 1.0 - options.green + _ROUNDING else SloState.MET
 
 
-def states(servers: Iterable[LcServer], thresholds: Thresholds) -> dict[str, SloState]:
+def states(servers: Iterable[LcServer], options: BalmOptions) -> dict[str, SloState]:
     """Return UUID -> state of each server."""
-    return {server.uuid: state_of(server.ratio, thresholds) for server in servers}
+    return {server.uuid: state_of(server.ratio, options) for server in servers}
 
 
-def evaluate(servers: Iterable[LcServer], thresholds: Thresholds) -> SloVerdict:
+def evaluate(servers: Iterable[LcServer], options: BalmOptions) -> SloVerdict:
     """Return the state of all objectives; without servers it is ample."""
-    found = {server: state_of(server.ratio, thresholds) for server in servers}
+    found = {server: state_of(server.ratio, options) for server in servers}
     bad = [server for server, state in found.items() if state.bad]
     return SloVerdict(
         state=max(found.values(), default=SloState.AMPLE),

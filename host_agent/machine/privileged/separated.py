@@ -40,7 +40,7 @@ def _entrypoint(function: _Function) -> _Function:
 def _operations() -> HostOperations:
     """Build the operations inside the helper, from its own reading of the configuration."""
     agent_conf.register(cfg.CONF)
-    return HostOperations(agent_conf.paths(cfg.CONF))
+    return HostOperations(agent_conf.read(cfg.CONF).paths)
 
 
 @_entrypoint

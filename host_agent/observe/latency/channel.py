@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from host_agent.conf.latency import FeedSettings
+from host_agent.conf.latency import FeedOptions
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency.protocol import FeedCounts, Parser
 from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.window import LatencyWindow
 from placement_traits.names import SloSource
 
-_DEFAULTS: Final = FeedSettings()
+_DEFAULTS: Final = FeedOptions()
 
 
 class SloFeed:
@@ -27,7 +27,7 @@ class SloFeed:
     :param settings: window and limits
     """
 
-    def __init__(self, slo_p99_us: float, settings: FeedSettings = _DEFAULTS) -> None:
+    def __init__(self, slo_p99_us: float, settings: FeedOptions = _DEFAULTS) -> None:
         self.slo_p99_us = slo_p99_us
         self._parser = Parser(settings.limits)
         self._window = LatencyWindow(
@@ -55,7 +55,7 @@ class ChannelFeed:
     :param sockets: the host's ends
     """
 
-    def __init__(self, settings: FeedSettings, sockets: PortSockets) -> None:
+    def __init__(self, settings: FeedOptions, sockets: PortSockets) -> None:
         self._settings = settings
         self._sockets = sockets
         self._feeds: dict[str, SloFeed] = {}

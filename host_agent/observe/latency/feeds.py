@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.slo import SloOptions
 from host_agent.model.counters import ServerCounters
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency import ipc_proxy, prometheus
@@ -39,13 +39,13 @@ class CounterReader(Protocol):
         """Take a reading, in the thread of whoever reads the counters; must not block."""
 
 
-FEEDS: Final[tuple[Callable[[SloSettings], LatencyFeed | None], ...]] = (
+FEEDS: Final[tuple[Callable[[SloOptions], LatencyFeed | None], ...]] = (
     prometheus.build,
     ipc_proxy.build,
 )
 """Makers, best first; None: the operator has not configured it."""
 
 
-def build(settings: SloSettings) -> tuple[LatencyFeed, ...]:
+def build(settings: SloOptions) -> tuple[LatencyFeed, ...]:
     """Return the configured feeds, best first."""
     return tuple(feed for make in FEEDS if (feed := make(settings)) is not None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.slo import SloOptions
 from host_agent.model.counters import ServerCounters
 from host_agent.model.latency import LatencyReading, LcServer
 
@@ -40,7 +40,7 @@ class _Server:
     readings: list[float] = field(default_factory=list)
 
 
-def build(settings: SloSettings) -> "IpcProxy | None":
+def build(settings: SloOptions) -> "IpcProxy | None":
     """Return the feed, None where the operator wants no guesses."""
     return IpcProxy(settings.ipc_tolerance) if settings.ipc_tolerance else None
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host_agent.conf.latency import PrometheusSettings
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.latency import PrometheusOptions
+from host_agent.conf.slo import SloOptions
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency.window import HIGHEST_US
 from placement_traits.names import SloSource
@@ -27,7 +27,7 @@ _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
 
 
-def ask(settings: PrometheusSettings, query: str) -> float | None:
+def ask(settings: PrometheusOptions, query: str) -> float | None:
     """Return the answer to an instant query; None when it has no value now.
 
     :raises OSError: the server does not answer, or not what was asked
@@ -37,7 +37,7 @@ def ask(settings: PrometheusSettings, query: str) -> float | None:
     import urllib.parse
     import urllib.request
 
-    address = f"{settings.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    address = f"{settings.base_url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(address, timeout=settings.timeout_s) as answer:
             found: Any = json.loads(answer.read(_ANSWER_BYTES))
@@ -48,7 +48,9 @@ def ask(settings: PrometheusSettings, query: str) -> float | None:
             raise OSError(f"the query {query!r} returns {len(result)} series instead of one")
         return float(result[0]["value"][1]) if result else None
     except (ValueError, LookupError, TypeError, http.client.HTTPException) as error:
-        raise OSError(f"{settings.url} does not answer as Prometheus does: {error!r}") from error
+        raise OSError(
+            f"{settings.base_url} does not answer as Prometheus does: {error!r}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class _Answer:
     p99_us: float | None
 
 
-def build(settings: SloSettings) -> "PrometheusFeed | None":
+def build(settings: SloOptions) -> "PrometheusFeed | None":
     """Return the feed, None where no server is configured."""
-    if settings.prometheus is None:
+    if not settings.prometheus.url:
         return None
     return PrometheusFeed(settings.prometheus, settings.feed.least_samples)
 
@@ -77,9 +79,9 @@ class PrometheusFeed:
 
     def __init__(
         self,
-        settings: PrometheusSettings,
+        settings: PrometheusOptions,
         least_samples: int,
-        fetch: Callable[[PrometheusSettings, str], float | None] = ask,
+        fetch: Callable[[PrometheusOptions, str], float | None] = ask,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -95,7 +97,7 @@ class PrometheusFeed:
     def serve(self, lcs: Iterable[LcServer]) -> None:
         """Ask for exactly these servers, as far as they may be asked for and their flavors have a query."""
         texts = {
-            lc.uuid: self._settings.query(lc.flavor, lc.uuid, lc.title)
+            lc.uuid: self._settings.promql(lc.flavor, lc.uuid, lc.title)
             for lc in lcs
             if lc.reads(SloSource.PROMETHEUS)
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.conf.latency import FeedSettings
+from host_agent.conf.latency import FeedOptions
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.protocol import FeedCounts
@@ -47,7 +47,7 @@ def port(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_latencies_of_a_program_in_a_guest_reach_the_feed(port: Path) -> None:
-    sources = SloSources(ChannelFeed(FeedSettings(), PortSockets()))
+    sources = SloSources(ChannelFeed(FeedOptions(), PortSockets()))
     lc = LcServer("U", frozenset({0}), 1000, domains=frozenset({0}), socket=str(port))
     sources.serve([lc], time.monotonic())
     end = time.monotonic() + PATIENCE_S

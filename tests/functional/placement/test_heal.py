@@ -110,12 +110,12 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])
-    home_nodes_store.store(agent_conf.paths(conf).homes).save({floating.uuid: (3,)})
+    home_nodes_store.store(conf.paths.homes).save({floating.uuid: (3,)})
     assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
     assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
     assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}
     assert set(host.held(floating.uuid)) == {"h1", "h1:l3_3"}
-    (entry, other) = journal.read(agent_conf.paths(conf).journal)
+    (entry, other) = journal.read(conf.paths.journal)
     assert (entry["action"], entry["result"], entry["server"]) == ("heal", "done", server.uuid)
     assert other["server"] == floating.uuid
 

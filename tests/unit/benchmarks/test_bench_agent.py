@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent
-from host_agent.conf.agent import Settings
+from host_agent.conf.loop import AgentOptions
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.sysfs import read_topology
@@ -14,7 +14,7 @@ from placement_traits import presets
 from placement_traits.names import Tier
 
 TOPOLOGY = presets.load(agent_world.PRESET).topology
-PACE = Settings(interval_s=2.0, resync_s=60.0)
+PACE = AgentOptions(interval_s=2.0, resync_s=60.0)
 
 
 def test_discovery_reads_the_machine_back_from_its_files(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_quantile_goes_by_weight() -> None:
 def test_a_full_round_comes_once_in_thirty() -> None:
     kinds = {"full": {"cpu_ms": [50.0, 70.0]}, "sampled": {"cpu_ms": [5.0] * 100}}
     assert bench_agent.loop_p99(kinds, "cpu_ms", PACE) == 70.0
-    assert bench_agent.loop_p99(kinds, "cpu_ms", Settings(interval_s=0.2, resync_s=60.0)) == 5.0
+    assert bench_agent.loop_p99(kinds, "cpu_ms", AgentOptions(interval_s=0.2, resync_s=60.0)) == 5.0
 
 
 def test_figures_carry_the_number_of_servers_and_the_mode() -> None:

@@ -128,7 +128,9 @@ def test_a_bad_value_may_be_told_and_its_default_counts(tmp_path: Path) -> None:
 
 
 def test_values_that_contradict_each_other_make_no_object(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match=r"\[outer\]low: 5 is not allowed; allowed: below"):
+    with pytest.raises(
+        InvalidValueError, match=r"\[outer\]low in .*/file: 5 is not allowed; allowed: below"
+    ):
         oslo_options.read(Outer, load(tmp_path, "low = 5\n"))
     with pytest.raises(InvalidValueError, match=r"\[outer\]low"):
         Outer(high=0.5)

@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 
 from host_agent.conf import agent as agent_conf
+from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.rights import has_rights
 from placement_traits.errors import InvalidValueError
 
 
-def load(tmp_path: Path, text: str = "", *arguments: str) -> agent_conf.Conf:
+def load(tmp_path: Path, text: str = "", *arguments: str) -> agent_conf.Configuration:
     (tmp_path / "agent.conf").write_text(text)
     return agent_conf.load([f"--config-file={tmp_path}/agent.conf", *arguments])
 
 
 def test_defaults_of_options_and_of_settings_are_the_same(tmp_path: Path) -> None:
     conf = load(tmp_path)
-    assert agent_conf.settings(conf) == agent_conf.Settings()
-    assert agent_conf.paths(conf) == HostPaths()
+    assert agent_conf.read(conf.oslo) == Options()
+    assert conf.paths == HostPaths()
 
 
 def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
     conf = load(
         tmp_path, "[rdt]\nbe_mba_percent = 30\n[memory]\ndead_band_percent = 5\n", "--dry-run"
     )
-    settings = agent_conf.settings(conf)
-    assert (settings.rdt.be_mba_percent, settings.memory.dead_band) == (30, 0.05)
+    assert (conf.rdt.be_mba_percent, conf.memory.dead_band) == (30, 0.05)
     assert conf.dry_run
     assert not conf.once
 
@@ -43,14 +43,14 @@ def test_the_environment_names_the_file_and_the_command_line_wins(
 
 def test_sockets_are_put_into_server_nodes(tmp_path: Path) -> None:
     conf = load(tmp_path, "[host]\nchassis = 0:0,1:0,2:1,3:1\n")
-    assert agent_conf.chassis(conf) == {0: 0, 1: 0, 2: 1, 3: 1}
-    with pytest.raises(InvalidValueError, match=r"\[host\]chassis, a socket: 'zero'"):
-        agent_conf.chassis(load(tmp_path, "[host]\nchassis = zero:1\n"))
+    assert conf.host.server_node_of_socket == {0: 0, 1: 0, 2: 1, 3: 1}
+    with pytest.raises(InvalidValueError, match=r"\[host\]chassis, a socket in .*: 'zero'"):
+        load(tmp_path, "[host]\nchassis = zero:1\n")
 
 
 def test_a_bad_value_is_named(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="be_mba_percent"):
-        agent_conf.settings(load(tmp_path, "[rdt]\nbe_mba_percent = 300\n"))
+        load(tmp_path, "[rdt]\nbe_mba_percent = 300\n")
 
 
 def test_every_option_is_offered_to_the_sample_configuration() -> None:
@@ -86,9 +86,9 @@ def test_the_usual_file_is_read_when_none_is_named(
 
 def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
     conf = load(tmp_path, "[agent]\ninterval_s = 40\n[rdt]\nrelease_after_s = 5\n")
-    assert agent_conf.settings(conf).rdt.release_after_s == 120.0
+    assert conf.release_after_s == 120.0
 
 
 def test_a_slow_machine_may_give_its_page_moves_more_time(tmp_path: Path) -> None:
     conf = load(tmp_path, "[slo]\nstuck_s = 60\n")
-    assert agent_conf.settings(conf).slo.balm.stuck_s == 60.0
+    assert conf.slo.balm.stuck_s == 60.0

@@ -14,9 +14,9 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf import bwap as bwap_settings
-from host_agent.conf import mapping
-from host_agent.decide.inputs import BalancingSettings
+from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.mapping import MappingOptions
+from host_agent.conf.options import Options
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
@@ -31,7 +31,7 @@ ALL = "0-7"
 BWAP = {**BE_SPECS, "numa_ext:memory_policy": "bwap"}
 LOCAL = {**BE_SPECS, "numa_ext:memory_policy": "local"}
 WEIGHTS = {frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)}
-STEP = bwap_settings.Settings().step / 0.6
+STEP = BwapOptions().step / 0.6
 
 
 def floating(title: str, specs: dict[str, str], vcpus: int = 2, **more: object) -> Server:
@@ -216,11 +216,11 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
 ) -> None:
     """A devil had to come beside a rabbit; when a node becomes free they are parted."""
     small_cache = tuple(L3Domain(n, n // 2, (n,), 1024) for n in range(4))
-    balancing = BalancingSettings(mapper=mapping.Settings(settle_s=5, cooldown_s=5))
+    options = Options(mapping=MappingOptions(settle_s=5, cooldown_s=5))
     bench = make(
         topology=four_nodes(l3_domains=small_cache),
         programs={"rabbit": "sunflow", "devil": "stream"},
-        balancing=balancing,
+        options=options,
     )
     rabbit = bench.host.boot(floating("rabbit", kind("rabbit"), vcpus=1))
     fillers = [bench.host.boot(floating(f"f{n}", LOCAL)) for n in range(3)]
@@ -433,7 +433,9 @@ def test_without_mapping_servers_float_on_their_home_nodes_and_memory_is_still_s
     make: Callable[..., BalancedAgent],
 ) -> None:
     bench = make(
-        programs={"a": "sc"}, weights=WEIGHTS, balancing=BalancingSettings(map_cores=False)
+        programs={"a": "sc"},
+        weights=WEIGHTS,
+        options=Options(mapping=MappingOptions(enabled=False)),
     )
     server = bench.host.boot(floating("a", BWAP, vcpus=2))
     bench.run(90)

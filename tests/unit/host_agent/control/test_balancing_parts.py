@@ -15,11 +15,12 @@ from emulation.kernel.shape import INTEL
 from emulation.kernel.threads import ThreadTable
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
-from host_agent.conf import balancing, bwap, mapping
-from host_agent.conf.mapping import Limits
+from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.counters import CounterOptions
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.control import assembly
 from host_agent.control import parts as shared_parts
-from host_agent.control.balancing_parts import build_balancing, choices
+from host_agent.control.balancing_parts import build_balancing
 from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
@@ -30,17 +31,17 @@ from tests.support.balanced import BalancedAgent
 from tests.support.fake_host import FakeHost
 
 
-def load(folder: Path, text: str = "") -> agent_conf.Conf:
+def load(folder: Path, text: str = "") -> agent_conf.Configuration:
     (folder / "agent.conf").write_text(f"[agent]\nstate_dir = {folder}\n{text}")
     return agent_conf.load([f"--config-file={folder}/agent.conf"])
 
 
 def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:
-    found = choices(load(tmp_path))
-    assert found.balancing.mapper == mapping.Settings()
-    assert found.balancing.search == bwap.Settings()
-    assert found.balancing.map_cores
-    assert balancing.counters(load(tmp_path).counters) == balancing.CounterSettings()
+    found = load(tmp_path)
+    assert found.mapping == MappingOptions()
+    assert found.mapping.enabled
+    assert found.bwap == BwapOptions()
+    assert found.counters == CounterOptions()
 
 
 def test_options_reach_the_controllers(tmp_path: Path) -> None:
@@ -62,21 +63,23 @@ step_percent = 5
 sample_s = 4
 model_programs = big-1:sc,big-2:oc
 """
-    conf = load(tmp_path, text)
-    found = choices(conf)
-    assert (found.balancing.map_cores, found.use_siblings, found.sample_s) == (False, True, 4.0)
-    assert found.balancing.mapper.metric is mapping.Metric.MPI
-    assert found.balancing.mapper.threshold == 0.2
-    assert found.balancing.mapper.limits == Limits(1, 10, 7)
-    search = found.balancing.search
+    found = load(tmp_path, text)
+    mapping, search = found.mapping, found.bwap
+    assert (mapping.enabled, mapping.use_siblings, found.counters.sample_s) == (False, True, 4.0)
+    assert mapping.metric is PerformanceMetric.MPI
+    assert mapping.threshold == 0.2
+    assert (mapping.reshuffle_moves, mapping.reshuffle_operations) == (1, 10)
+    assert mapping.vcpu_cost_mb == 7
     assert (search.samples, search.step, search.stuck_s) == (9, 0.05, 300.0)
-    programs = balancing.counters(conf.counters).model_programs
+    programs = found.counters.model_programs
     assert programs == {"big-1": "sc", "big-2": "oc"}
 
 
 def test_options_that_exclude_each_other_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="drop: 10 is not allowed; allowed: 0 to 9"):
-        choices(load(tmp_path, "[bwap]\ndrop = 10\n"))
+    with pytest.raises(
+        InvalidValueError, match=r"\[bwap\]drop in .*: 10 is not allowed; allowed: 0 to 9"
+    ):
+        load(tmp_path, "[bwap]\ndrop = 10\n")
 
 
 @pytest.fixture
@@ -157,4 +160,4 @@ def test_without_resctrl_nobody_is_limited(tmp_path: Path) -> None:
     conf = load(tmp_path, f"[host]\nresctrl = {tmp_path}/none\n")
 
     seen = observer.observe(full=True, relist=True)
-    assert effective_partitions(tree(agent_conf.paths(conf)), seen) == {}
+    assert effective_partitions(tree(conf.paths), seen) == {}

@@ -13,7 +13,8 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.conf.agent import MemorySettings, Settings
+from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.options import Options
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.heartbeat import Heartbeat
 from host_agent.control.pipeline import Refiners
@@ -76,7 +77,7 @@ def agent(
         meminfo = folder / f"node{node}" / "meminfo"
         meminfo.parent.mkdir()
         meminfo.write_text(f"Node {node} MemFree: 90000000 kB\n")
-    settings = Settings(memory=MemorySettings(slice_s=1e6))
+    settings = Options(memory=MemoryOptions(slice_s=1e6))
     observer = Observer(host, host, lambda: host.topology, folder, progress=sign.progress)
     executor = make_executor(
         host, Silence(), settings, observer.forget_memory, progress=sign.progress

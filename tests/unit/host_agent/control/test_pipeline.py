@@ -12,7 +12,8 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.conf.agent import MemorySettings, Settings
+from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.options import Options
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.model.assignment import Decision, Observation
@@ -79,7 +80,7 @@ class Throttler:
 class Bench:
     """The agent with refiners over a fake host that has one best-effort server."""
 
-    def __init__(self, folder: Path, *refiners: Throttler, settings: Settings | None = None):
+    def __init__(self, folder: Path, *refiners: Throttler, settings: Options | None = None):
         self.folder = folder
         self.host = FakeHost(four_nodes())
         specs = {**BE_SPECS, "numa_ext:memory_policy": "local"}
@@ -91,7 +92,7 @@ class Bench:
             meminfo = folder / f"node{node}" / "meminfo"
             meminfo.parent.mkdir()
             meminfo.write_text(f"Node {node} MemFree: 2000000 kB\n")
-        settings = settings or Settings()
+        settings = settings or Options()
         observer = Observer(self.host, self.host, lambda: self.host.topology, folder)
         executor = make_executor(
             self.host, self, settings, observer.forget_memory, clock=self.clock
@@ -314,7 +315,7 @@ def test_page_moves_leave_time_for_a_refiner_that_polls(
     period_s: float,
     slice_s: float,
 ) -> None:
-    settings = Settings(memory=MemorySettings(slice_s=1.0, polled_slice_s=0.1))
+    settings = Options(memory=MemoryOptions(slice_s=1.0, polled_slice_s=0.1))
     bench = make_bench(Throttler(period_s=period_s), settings=settings)
     bench.host.running[bench.server.uuid].memory_kb = {0: 1024, 3: 63 * 1024}
     given: list[float] = []

@@ -15,10 +15,11 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf.agent import RdtSettings, Settings
-from host_agent.conf.balm import Settings as BalmSettings
-from host_agent.conf.latency import PrometheusSettings
-from host_agent.conf.slo import SloSettings
+from host_agent.conf.balm import Options as BalmOptions
+from host_agent.conf.latency import PrometheusOptions
+from host_agent.conf.options import Options
+from host_agent.conf.rdt import RdtOptions
+from host_agent.conf.slo import SloOptions
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
@@ -103,7 +104,7 @@ class Bench:
         self.guests: dict[str, Guest] = {}
         self.proxy = IpcProxy(0.25)
         self.ipc = 2.0
-        self.settings = SloSettings(**slo)  # type: ignore[arg-type]
+        self.settings = SloOptions(**slo)  # type: ignore[arg-type]
         nodes = folder / "node"
         for node in range(4):
             (nodes / f"node{node}").mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ class Bench:
             clock=self.clock,
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
-        settings = Settings(rdt=RdtSettings(verify_s=1e9))
+        settings = Options(rdt=RdtOptions(verify_s=1e9))
         executor = make_executor(self.host, self, settings, observer.forget_memory, levels=self.qos)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners((self.qos,))),
@@ -560,7 +561,7 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
 
 def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> None:
     """With source auto: the agent plugs the port by itself, and the guest may know nothing of it."""
-    settings = PrometheusSettings("http://p", {"any": "$uuid"}, window_s=1.0, interval_s=3600.0)
+    settings = PrometheusOptions("http://p", ("any=$uuid",), window_s=1.0, interval_s=3600.0)
     prometheus = PrometheusFeed(settings, 200, lambda _s, _q: 0.0007, bench.clock)
     bench.qos._sources._feeds = (prometheus,)
     lc = bench.lc()
@@ -633,7 +634,7 @@ def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
 
 
 def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, balm=BalmSettings(budget_s_per_hour=1.0))
+    bench = Bench(tmp_path, balm=BalmOptions(budget_s_per_hour=1.0))
     lc, _ = bench.watch()
     bench.report(2000, 6.0)
     assert [entry.server for entry in bench.told("ignore")] == [lc.uuid]

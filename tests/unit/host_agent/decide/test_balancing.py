@@ -6,10 +6,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from emulation.physics.machines import grid
-from host_agent.conf import bwap, mapping
+from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
+from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.options import Options
 from host_agent.decide.balancing import BalancingState, refine
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import BalancingInputs, BalancingSettings
+from host_agent.decide.inputs import BalancingInputs
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.partition import PartitionRequest
@@ -20,7 +23,9 @@ from placement_traits import request
 TOPOLOGY = grid(1, 4, 4, memory_mb_per_node=16384)
 LAYOUT = CoreLayout(TOPOLOGY)
 ROOM = dict.fromkeys(range(4), 8192)
-QUICK = BalancingSettings(search=bwap.Settings(samples=4, drop=1, stable_samples=3), margin_mb=0)
+QUICK = Options(
+    bwap=BwapOptions(samples=4, drop=1, stable_samples=3), memory=MemoryOptions(margin_mb=0)
+)
 
 
 def guest(
@@ -49,7 +54,7 @@ class Rounds:
     """Rounds of the loop; pins come true at once, pages when told."""
 
     guests: list[Guest]
-    settings: BalancingSettings = QUICK
+    options: Options = QUICK
     state: BalancingState = field(default_factory=BalancingState)
     now_s: float = 0.0
     counters: dict[str, ServerCounters] = field(default_factory=dict)
@@ -74,7 +79,7 @@ class Rounds:
             self.canonical,
             self.refused,
         )
-        decision, self.state = refine(base, inputs, self.state, self.settings, LAYOUT)
+        decision, self.state = refine(base, inputs, self.state, self.options, LAYOUT)
         return decision
 
     def obey(self, decision: Decision) -> None:
@@ -153,7 +158,7 @@ def test_bandwidth_levels_follow_the_cores_into_the_cache_of_an_lc() -> None:
     assert len(beside) == 1
     partition = wanted(decision, beside[0]).partition
     assert partition is not None
-    assert dict(partition.mba_percent)[0] == QUICK.be_mba_percent
+    assert dict(partition.mba_percent)[0] == QUICK.rdt.be_mba_percent
 
 
 def test_on_an_overcommitted_host_the_simple_rule_stays() -> None:
@@ -174,7 +179,7 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
     first = wanted(rounds.round(), "a")
     assert first.memory_shares is None, "nothing moves before it is steady"
     home = first.nodes[0]
-    for _ in range(QUICK.search.stable_samples - 2):
+    for _ in range(QUICK.bwap.stable_samples - 2):
         rounds.round()
     shares = []
     for _ in range(120):
@@ -197,10 +202,10 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
     starting = replace(whole, ram=(whole.ram[0]._replace(resident_kb=((3, 6 * 1024),)),))
     rounds = Rounds([starting])
     rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
-    for _ in range(3 * QUICK.search.stable_samples):
+    for _ in range(3 * QUICK.bwap.stable_samples):
         assert wanted(rounds.round(), "a").memory_shares is None
     rounds.guests = [replace(one, ram=whole.ram) for one in rounds.guests]
-    for _ in range(QUICK.search.stable_samples):
+    for _ in range(QUICK.bwap.stable_samples):
         found = wanted(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
 
@@ -208,7 +213,7 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
 def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
     rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
-    for _ in range(QUICK.search.stable_samples):
+    for _ in range(QUICK.bwap.stable_samples):
         found = wanted(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
     assert "memory_policy_used" in {reason.term for reason in found.reasons}
@@ -243,8 +248,8 @@ def test_a_restart_of_the_agent_moves_no_server() -> None:
 
 
 def test_mpi_can_guide_the_mapping() -> None:
-    settings = replace(QUICK, mapper=mapping.Settings(metric=mapping.Metric.MPI))
-    rounds = Rounds([guest("a", BE)], settings=settings)
+    options = replace(QUICK, mapping=MappingOptions(metric=PerformanceMetric.MPI))
+    rounds = Rounds([guest("a", BE)], options=options)
     rounds.counters = {"a": ServerCounters(ipc=9.0, mpi=0.01)}
     for _ in range(12):
         rounds.round()

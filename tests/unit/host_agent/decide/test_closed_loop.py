@@ -10,7 +10,7 @@ from benchmarks.bench_mapping import one_draw
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.parameters import frozen
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS
-from host_agent.conf import bwap as bwap_settings
+from host_agent.conf.bwap import BwapOptions
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import canonical_weights, dwp_weights, uniform
 from host_agent.model.pages import Run, plan_moves, share_error
@@ -52,7 +52,7 @@ class SpreadGuest:
             n: {0: self.measure({**dict.fromkeys(nodes, 0.0), n: 1.0}).total_mbps} for n in nodes
         }
         state = bwap.BwapSearch(canonical_weights(bandwidth, [0]), frozenset({0}))
-        settings = replace(bwap_settings.Settings(), samples=8, drop=2)
+        settings = replace(BwapOptions(), samples=8, drop=2)
         for tick in range(600):
             if state.wanted is not None:
                 self.move_to(state.wanted)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.placement import PlacementSettings, decide
+from host_agent.conf.options import Options
+from host_agent.decide.cores.placement import decide
 from host_agent.model.assignment import Assignment, Guest, Observation, check, difference
 from host_agent.model.process import Pin, Process, RamRange, Role, Target, Thread
 from host_agent.model.workload import Activity, parse
@@ -132,7 +133,7 @@ def test_every_decision_is_allowed_and_stable(booted: list[Server], free: dict[i
         workload = parse(server.xml, Activity.RUNNING)
         guests.append(Guest(workload, host.process(server.uuid), host.guest_ram(server.uuid)))
     observation = Observation(TOPOLOGY, tuple(guests), free)
-    decided = decide(observation, {}, PlacementSettings())
+    decided = decide(observation, {}, Options())
     assert not decided.unplaced
     critical = {
         TOPOLOGY.l3_of_cpu(cpu)
@@ -151,5 +152,5 @@ def test_every_decision_is_allowed_and_stable(booted: list[Server], free: dict[i
         for l3, level in wanted.partition.mba_percent.items():
             assert level == (50 if l3 in critical else 100)
     homes = {wanted.uuid: wanted.nodes for wanted in decided.assignments if not wanted.bound}
-    again = decide(observation, homes, PlacementSettings())
+    again = decide(observation, homes, Options())
     assert {w.uuid: w.nodes for w in again.assignments if not w.bound} == homes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emulation.physics.machines import grid
-from host_agent.conf.mapping import Limits, Metric, Settings
+from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.mapping import MappingObservation, MappingState, deviation
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
@@ -18,7 +18,7 @@ from placement_traits.reason import Reason
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
 LAYOUT = CoreLayout(grid(1, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
-QUICK = Settings(quiet_samples=2, smooth_samples=1, settle_s=4.0, interval_s=5.0)
+QUICK = MappingOptions(quiet_samples=2, smooth_samples=1, settle_s=4.0, interval_s=5.0)
 
 
 def server(
@@ -31,7 +31,7 @@ def server(
 class Host:
     """The agent's loop over one host; what it wants becomes true at once."""
 
-    settings: Settings = QUICK
+    settings: MappingOptions = QUICK
     state: MappingState = field(default_factory=MappingState)
     servers: dict[str, MappedServer] = field(default_factory=dict)
     now_s: float = 0.0
@@ -97,7 +97,7 @@ def test_servers_on_a_core_that_went_offline_are_mapped_again() -> None:
     assert "mapped" in terms(host.round()["s"])
 
 
-def _disturbed(metric: Metric = Metric.IPC, **fixed: bool) -> Host:
+def _disturbed(metric: PerformanceMetric = PerformanceMetric.IPC, **fixed: bool) -> Host:
     """A rabbit that was quiet, then got a devil beside it which was put there by somebody else."""
     host = Host(settings=replace(QUICK, metric=metric))
     host.arrive(
@@ -112,9 +112,11 @@ def _disturbed(metric: Metric = Metric.IPC, **fixed: bool) -> Host:
     return host
 
 
-@pytest.mark.parametrize(("metric", "bad"), [(Metric.IPC, 0.6), (Metric.MPI, 1.6)])
+@pytest.mark.parametrize(
+    ("metric", "bad"), [(PerformanceMetric.IPC, 0.6), (PerformanceMetric.MPI, 1.6)]
+)
 def test_f_001_09_a_disturbed_rabbit_is_separated_by_ipc_or_by_mpi(
-    metric: Metric, bad: float
+    metric: PerformanceMetric, bad: float
 ) -> None:
     host = _disturbed(metric)
     reasons = host.round({"r": bad, "d": 1.0})
@@ -129,8 +131,8 @@ def test_f_001_09_a_deviation_below_the_threshold_moves_nothing() -> None:
 
 
 def test_f_001_09_the_sign_of_mpi_is_turned() -> None:
-    assert deviation(0.8, 1.0, Metric.IPC) == pytest.approx(0.2)
-    assert deviation(1.2, 1.0, Metric.MPI) == pytest.approx(0.2)
+    assert deviation(0.8, 1.0, PerformanceMetric.IPC) == pytest.approx(0.2)
+    assert deviation(1.2, 1.0, PerformanceMetric.MPI) == pytest.approx(0.2)
 
 
 def test_f_001_09_the_worst_is_helped_first() -> None:
@@ -243,7 +245,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def _crowded(settings: Settings = QUICK) -> Host:
+def _crowded(settings: MappingOptions = QUICK) -> Host:
     """Every node is full with a rabbit and a devil."""
     host = Host(settings=settings)
     sitting = {
@@ -288,7 +290,7 @@ def test_a_host_with_another_topology_is_searched_again(searches: list[str]) -> 
 def test_searches_of_one_decision_share_the_limit_and_all_get_their_turn(
     searches: list[str],
 ) -> None:
-    host = _crowded(replace(QUICK, limits=Limits(operations=5)))
+    host = _crowded(replace(QUICK, reshuffle_operations=5))
     measured = dict.fromkeys(host.servers, 1.0)
     said: Mapping[str, tuple[Reason, ...]] = {}
     assert len(host.state.searched.exhausted) == 1

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.placement import PlacementSettings, decide
+from host_agent.conf.options import Options
+from host_agent.conf.rdt import RdtOptions
+from host_agent.decide.cores.placement import decide
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.terms import Term
@@ -46,7 +48,9 @@ def run(
     ram = (RamRange(0x1000, 0x2000, (), 4, 0, kib),)
     guests = tuple(Guest(parse(s.xml, Activity.RUNNING), process, ram) for s in servers)
     free = dict.fromkeys(topology.node_ids, 4096)
-    decided = decide(Observation(topology, guests, free), {}, PlacementSettings(be_mba_percent=40))
+    decided = decide(
+        Observation(topology, guests, free), {}, Options(rdt=RdtOptions(be_mba_percent=40))
+    )
     titles = {s.uuid: s.title for s in servers}
     return {titles[wanted.uuid]: wanted for wanted in decided.assignments}
 
@@ -106,7 +110,7 @@ def two_cells(*cells: tuple[int, ...], ways: tuple[int, int] = (3, 5)) -> Guest:
 
 
 def lc_ways(topology: HostTopology, guest: Guest) -> tuple[dict[int, int], list[str]]:
-    decided = decide(Observation(topology, (guest,)), {}, PlacementSettings())
+    decided = decide(Observation(topology, (guest,)), {}, Options())
     [wanted] = decided.assignments
     assert wanted.partition is not None
     return dict(wanted.partition.ways), [str(reason) for reason in wanted.reasons]
@@ -177,7 +181,7 @@ def pinned_to_its_cell(cell: str, **specs: str) -> Guest:
 def test_numa_guests_with_shared_cpus_leave_the_others_theirs() -> None:
     floating = Guest(parse(be(1, shared="").xml, Activity.RUNNING), Process(1, 1, "0-1", ()))
     guests = (pinned_to_its_cell("0-1"), pinned_to_its_cell("2-3"), floating)
-    decided = decide(Observation(CLUSTERS, guests), {}, PlacementSettings())
+    decided = decide(Observation(CLUSTERS, guests), {}, Options())
     assert not decided.unplaced
     wanted = decided.get(floating.uuid)
     assert wanted is not None
@@ -224,7 +228,7 @@ def with_gpus(
     guest = Guest(workload, Process(1, 1, "0-3", ()), ram, gpus=nodes)
     observed = Observation(SOCKETS, (guest,), dict.fromkeys(range(4), 4096))
     known = {guest.uuid: home_nodes} if home_nodes else {}
-    [wanted] = decide(observed, known, PlacementSettings()).assignments
+    [wanted] = decide(observed, known, Options()).assignments
     return wanted
 
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.cores.placement import PlacementSettings, decide
+from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.options import Options
+from host_agent.decide.cores.placement import decide
 from host_agent.decide.pages.policy import Room
 from host_agent.model.assignment import Assignment, Guest, Observation
 from host_agent.model.process import Process, RamRange
@@ -74,7 +76,7 @@ class Closed:
         ]
         free = {node: int(self.free(node)) for node in NODES}
         seen = Observation(TOPOLOGY, (*self.strict, *guests), free)
-        decision = decide(seen, self.home_nodes, PlacementSettings(margin_mb=MARGIN_MB))
+        decision = decide(seen, self.home_nodes, Options(memory=MemoryOptions(margin_mb=MARGIN_MB)))
         self.home_nodes = {
             found.uuid: found.nodes for found in decision.assignments if not found.bound
         }

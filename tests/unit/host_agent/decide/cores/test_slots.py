@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulation.physics.machines import grid
-from host_agent.conf.mapping import Limits
+from host_agent.conf.mapping import MappingOptions
 from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.ranking import good
 from host_agent.decide.cores.reshuffle import SearchLimitError, reshuffle
@@ -224,7 +224,7 @@ def test_f_001_08_one_sheep_moves_so_that_the_newcomer_gets_a_node() -> None:
         (server("c", 4), (2,)),
         (server("d", 4), (3,)),
     )
-    found = reshuffle(occupancy, server("new", 4), Limits())
+    found = reshuffle(occupancy, server("new", 4), MappingOptions())
     assert found is not None
     assert found.moved in (("a",), ("b",))
     assert len({SMALL.group_of_cpu[cpu].node for cpu in found.slots["new"].cpus}) == 1
@@ -238,20 +238,22 @@ def test_the_cheaper_of_two_equal_moves_is_made() -> None:
         (server("c", 4), (2,)),
         (server("d", 4), (3,)),
     )
-    found = reshuffle(occupancy, server("new", 4), Limits())
+    found = reshuffle(occupancy, server("new", 4), MappingOptions())
     assert found is not None
     assert found.moved == ("light",)
 
 
 def test_servers_that_nova_placed_never_move() -> None:
     fixed = tuple((replace(server(f"f{n}", 2), movable=False), (n,)) for n in range(4))
-    assert reshuffle(host(SMALL, *fixed), server("new", 4), Limits()) is None
+    assert reshuffle(host(SMALL, *fixed), server("new", 4), MappingOptions()) is None
 
 
 def test_the_search_is_bounded_by_operations_not_by_time() -> None:
     placed = [(server(f"s{n}", 2, RABBIT), (n,)) for n in range(4)]
     with pytest.raises(SearchLimitError, match="2 operations"):
-        reshuffle(host(SMALL, *placed), server("new", 4, RABBIT), Limits(operations=2))
+        reshuffle(
+            host(SMALL, *placed), server("new", 4, RABBIT), MappingOptions(reshuffle_operations=2)
+        )
 
 
 def _one_node_worlds(seed: int) -> Iterator[tuple[Occupancy, MappedServer]]:
@@ -310,6 +312,8 @@ def test_f_001_08_the_fewest_servers_move_as_brute_force_finds(seed: int) -> Non
         if candidates and good(occupancy, newcomer, candidates[0][0]):
             ours: int | None = 0
         else:
-            found = reshuffle(occupancy, newcomer, Limits(moves=5, operations=100_000))
+            found = reshuffle(
+                occupancy, newcomer, MappingOptions(reshuffle_moves=5, reshuffle_operations=100_000)
+            )
             ours = len(found.moved) if found else None
         assert ours == expected

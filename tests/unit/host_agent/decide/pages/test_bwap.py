@@ -10,12 +10,12 @@ import pytest
 
 from emulation.physics.published import CANONICAL_A as A_WEIGHTS
 from emulation.physics.published import shares
-from host_agent.conf.bwap import Settings
+from host_agent.conf.bwap import BwapOptions
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.bwap import BwapPhase, BwapSearch, SearchSample, trimmed_mean
 
 A_0 = shares(A_WEIGHTS[(0,)])
-FAST = Settings(samples=4, drop=1, stable_samples=4)
+FAST = BwapOptions(samples=4, drop=1, stable_samples=4)
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Guest:
     """A guest that runs under the search; ``stall`` maps DWP to stalled cycles per second."""
 
     state: BwapSearch
-    settings: Settings
+    settings: BwapOptions
     stall: Callable[[float], float]
     neighbour: Callable[[float], float] | None = None
     mapi: float = 0.02
@@ -49,7 +49,7 @@ class Guest:
         return self.state
 
 
-def guest(stall: Callable[[float], float], settings: Settings = FAST, **more: object) -> Guest:
+def guest(stall: Callable[[float], float], settings: BwapOptions = FAST, **more: object) -> Guest:
     state = BwapSearch(canonical=A_0, workers=frozenset({0}), co_scheduled="neighbour" in more)
     return Guest(state, settings, stall, **more)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_f_004_10_outliers_in_the_dropped_samples_change_nothing() -> None:
 
 
 def test_f_004_10_the_defaults_are_the_source_s() -> None:
-    settings = Settings()
+    settings = BwapOptions()
     assert (settings.samples, settings.drop, settings.interval_s, settings.step) == (
         20,
         5,
@@ -158,7 +158,7 @@ def test_noise_of_ten_per_cent_costs_little(seed: int) -> None:
     def true(dwp: float) -> float:
         return 1 + 2 * (dwp - 0.6) ** 2
 
-    final = guest(lambda dwp: true(dwp) * chance.gauss(1, 0.1), Settings()).run()
+    final = guest(lambda dwp: true(dwp) * chance.gauss(1, 0.1), BwapOptions()).run()
     assert true(final.dwp) / true(0.6) < 1.2
 
 
@@ -182,7 +182,7 @@ def test_without_a_stall_rate_the_search_holds_and_then_gives_up() -> None:
 def test_samples_that_come_too_early_are_ignored() -> None:
     state = BwapSearch(canonical=A_0, workers=frozenset({0}), sampled_s=10.0)
     early = SearchSample(10.1, placed=True, stall_rate=1.0, mapi=0.02)
-    assert bwap.decide(early, state, Settings()) == (state, ())
+    assert bwap.decide(early, state, BwapOptions()) == (state, ())
 
 
 def test_nothing_is_measured_before_the_pages_have_arrived() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_agent.conf.balm import Settings
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo.shapes import (
     BalmPhase,
     BeTarget,
@@ -21,7 +21,7 @@ from host_agent.decide.slo.shapes import (
 )
 from tests.support.balm_host import LEVELS, OURS, Be, Host, Ratios, be
 
-LITERAL = Settings(throttle_while_moving=False, foresee=False)
+LITERAL = BalmOptions(throttle_while_moving=False, foresee=False)
 """The source leaves the violating level in force while pages move."""
 
 both_ways = pytest.mark.parametrize("how", [LITERAL, OURS], ids=["as-the-source", "ours"])
@@ -67,7 +67,7 @@ def always_red(bes: Mapping[str, Be]) -> Ratios:
 
 
 @both_ways
-def test_f_004_25_f1_cross_socket_ends_unthrottled_with_pages_moved_home(how: Settings) -> None:
+def test_f_004_25_f1_cross_socket_ends_unthrottled_with_pages_moved_home(how: BalmOptions) -> None:
     host = Host({"lc": 0}, {"be": be(1, 0.6)}, f1, how).settle()
     assert host.end("be") == (0.8, 100)
     assert host.events == []
@@ -82,13 +82,13 @@ def test_f_004_25_f1_goes_the_way_of_the_source() -> None:
 
 
 @both_ways
-def test_f_004_26_f2_intra_socket_moves_pages_out(how: Settings) -> None:
+def test_f_004_26_f2_intra_socket_moves_pages_out(how: BalmOptions) -> None:
     host = Host({"lc": 0}, {"be": be(0, 1.0)}, f2, how).settle()
     assert host.end("be") == (0.6, 100)
 
 
 @both_ways
-def test_f_004_27_f3_both_sockets_ends_at_the_last_good_level(how: Settings) -> None:
+def test_f_004_27_f3_both_sockets_ends_at_the_last_good_level(how: BalmOptions) -> None:
     """The source's listing throttles anew for ever and then raises its exception on this solvable host."""
     host = Host({"lc0": 0, "lc1": 1}, {"be": be(1, 0.6)}, f3, how).settle()
     assert host.end("be") == (0.6, 40)
@@ -99,7 +99,7 @@ def test_f_004_27_f3_both_sockets_ends_at_the_last_good_level(how: Settings) -> 
 
 
 @both_ways
-def test_f_004_28_f4_only_the_heavy_one_is_touched(how: Settings) -> None:
+def test_f_004_28_f4_only_the_heavy_one_is_touched(how: BalmOptions) -> None:
     bes = {"big": be(1, 0.6, mbps=30_000.0), "small": be(1, 0.6, mbps=10_000.0)}
     host = Host({"lc": 0}, bes, f4, how).settle()
     assert (host.end("big"), host.end("small")) == ((0.9, 100), (0.6, 100))
@@ -107,7 +107,7 @@ def test_f_004_28_f4_only_the_heavy_one_is_touched(how: Settings) -> None:
 
 
 @both_ways
-def test_f_004_29_f5_infeasible_gives_up_at_pass_max_retries_plus_two(how: Settings) -> None:
+def test_f_004_29_f5_infeasible_gives_up_at_pass_max_retries_plus_two(how: BalmOptions) -> None:
     host = Host({"lc": 0}, {"be": be(1, 0.6)}, always_red, how)
     passes = 0
     for _ in range(3000):
@@ -121,7 +121,7 @@ def test_f_004_29_f5_infeasible_gives_up_at_pass_max_retries_plus_two(how: Setti
 
 
 @both_ways
-def test_f_004_30_f6_migration_helps_where_mba_alone_cannot(how: Settings) -> None:
+def test_f_004_30_f6_migration_helps_where_mba_alone_cannot(how: BalmOptions) -> None:
     host = Host({"lc": 0}, {"be": be(0, 1.0)}, f6, how).settle()
     assert host.end("be") == (0.6, 100)
     assert host.events == []
@@ -486,7 +486,7 @@ def test_silence_never_gives_anything_back() -> None:
         {"lc0": 0, "lc1": 1},
         {"be": be(1, 0.6)},
         lambda b: {"lc0": None, "lc1": 0.1} if silent else f3(b),
-        Settings(budget_s_per_hour=1e6),
+        BalmOptions(budget_s_per_hour=1e6),
     ).settle()
     silent = True
     host.run(300.0)

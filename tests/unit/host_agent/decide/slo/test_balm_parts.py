@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.conf.balm import Thresholds
+from host_agent.conf.slo import BalmOptions
 from host_agent.decide.pages.steps import away, distance, towards
 from host_agent.decide.partitions.plan import plan
 from host_agent.decide.slo.violation import SloState, evaluate, state_of
@@ -44,12 +44,12 @@ def _lc(uuid: str, node: int, p99_us: float | None, slo_us: float = 1000.0) -> L
     ],
 )
 def test_f_004_20_states_of_one_server(latency_ms: float, state: SloState) -> None:
-    assert state_of(latency_ms / 1.0, Thresholds()) is state
-    assert state_of(latency_ms * 5 / 5.0, Thresholds()) is state
+    assert state_of(latency_ms / 1.0, BalmOptions()) is state
+    assert state_of(latency_ms * 5 / 5.0, BalmOptions()) is state
 
 
 def test_f_004_20_the_worst_server_wins_and_only_the_violated_are_located() -> None:
-    verdict = evaluate([_lc("a", 0, 970.0), _lc("b", 1, 400.0), _lc("c", 2, 2000.0)], Thresholds())
+    verdict = evaluate([_lc("a", 0, 970.0), _lc("b", 1, 400.0), _lc("c", 2, 2000.0)], BalmOptions())
     assert verdict.state is SloState.VIOLATED
     assert verdict.location == {0, 2}
     assert (verdict.endangered, verdict.violated) == ({"a", "c"}, {"c"})
@@ -57,16 +57,18 @@ def test_f_004_20_the_worst_server_wins_and_only_the_violated_are_located() -> N
 
 
 def test_silence_is_never_green_and_hides_no_violation() -> None:
-    assert evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], Thresholds()).state is SloState.UNKNOWN
     assert (
-        evaluate([_lc("a", 0, None), _lc("b", 1, 2000.0)], Thresholds()).state is SloState.VIOLATED
+        evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], BalmOptions()).state is SloState.UNKNOWN
     )
-    assert evaluate([], Thresholds()).state is SloState.AMPLE
+    assert (
+        evaluate([_lc("a", 0, None), _lc("b", 1, 2000.0)], BalmOptions()).state is SloState.VIOLATED
+    )
+    assert evaluate([], BalmOptions()).state is SloState.AMPLE
 
 
 def test_thresholds_out_of_order_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="yellow"):
-        Thresholds(yellow=0.3, green=0.2)
+        BalmOptions(yellow_percent=30.0, green_percent=20.0)
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.conf.latency import FeedLimits, FeedSettings
+from host_agent.conf.latency import FeedLimits, FeedOptions
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.channel import ChannelFeed, SloFeed
 from host_agent.observe.latency.protocol import MAX_LINE, Parser
@@ -200,7 +200,7 @@ def _lcs(**objectives: float) -> list[LcServer]:
 
 def test_feeds_follow_the_servers_of_the_host() -> None:
     ports = Ports()
-    feeds = ChannelFeed(FeedSettings(least_samples=1), ports)
+    feeds = ChannelFeed(FeedOptions(least_samples=1), ports)
     feeds.serve(_lcs(a=1000.0, b=5000.0))
     ports.came = [("a", b"s 900\n"), ("stranger", b"s 900\n")]
     feeds.receive(0.0, lambda: 0.0)

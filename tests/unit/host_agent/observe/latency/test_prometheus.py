@@ -13,8 +13,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from host_agent.conf import agent as agent_conf
-from host_agent.conf.latency import PrometheusSettings
-from host_agent.conf.slo import read
+from host_agent.conf.latency import PrometheusOptions
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.prometheus import PrometheusFeed, ask
 from placement_traits.errors import InvalidValueError
@@ -69,8 +68,8 @@ class Clock:
 
 
 def feeds(prometheus: Prometheus, clock: Clock) -> PrometheusFeed:
-    queries = {"lc.web": 'p99{vm="$name", id="$uuid"}'}
-    settings = PrometheusSettings(prometheus.url, queries, window_s=10.0, interval_s=3600.0)
+    queries = ('lc.web=p99{vm="$name", id="$uuid"}',)
+    settings = PrometheusOptions(prometheus.url, queries, window_s=10.0, interval_s=3600.0)
     made = PrometheusFeed(settings, LEAST, clock=clock)
     made.serve([U1, U2])
     return made
@@ -118,13 +117,13 @@ def test_answers_that_stop_are_told_once_and_grow_old(
     prometheus: Prometheus, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    settings = PrometheusSettings("http://127.0.0.1:1", {"any": "x"}, interval_s=5.0, timeout_s=0.2)
+    settings = PrometheusOptions("http://127.0.0.1:1", ("any=x",), interval_s=5.0, timeout_s=0.2)
     found = PrometheusFeed(settings, LEAST, clock=clock)
     found.serve([U1])
     found.ask_all()
     found.ask_all()
     assert caplog.text.count("unknown") == 1
-    assert ask(PrometheusSettings(prometheus.url), "x") == pytest.approx(0.0007)
+    assert ask(PrometheusOptions(prometheus.url), "x") == pytest.approx(0.0007)
     found.close()
 
 
@@ -147,8 +146,8 @@ def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(OSError):
-            ask(PrometheusSettings(url), "x")
-        found = PrometheusFeed(PrometheusSettings(url, {"any": "x"}, interval_s=0.01), LEAST)
+            ask(PrometheusOptions(url), "x")
+        found = PrometheusFeed(PrometheusOptions(url, ("any=x",), interval_s=0.01), LEAST)
         found.serve([U1])
         assert asked.acquire(timeout=30)
         assert asked.acquire(timeout=30)
@@ -158,11 +157,11 @@ def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
 def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> None:
     asked = threading.Semaphore(0)
 
-    def fetch(_settings: PrometheusSettings, _query: str) -> float:
+    def fetch(_settings: PrometheusOptions, _query: str) -> float:
         asked.release()
         raise RuntimeError("of an unknown kind")
 
-    settings = PrometheusSettings("http://p", {"any": "x"}, interval_s=0.01)
+    settings = PrometheusOptions("http://p", ("any=x",), interval_s=0.01)
     found = PrometheusFeed(settings, LEAST, fetch)
     found.serve([U1])
     for _ in range(2):
@@ -172,9 +171,9 @@ def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> No
 
 def test_a_name_stays_within_its_quotes() -> None:
     """A tenant who calls a server so must not have another's latency read for it."""
-    settings = PrometheusSettings("http://p", {"any": 'p99{vm="$name"}'})
+    settings = PrometheusOptions("http://p", ('any=p99{vm="$name"}',))
     assert (
-        settings.query("f", "U", 'a"} or vector(0) #\\\n')
+        settings.promql("f", "U", 'a"} or vector(0) #\\\n')
         == r"""p99{vm="a\"} or vector(0) #\\\n"}"""
     )
 
@@ -182,14 +181,13 @@ def test_a_name_stays_within_its_quotes() -> None:
 def test_options_are_read_and_a_bad_query_is_named(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
 
-    def choices(*queries: str) -> Any:
+    def prometheus(*queries: str) -> PrometheusOptions:
         lines = "".join(f"prometheus_query = {query}\n" for query in queries)
         file.write_text(f"[slo]\nprometheus_url = http://p:9090/\n{lines}")
-        return agent_conf.load([], default_config_files=[str(file)]).slo
+        return agent_conf.load([], default_config_files=[str(file)]).slo.prometheus
 
-    prometheus = read(choices("lc.web=up", "any=rate(x[5s]) == 1")).prometheus
-    assert prometheus is not None
-    assert prometheus.url == "http://p:9090"
-    assert prometheus.query("lc.other", "U", "n") == "rate(x[5s]) == 1"
+    found = prometheus("lc.web=up", "any=rate(x[5s]) == 1")
+    assert found.base_url == "http://p:9090"
+    assert found.promql("lc.other", "U", "n") == "rate(x[5s]) == 1"
     with pytest.raises(InvalidValueError, match=r"prometheus_query.*nonsense.*FLAVOR=PROMQL"):
-        read(choices("nonsense"))
+        prometheus("nonsense")

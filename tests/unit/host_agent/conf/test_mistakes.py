@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.cmd import agent, ctl
 from host_agent.conf import agent as agent_conf
-from host_agent.conf import check
+from host_agent.conf import unknown
 from host_agent.console import doctor
 from placement_traits.findings import Level
 
@@ -38,6 +38,9 @@ def test_a_missing_file_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -
         ("[rdt]\nbackend = foo\n", ["[rdt]backend", "resctrl"]),
         ("[host]\nname = h1\n[pinning]\nenabled = perhaps\n", ["[pinning]enabled", "perhaps"]),
         ("[agent]\ngarbage\n", ["garbage", ":2"]),
+        ("[host]\nname = any=$name\n", ["[host]name = any=$name", "refers to itself"]),
+        ("[bwap]\ndrop = 10\n", ["[bwap]drop", "0 to 9"]),
+        ("[slo]\nyellow_percent = 40\n", ["[slo]yellow_percent", "(40.0, 20.0)"]),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -52,7 +55,7 @@ def test_what_is_wrong_is_said_with_its_place(
 MISSPELT = "[agent]\nintervall_s = 5\ninterval_s = 5\n[agnet]\nresync_s = 9\n"
 
 
-def load(tmp_path: Path, text: str) -> agent_conf.Conf:
+def load(tmp_path: Path, text: str) -> agent_conf.Configuration:
     (tmp_path / "agent.conf").write_text(text)
     return agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
 
@@ -88,7 +91,7 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
         )
     )
     known = {group.name: options for group, options in agent_conf.list_opts()}
-    assert list(check.unknown([str(file)], known)) == []
+    assert list(unknown.keys([str(file)], known)) == []
 
 
 def test_the_doctor_and_the_log_of_the_start_tell_them(

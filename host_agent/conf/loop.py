@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the agent's loop, its files and metrics: sections ``[agent]`` and ``[pinning]``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from placement_traits.options import HostAddress, Port, Section, option
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions(Section):
+    """``[agent]``."""
+
+    section: ClassVar = "agent"
+    title: ClassVar = "The host agent's loop, files and metrics"
+
+    state_dir: Path = option(
+        Path("/var/lib/numa-host-agent"),
+        "Folder of the journal, the small state file and the pause mark. Keep it over restarts: it holds the home "
+        "nodes of floating servers, which the host itself does not show.",
+        change="/var/lib is not kept over reinstallations, or several agents run on one machine (tests)",
+        leave="servers run here: moving it loses homes and journal",
+    )
+    interval_s: float = option(
+        2.0,
+        "Seconds between two rounds when nothing happens; a libvirt event starts one at once. Shorter rounds find "
+        "new threads and drifted pages sooner and cost more CPU time.",
+        minimum=0.05,
+        change="rounds take a good part of it (metrics, loop time): raise",
+        leave="you hope for faster answers: events start rounds at once, controllers have turns of their own",
+    )
+    resync_s: float = option(
+        60.0,
+        "Seconds between full passes: all domains are listed and all page tables are walked. It also catches what "
+        "a lost libvirt event would have told.",
+        minimum=1.0,
+        change="servers have hundreds of GB, and walking their page tables shows: raise",
+        leave="drift must be found within a minute",
+    )
+    manage_untagged: bool = option(
+        False,
+        "Also manage servers whose flavor has no numa_ext extra spec at all (as sheep without a tier). Turn it on "
+        "when every server of the host shall be mapped.",
+        change="all servers of the host shall be placed, also those of flavors without a key of ours",
+        leave="some servers must be left exactly as nova made them",
+    )
+    journal_mb: int = option(
+        16,
+        "Size at which the journal is rotated, MiB.",
+        minimum=1,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    journal_files: int = option(
+        5,
+        "Rotated journals that are kept.",
+        minimum=1,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    metrics_address: HostAddress = option(
+        HostAddress("127.0.0.1"),
+        "Address of the Prometheus endpoint. It has no authentication: keep it on loopback.",
+        change="a proxy with authentication on another address of this host asks",
+        leave="Prometheus can reach it on loopback, by an agent or tunnel: the port has no authentication",
+    )
+    metrics_port: Port = option(
+        Port(9177),
+        "Its port; 0 turns it off.",
+        change="the port is taken; 0 when no metrics are scraped",
+        leave="anything reads it",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PinningOptions(Section):
+    """``[pinning]``."""
+
+    section: ClassVar = "pinning"
+    title: ClassVar = "vCPU pins"
+
+    enabled: bool = option(
+        True,
+        "Keep the vCPU threads of dedicated servers on nova's pins and those of floating servers on the CPUs of "
+        "their home nodes.",
+        change="another tool pins, or you only want partitions",
+        leave="latency-critical servers run here: without pins nothing else holds",
+    )

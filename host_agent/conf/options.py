@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that the operator decides about the agent: a field a section."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.counters import CounterOptions
+from host_agent.conf.host import HostOptions, LibvirtOptions
+from host_agent.conf.loop import AgentOptions, PinningOptions
+from host_agent.conf.mapping import MappingOptions
+from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.paths import HostPaths
+from host_agent.conf.placement import PlacementOptions
+from host_agent.conf.rdt import RdtOptions
+from host_agent.conf.slo import SloOptions
+
+_ROUNDS_MISSED: Final = 3  # so that one slow round is no silence
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The agent's options, each field named like its section."""
+
+    agent: AgentOptions = field(default_factory=AgentOptions)
+    libvirt_host: LibvirtOptions = field(default_factory=LibvirtOptions)
+    host: HostOptions = field(default_factory=HostOptions)
+    pinning: PinningOptions = field(default_factory=PinningOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    rdt: RdtOptions = field(default_factory=RdtOptions)
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
+    slo: SloOptions = field(default_factory=SloOptions)
+    counters: CounterOptions = field(default_factory=CounterOptions)
+    mapping: MappingOptions = field(default_factory=MappingOptions)
+    bwap: BwapOptions = field(default_factory=BwapOptions)
+
+    @property
+    def release_after_s(self) -> float:
+        """Seconds without a round after which best-effort servers get everything back."""
+        return max(self.rdt.release_after_s, _ROUNDS_MISSED * self.agent.interval_s)
+
+    @property
+    def paths(self) -> HostPaths:
+        """Where the host's files are."""
+        return HostPaths(
+            proc=self.host.proc,
+            sys=self.host.sys,
+            resctrl=self.host.resctrl,
+            libvirt_pids=self.libvirt_host.pid_dir,
+            state=self.agent.state_dir,
+            rdt_backend=self.rdt.backend,
+        )

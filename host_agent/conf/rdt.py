@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of cache and bandwidth partitions: section ``[rdt]``."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from placement_traits.options import Section, option
+
+
+@dataclass(frozen=True, slots=True)
+class RdtOptions(Section):
+    """``[rdt]``."""
+
+    section: ClassVar = "rdt"
+    title: ClassVar = "Cache and memory-bandwidth partitions (Intel RDT, AMD QoS)"
+
+    enabled: bool = option(
+        True,
+        "Partition cache and memory bandwidth.",
+        change="another tool partitions the caches",
+        leave="latency-critical flavors are sold: the host takes none when it is off",
+    )
+    backend: Literal["resctrl", "pqos"] = option(
+        "resctrl",
+        "What writes the kernel's resctrl files: the agent itself, or Intel's libpqos for sites that allow "
+        "nothing else. libpqos takes every class of service of the host, so it works only where no other "
+        "software, libvirt included, has groups; it needs the Python package pqos 4.5.0 and libpqos 4. To change "
+        "it, run numa-host-agent-ctl reset before.",
+        change="your site allows libpqos and nothing else",
+        leave="libvirt or other software has resctrl groups: libpqos takes them all",
+    )
+    be_mba_percent: int = option(
+        50,
+        "Memory bandwidth level of best-effort servers in the L3 domains where a latency-critical one runs; "
+        "elsewhere they have all of it.",
+        minimum=1,
+        maximum=100,
+        change="latency-critical servers still suffer (lower), or best-effort ones starve (raise)",
+        leave="an objective is measured: the controller then finds the level itself",
+    )
+    shrink_root: bool = option(
+        True,
+        "Take the ways of latency-critical servers from the default group, too. Without it host processes and "
+        "unmanaged servers fill the same ways, and no server is shown as exclusive.",
+        change="host processes need all cache ways more than LC servers need exclusive ones: false",
+        leave="you sell exclusive ways",
+    )
+    shared_ways_min: int = option(
+        1,
+        "Ways of each L3 domain that are never given to a latency-critical server.",
+        minimum=1,
+        change="best-effort servers thrash in the ways that are left (raise)",
+        leave="ways are scarce: each one more is one less to sell in every L3 domain",
+    )
+    release_after_s: float = option(
+        60.0,
+        "Seconds without a round of the agent (it was killed, or hangs) after which best-effort servers get all "
+        "bandwidth and CPU time back; at least three times [agent]interval_s is taken. An agent that is stopped "
+        "as it should leaves everything as it is.",
+        minimum=1.0,
+        change="rounds take longer than half of it (raise)",
+        leave="best-effort servers must not stay throttled behind a dead agent",
+    )
+    cpu_time_fallback: bool = option(
+        False,
+        "Where the hardware cannot allocate memory bandwidth, throttle best-effort servers by the CPU time of "
+        "their vCPUs instead, by the same levels. It needs no RDT, but costs them arithmetic, too, not only "
+        "memory traffic: turn it on where latencies matter more.",
+        change="the CPU has no MBA and best-effort servers are bound by memory",
+        leave="best-effort servers compute: they would lose that, too",
+    )
+    verify_s: float = option(
+        10.0,
+        "Seconds after which the groups are compared with the plan though nothing has changed here: finds "
+        "tampering by others.",
+        minimum=0.1,
+        change="other tools tamper with resctrl and it must be found sooner",
+        leave="no other software writes there",
+    )
