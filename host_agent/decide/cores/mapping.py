@@ -206,6 +206,7 @@ def decide(
     state = _forget(observation, state, layout)
     occupancy = Occupancy(layout, observation.servers, state.slots, settings.reserve_share)
     moved, unplaced = _arrivals(observation, state.unplaced, occupancy, settings, reasons)
+    moved |= _make_way(observation, state, occupancy, reasons)
     state = replace(
         state,
         slots=dict(occupancy.slots),
@@ -294,6 +295,43 @@ def _arrivals(
                 moved[name] = observation.now_s
                 reasons.setdefault(name, (Reason(Term.RESHUFFLED_FOR, server.name),))
     return moved, unplaced
+
+
+def _make_way(
+    observation: MappingObservation,
+    state: MappingState,
+    occupancy: Occupancy,
+    reasons: dict[str, Reasons],
+) -> dict[str, float]:
+    """Move servers out of the L3 domains of a latency-critical one that has come, where a slot as good is free.
+
+    By the class matrix a sheep may stay there; it is kept out all the same, as one that comes later would be. The first
+    decision moves none: a restart of the agent leaves servers where they are.
+
+    :returns: when servers were moved
+    """
+    moved: dict[str, float] = {}
+    if state.decided_s == float("-inf"):
+        return moved
+    servers = observation.servers
+    come = [n for n in occupancy.slots if n not in state.slots and servers[n].latency_critical]
+    for critical in sorted(come):
+        l3_domains = occupancy.l3_domains(occupancy.slots[critical])
+        for name in sorted(occupancy.neighbours(l3_domains)):
+            if not servers[name].movable or servers[name].latency_critical:
+                continue
+            before = rank_of(occupancy, name)
+            old = occupancy.take(name)
+            best = next(iter(exact_slots(occupancy, servers[name])), None)
+            leaves = best is not None and best[0] < before and best[0].beside_lc < before.beside_lc
+            slot = best[1] if best is not None and leaves else old
+            occupancy.put(name, slot)
+            if leaves:
+                moved[name] = observation.now_s
+                where = _nodes_text(occupancy, slot)
+                why = Reason(Term.REMAPPED, where, f"makes way for {critical}")
+                reasons[name] = (*reasons.get(name, ()), why)
+    return moved
 
 
 def _adoptable(occupancy: Occupancy, server: MappedServer, slot: Slot) -> bool:

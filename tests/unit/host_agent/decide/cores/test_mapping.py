@@ -12,6 +12,7 @@ from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.mapping import MappingObservation, MappingState, deviation
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
+from host_agent.model.terms import Term
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass
 from placement_traits.reason import Reason
@@ -87,6 +88,41 @@ def test_a_restart_leaves_servers_where_they_are() -> None:
     host = Host()
     assert host.arrive(server("a", 2), server("b", 2), **actual) == {}
     assert dict(host.state.slots) == actual
+
+
+def _lc(name: str = "lc", vcpus: int = 2) -> MappedServer:
+    return server(name, vcpus, RABBIT, movable=False, latency_critical=True)
+
+
+BESIDE = {"be": Slot((2, 3), {0: 1024}), "lc": Slot((0, 1), {0: 1024})}
+
+
+def test_a_sheep_makes_way_for_a_latency_critical_server_that_comes_later() -> None:
+    host = Host()
+    host.arrive(server("be", 2), be=BESIDE["be"])
+    reasons = host.arrive(_lc(), lc=BESIDE["lc"])
+    assert host.node("be") != host.node("lc") == 0
+    assert reasons["be"] == (Reason(Term.REMAPPED, f"nodes {host.node('be')}", "makes way for lc"),)
+    where = host.state.slots["be"]
+    del host.servers["lc"]
+    host.round()
+    assert host.state.slots["be"] == where, "nothing is gained by going back"
+
+
+def test_a_server_stays_beside_a_latency_critical_one_where_no_slot_is_as_good() -> None:
+    """Its vCPUs would be torn apart over the cores that are left."""
+    host = Host()
+    full = {f"f{n}": Slot(tuple(range(4 * n, 4 * n + 3)), {n: 1024}) for n in (1, 2, 3)}
+    host.arrive(server("be", 2), *(server(name, 3) for name in full), be=BESIDE["be"], **full)
+    assert host.arrive(_lc(), lc=BESIDE["lc"]) == {}
+    assert host.state.slots["be"] == BESIDE["be"]
+
+
+def test_a_restart_beside_a_latency_critical_server_moves_no_server() -> None:
+    host = Host()
+    assert host.arrive(server("be", 2), _lc(), **BESIDE) == {}
+    host.round()
+    assert dict(host.state.slots) == BESIDE
 
 
 def test_servers_on_a_core_that_went_offline_are_mapped_again() -> None:
