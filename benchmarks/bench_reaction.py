@@ -97,7 +97,7 @@ class Listed:
         self._changed.clear()
         return happened
 
-    def news(self) -> bool:
+    def has_events(self) -> bool:
         """Every round lists."""
         return True
 

@@ -37,7 +37,7 @@ from placement_traits.reason import Reason
 
 @dataclass(frozen=True, slots=True)
 class RoundHooks:
-    """What a round asks and tells outside.
+    """What a round asks of and reports to other parts.
 
     :param migrating: whether a live migration of a server is running; asked only before its pages are moved
     :param moved: called when the pages of a server were walked to the end and where they are must be read again
@@ -58,7 +58,7 @@ class Executor:
     :param resource_control: partitions and CPU time
     :param report: where actions are reported; in a dry run nothing is verified
     :param options: limits and switches
-    :param hooks: what a round asks and tells outside
+    :param hooks: what a round asks of and reports to other parts
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Executor:
             if guest is None:
                 continue
             self._report_sight(guest)
-            if guest.hands_off:
+            if guest.blocked_by:
                 continue
             outcomes[wanted.uuid], todo = self._pin(wanted, guest, observation)
             if todo is not None:

@@ -39,7 +39,7 @@ def quiet_cpus(observation: Observation, allowed: frozenset[int]) -> frozenset[i
 
 
 def stay_on(cpus: Iterable[int], tasks: Path = Path("/proc/self/task")) -> bool:
-    """Move all threads of this process to the CPUs; tell whether any was elsewhere. New threads inherit it."""
+    """Move all threads of this process to the CPUs; return whether any was elsewhere. New threads inherit it."""
     wanted = set(cpus)
     changed = False
     for entry in tasks.iterdir():

@@ -3,7 +3,7 @@
 
 Only reading and writing need rights, so they alone are the privileged side's, which checks each write. Planning is pure
 (:mod:`host_agent.decide.partitions`). When other software changes the groups between reading and writing, the write is
-refused as a whole and the plan is made anew.
+refused as a whole and the plan is made again.
 """
 
 from collections.abc import Sequence

@@ -69,7 +69,7 @@ class ActionReport:
 
     def gone(self, uuid: str, nodes: tuple[int, ...]) -> None:
         """Report a server that is not here any more, and forget it."""
-        self._reported = {key: said for key, said in self._reported.items() if key[0] != uuid}
+        self._reported = {key: text for key, text in self._reported.items() if key[0] != uuid}
         self._journal.write(Entry("gone", Result.NOTED, uuid, what={"nodes": nodes}))
 
     def _is_new(self, guest: Guest | None, action: str, problem: str) -> bool:

@@ -50,14 +50,14 @@ def _run(conf: Configuration) -> int:
         return _turn(conf, parts)
     with single_instance(parts.paths.lock, "stop it first"):
         if conf.rdt.enabled:  # before the first throttle is written
-            parts.privileged.alive(conf.release_after_s)
+            parts.privileged.heartbeat(conf.release_after_s)
         return _turn(conf, parts)
 
 
 def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     if conf.once:
         _once(parts)
-        parts.privileged.leave()
+        parts.privileged.graceful_shutdown()
         return 0
     stop = threading.Event()
 
@@ -77,7 +77,7 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     parts.agent.run(stop)
     if parts.qos is not None:
         parts.qos.close()
-    parts.privileged.leave()
+    parts.privileged.graceful_shutdown()
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0
 

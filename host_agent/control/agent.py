@@ -214,7 +214,7 @@ class Agent:
                 full_due = self._clock() + self._options.agent.resync_s
             pause = self._options.agent.interval_s
             try:
-                events = self._source.news()
+                events = self._source.has_events()
                 done = self.round(full=full, relist=full or events or self._libvirt_lost)
                 if done.unfinished:
                     pause = 0.0

@@ -63,7 +63,7 @@ class Heartbeat:
         self._sent_s = now
         problem = ""
         try:
-            self._privileged.alive(self._after_s)
+            self._privileged.heartbeat(self._after_s)
         except (NumaExtError, OSError) as error:
             problem = str(error)
         if problem and problem != self._problem:

@@ -121,7 +121,7 @@ def refine(
 
 
 def _balanced(guest: Guest) -> bool:
-    return guest.workload.floating and guest.workload.request is not None and not guest.hands_off
+    return guest.workload.floating and guest.workload.request is not None and not guest.blocked_by
 
 
 def _still_true(

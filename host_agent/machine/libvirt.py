@@ -49,13 +49,13 @@ class DomainSource(Protocol):
         """Counters of running domains, as far as libvirt counts them: UUID -> event -> total."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an event or :meth:`wake`; tell whether there was one."""
+        """Wait for an event or :meth:`wake`; return whether there was one."""
 
-    def news(self) -> bool:
+    def has_events(self) -> bool:
         """Whether domains have changed since this was asked last: they have to be listed again."""
 
     def wake(self) -> None:
-        """End a wait; that alone is no news."""
+        """End a wait; that alone is no event."""
 
 
 class LibvirtSource:
@@ -159,19 +159,19 @@ class LibvirtSource:
             }
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a lifecycle event or :meth:`wake`; tell whether there was one."""
+        """Wait for a lifecycle event or :meth:`wake`; return whether there was one."""
         happened = self._woken.wait(seconds)
         self._woken.clear()
         return happened
 
-    def news(self) -> bool:
+    def has_events(self) -> bool:
         """Tell whether there was a lifecycle event, a new connection or a device plugged in since the last call."""
         changed = self._changed.is_set()
         self._changed.clear()
         return changed
 
     def wake(self) -> None:
-        """End a wait; that alone is no news."""
+        """End a wait; that alone is no event."""
         self._woken.set()
 
     def close(self) -> None:

@@ -80,10 +80,12 @@ class Guest:
         return {t.vcpu: cpus.parse(t.cpus) for t in threads if t.role == Role.VCPU}
 
     @property
-    def hands_off(self) -> str:
+    def blocked_by(self) -> str:
         """Why nothing of it may be touched now, "" when it may."""
         if self.workload.activity is not Activity.RUNNING:
-            return "it is paused, being started or migrating in: hands off until it is resumed"
+            return (
+                "it is paused, being started or migrating in: it is left alone until it is resumed"
+            )
         if self.process is None:
             return self.problem or "it has no process"
         return ""

@@ -45,7 +45,7 @@ class PartitionPlace:
     :param uuid: of the server
     :param group: control group, "" is root's
     :param monitor: monitoring group in it, "" when the control group counts for it
-    :param exclusive: its ways are nobody else's
+    :param exclusive: its ways are no other group's
     :param reasons: why, also what keeps it from being exclusive
     :param moved: threads moved into the group by this call
     :param problem: why it is not (completely) in its group, "" when it is

@@ -96,7 +96,7 @@ class MoveReport(NamedTuple):
 
     :param moved_kb: KiB that arrived
     :param remaining_kb: KiB that are still not where they shall be; an estimate until the walk is over
-    :param failed: pages that the kernel refused to move after retries, told when the walk is over
+    :param failed: pages that the kernel refused to move after retries, known when the walk is over
     :param calls: move_pages calls that moved
     :param seconds: time taken
     :param problem: the sentence about what stopped it, "" when nothing did
@@ -113,7 +113,7 @@ class MoveReport(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """The walk has ended; a new full pass tells what it left."""
+        """The walk has ended; a new full pass shows what it left."""
         return not self.remaining_kb or bool(self.failed or self.problem)
 
 

@@ -45,7 +45,7 @@ class Activity(StrEnum):
     """What may be done to a domain now."""
 
     RUNNING = "running"
-    PAUSED = "paused"  # also: being started, incoming migration; hands off until it is resumed
+    PAUSED = "paused"  # also: being started, incoming migration; left alone until it is resumed
     OFF = "off"
 
 

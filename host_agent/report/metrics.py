@@ -280,7 +280,7 @@ def _of_round(done: Round) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
 def _state(guest: Guest) -> str:
     if guest.workload.request is None:
         return "unmanaged"
-    return "hands_off" if guest.hands_off else "managed"
+    return "blocked" if guest.blocked_by else "managed"
 
 
 def serve(metrics: Metrics, address: str, port: int) -> Any:

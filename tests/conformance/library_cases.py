@@ -99,18 +99,18 @@ def errors_carry_the_kernels_sentence(bench: Bench) -> None:
 
 
 def only_our_groups_can_be_changed(bench: Bench) -> None:
-    bench.make("stranger")
+    bench.make("foreign")
     before = bench.dump()
     for change in (
-        lambda: bench.resctrl.remove_group("stranger"),
+        lambda: bench.resctrl.remove_group("foreign"),
         lambda: bench.resctrl.create_group("other"),
-        lambda: bench.resctrl.create_monitor("stranger", GROUP_PREFIX + "m"),
-        lambda: bench.resctrl.write_schemata("stranger", {"MB": {0: 50}}),
-        lambda: bench.resctrl.move_tasks("stranger", "", lambda: [1]),
+        lambda: bench.resctrl.create_monitor("foreign", GROUP_PREFIX + "m"),
+        lambda: bench.resctrl.write_schemata("foreign", {"MB": {0: 50}}),
+        lambda: bench.resctrl.move_tasks("foreign", "", lambda: [1]),
     ):
         with suppress(ResctrlError):
             change()
-            raise AssertionError("a stranger's group was changed")
+            raise AssertionError("a foreign group was changed")
     expect(bench.dump(), before, "the tree")
 
 
@@ -283,26 +283,28 @@ def departure_gives_the_ways_back(bench: Bench) -> None:
     expect(len(bench.groups()), 1, "groups left")
 
 
-def strangers_stay_untouched(bench: Bench) -> None:
+def foreign_groups_stay_untouched(bench: Bench) -> None:
     bench.needs_monitoring()
-    bench.make("stranger", "stranger/mon_groups/m", "mon_groups/theirs")
+    bench.make("foreign", "foreign/mon_groups/m", "mon_groups/theirs")
     line = bench.capabilities.l3[0].name
     theirs_now = f"{line}:{bench.domains[-1]}={bench.capabilities.l3[0].cbm_mask >> 1:x}\n"
-    expect(bench.write("stranger/schemata", theirs_now), OK, "their mask")
+    expect(bench.write("foreign/schemata", theirs_now), OK, "their mask")
     theirs = {
-        path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
+        path: text for path, text in bench.dump().items() if "foreign" in path or "theirs" in path
     }
     found = _plan(bench, _lc(bench, _LC_1, 4))
     bench.executor.carry_out(_change(bench, found))
     placed = found.get(_LC_1)
     expect(
-        placed is not None and placed.exclusive, False, "exclusive beside a stranger with all ways"
+        placed is not None and placed.exclusive,
+        False,
+        "exclusive beside a foreign group with all ways",
     )
     bench.executor.reset()
     now = {
-        path: text for path, text in bench.dump().items() if "stranger" in path or "theirs" in path
+        path: text for path, text in bench.dump().items() if "foreign" in path or "theirs" in path
     }
-    expect(now, theirs, "the strangers' groups")
+    expect(now, theirs, "the foreign groups")
 
 
 def reset_leaves_the_tree_as_mounted(bench: Bench) -> None:
@@ -317,8 +319,8 @@ def reset_leaves_the_tree_as_mounted(bench: Bench) -> None:
 
 def monitored_threads_follow_a_merge_and_a_reset(bench: Bench) -> None:
     bench.needs_monitoring()
-    strangers = [f"stranger{n}" for n in range(bench.capabilities.num_closids - 3)]
-    bench.make(*strangers)
+    foreign = [f"foreign{n}" for n in range(bench.capabilities.num_closids - 3)]
+    bench.make(*foreign)
     bes = (_be(bench, _BE_1, 40), _be(bench, _BE_2, 60))
     _apply(bench, *bes)
     processes = {}
@@ -333,7 +335,7 @@ def monitored_threads_follow_a_merge_and_a_reset(bench: Bench) -> None:
         place = _plan(bench, *bes, _lc(bench, _LC_1, 2)).get(uuid)
         group = place.group if place else ""
         expect(process.threads() <= bench.tasks(group), True, "threads in the shared class")
-    for name in strangers:
+    for name in foreign:
         bench.files.rmdir(name)
     bench.executor.reset()
     expect((bench.groups(), bench.monitors("")), ([], []), "groups left")
@@ -384,12 +386,12 @@ def a_crash_at_any_write_is_made_good(bench: Bench) -> None:
 
 
 def best_effort_lends_its_classes(bench: Bench) -> None:
-    """Strangers leave three classes: two BE have one each, then an LC comes and they share."""
-    strangers = [f"stranger{n}" for n in range(bench.capabilities.num_closids - 4)]
-    bench.make(*strangers)
+    """Foreign groups leave three classes: two BE have one each, then an LC comes and they share."""
+    foreign = [f"foreign{n}" for n in range(bench.capabilities.num_closids - 4)]
+    bench.make(*foreign)
     bes = (_be(bench, _BE_1, 40), _be(bench, _BE_2, 60))
     _apply(bench, *bes)
-    expect(len(bench.groups()) - len(strangers), 2, "classes of two BE")
+    expect(len(bench.groups()) - len(foreign), 2, "classes of two BE")
     _apply(bench, *bes, _lc(bench, _LC_1, 2))
     _apply(bench, *bes, _lc(bench, _LC_1, 2), _lc(bench, _LC_2, 2))
     ours = [name for name in bench.groups() if name.startswith(GROUP_PREFIX)]
@@ -403,19 +405,19 @@ def best_effort_lends_its_classes(bench: Bench) -> None:
         expect([bench.values(shared[0], "MB")[bench.domains[0]]], lower, "the lower of both levels")
 
 
-def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> None:
+def a_foreign_group_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> None:
     wanted = (_lc(bench, _LC_1, 3), _be(bench, _BE_1, 40))
     _apply(bench, *wanted)
     before = {name: bench.values(name, bench.capabilities.l3[0].name) for name in bench.groups()}
     decided_too_late = _plan(bench, *wanted, _lc(bench, _LC_2, 2))
     seen_too_early = _change(bench, decided_too_late)
     taken = 0
-    while bench.mkdir(f"stranger{taken}") == OK:
+    while bench.mkdir(f"foreign{taken}") == OK:
         taken += 1
-    expect(bench.capabilities.num_closids - 1 - len(before), taken, "classes of the stranger")
+    expect(bench.capabilities.num_closids - 1 - len(before), taken, "classes of the foreign group")
     for change, word in (
         (_change(bench, decided_too_late), "CLOSIDs"),
-        (seen_too_early, "stranger0 has appeared"),
+        (seen_too_early, "foreign0 has appeared"),
     ):
         try:
             bench.executor.carry_out(change)
@@ -429,7 +431,7 @@ def a_stranger_that_takes_all_classes_hurts_nobody_who_has_one(bench: Bench) -> 
     for name, masks in before.items():
         expect(bench.values(name, bench.capabilities.l3[0].name), masks, f"masks of {name}")
     for number in range(taken):
-        bench.files.rmdir(f"stranger{number}")
+        bench.files.rmdir(f"foreign{number}")
     expect(_plan(bench, *wanted, _lc(bench, _LC_2, 2)).refused, (), "refusals when it has gone")
 
 
@@ -585,13 +587,13 @@ CASES: tuple[Case, ...] = (
     a_plan_applied_twice_changes_nothing,
     tampering_is_repaired,
     departure_gives_the_ways_back,
-    strangers_stay_untouched,
+    foreign_groups_stay_untouched,
     reset_leaves_the_tree_as_mounted,
     monitored_threads_follow_a_merge_and_a_reset,
     a_dry_run_writes_nothing,
     a_crash_at_any_write_is_made_good,
     best_effort_lends_its_classes,
-    a_stranger_that_takes_all_classes_hurts_nobody_who_has_one,
+    a_foreign_group_that_takes_all_classes_hurts_nobody_who_has_one,
     threads_that_die_while_being_moved_are_no_trouble,
     bandwidth_is_released_and_nothing_else,
     a_level_takes_the_short_way,

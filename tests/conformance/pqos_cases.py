@@ -23,18 +23,18 @@ def it_refuses_to_start_beside_groups_of_others(bench: Bench) -> None:
     files.rmdir(GROUP_PREFIX + "a")
     tree = files._tree
     tree.rmdir("COS2")  # make room, for libpqos leaves none
-    tree.mkdir("qemu-1-stranger")
+    tree.mkdir("qemu-1-foreign")
     before = tree.directories("")
     with tempfile.TemporaryDirectory(prefix="numa-ext-pqos-") as state:
         fresh = PqosFiles(Path(state), Path("/proc"), files._start, tree)
         try:
             Resctrl(fresh).create_group(GROUP_PREFIX + "a")
         except ConflictError as error:
-            expect("qemu-1-stranger" in str(error), True, str(error))
+            expect("qemu-1-foreign" in str(error), True, str(error))
         else:
-            raise AssertionError("it started beside a stranger")
+            raise AssertionError("it started beside a foreign group")
     expect(tree.directories(""), before, "groups")
-    tree.rmdir("qemu-1-stranger")
+    tree.rmdir("qemu-1-foreign")
     tree.mkdir("COS2")
 
 
@@ -95,8 +95,8 @@ def given_up_classes_are_free_for_others_and_are_taken_again(bench: Bench) -> No
     bench.resctrl.remove_group(group)
     files.give_up()
     tree = files._tree
-    tree.mkdir("stranger")
-    tree.rmdir("stranger")
+    tree.mkdir("foreign")
+    tree.rmdir("foreign")
     bench.resctrl.create_group(group)
     process = bench.process()
     bench.executor.move_process(group, "", process.pid)

@@ -30,8 +30,8 @@ def assert_conforms(host: EmulatedHost, backend: str, alone: str = "") -> None:
 def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
     """The agent stands aside: the cases take every group away, and it puts its own back afterwards.
 
-    So does its dead man's switch: where the agent ended without leave, it would write to our groups a minute later,
-    unless somebody holds the lock of who is in charge.
+    So does its dead man's switch: where the agent ended without a graceful shutdown, it would write to our groups a
+    minute later, unless another process holds the lock of who is in charge.
     """
     host = running_cloud.hosts["h2"]
     host.agent.stop()

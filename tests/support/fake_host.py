@@ -68,7 +68,7 @@ class FakeHost:
     wishes: tuple[PartitionRequest, ...] = ()
     partition_calls: int = 0
     cpu_levels: dict[str, int] = field(default_factory=dict)
-    signs_of_life: int = 0
+    heartbeats: int = 0
     broken: dict[str, NumaExtError] = field(default_factory=dict)
     libvirt_down: bool = False
     stubborn: set[int] = field(default_factory=set)
@@ -154,7 +154,7 @@ class FakeHost:
         self.waited(seconds)
         return False
 
-    def news(self) -> bool:
+    def has_events(self) -> bool:
         return False
 
     def wake(self) -> None:
@@ -255,11 +255,11 @@ class FakeHost:
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         return ()
 
-    def alive(self, after_s: float) -> None:
-        self.signs_of_life += 1
+    def heartbeat(self, after_s: float) -> None:
+        self.heartbeats += 1
 
-    def leave(self) -> None:
-        self.signs_of_life = 0
+    def graceful_shutdown(self) -> None:
+        self.heartbeats = 0
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         return ()

@@ -69,7 +69,7 @@ def decide(observation: Observation, home_nodes: HomeNodes, options: Options) ->
         _settle(host, guest, home_nodes.get(guest.uuid, ()))
     for guest in floating:
         home = home_nodes.get(guest.uuid, ())
-        if guest.hands_off and not home:
+        if guest.blocked_by and not home:
             continue  # it is just being started: where its memory is will be known when it runs
         try:
             assignments.append(_floating(host, guest, home))
@@ -111,7 +111,7 @@ def server_of(guest: Guest, free: frozenset[int]) -> MappedServer:
     critical = guest.workload.tier is Tier.LC
     if critical and kind is InterferenceClass.SHEEP:
         kind = InterferenceClass.RABBIT
-    may_move = guest.workload.floating and request is not None and not guest.hands_off
+    may_move = guest.workload.floating and request is not None and not guest.blocked_by
     return MappedServer(
         guest.uuid,
         domain.vcpus,
@@ -199,7 +199,7 @@ def _floating(host: _Host, guest: Guest, home: tuple[int, ...]) -> Assignment:
     shares, memory_reasons = _memory(host, guest, nodes)
     pins = dict.fromkeys(range(domain.vcpus), chosen)
     partition = partition_of(guest, chosen, pins, host.topology, host.levels)
-    if shares is not None and not guest.pages_stay and not guest.hands_off:
+    if shares is not None and not guest.pages_stay and not guest.blocked_by:
         total = sum(resident.values())
         granted = {node: share * total for node, share in shares.items()}
         host.room = host.room.after(resident, granted)

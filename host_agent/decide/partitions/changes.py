@@ -59,8 +59,8 @@ def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> li
 
     They go straight to the VM's other class if that is there, else they would run in root without a limit meanwhile;
     and to root when the VM is not managed any more, else they would stay in a class that is others' now. Without a
-    monitoring group (too few RMIDs) nobody knows which threads are whose: then a class that goes leaves its threads in
-    root until the agent moves them, and a VM that is let go stays in a class that others keep.
+    monitoring group (too few RMIDs) it is not known which threads are whose: then a class that goes leaves its threads
+    in root until the agent moves them, and a VM that is let go stays in a class that others keep.
     """
     homes = {vm_monitor(vm.uuid): vm.group for vm in wanted.vms}
     there = {group.name for group in actual.groups}
@@ -94,7 +94,7 @@ def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Sc
     """Return what a group that shares must give up first: ways outside its new mask, bandwidth above its new level."""
     result: dict[str, dict[int, int]] = {}
     for name, values in group.schemata.items():
-        if name.startswith("L2"):  # nobody shrinks there
+        if name.startswith("L2"):  # no group is shrunk there
             continue
         for domain, new in values.items():
             before = old.get(name, {}).get(domain)
@@ -124,7 +124,7 @@ def _lc_moves(
     if order is None:
         order = sorted(
             target
-        )  # somebody else made LCs overlap; then no order is better than another
+        )  # other software made LCs overlap; then no order is better than another
     return [
         write
         for name in order

@@ -29,7 +29,7 @@ def look(
     room = Room(free_for_floating(observation), margin_mb)
     for wanted in decision.assignments:
         guest = observation.get(wanted.uuid)
-        if guest is None or guest.hands_off or wanted.partition is None:
+        if guest is None or guest.blocked_by or wanted.partition is None:
             continue
         if guest.workload.tier is Tier.LC:
             lcs.append(_lc(guest, wanted, wanted.partition))

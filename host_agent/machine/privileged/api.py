@@ -57,10 +57,10 @@ class Privileged(Protocol):
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         """Take all throttles off."""
 
-    def alive(self, after_s: float) -> None:
-        """A sign of life for the dead man's switch."""
+    def heartbeat(self, after_s: float) -> None:
+        """A heartbeat for the dead man's switch."""
 
-    def leave(self) -> None:
+    def graceful_shutdown(self) -> None:
         """Switch it off."""
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:

@@ -3,10 +3,10 @@
 
 The privileged side starts a small process (:mod:`.watchdog`) and gives it a byte through a pipe at each heartbeat. When
 none comes for some time – the agent was killed, crashed, or hangs – the process takes all throttles of ours off:
-bandwidth levels of our RDT groups and quotas of vCPUs. Masks, pins and pages stay, which hurt nobody. An agent that
-shuts down gracefully says so, and what it left then stays. A new agent that has taken over meanwhile is left alone.
+bandwidth levels of our RDT groups and quotas of vCPUs. Masks, pins and pages stay, which hurt no server. An agent that
+shuts down gracefully reports it, and what it left then stays. A new agent that has taken over meanwhile is left alone.
 
-The kernel closes the pipe however the agent ends, so this needs no systemd; under systemd the unit says
+The kernel closes the pipe however the agent ends, so this needs no systemd; under systemd the unit has
 ``KillMode=process``, or the process would be killed with the agent.
 """
 
@@ -37,7 +37,7 @@ class DeadManSwitch:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
-    def alive(self) -> None:
+    def beat(self) -> None:
         """Give a heartbeat; start the process where it does not run (any more)."""
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -45,7 +45,7 @@ class DeadManSwitch:
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._pipe, HEARTBEAT)
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Shut down gracefully: everything stays as it is."""
         if self._process is None:
             return

@@ -148,7 +148,7 @@ def read(process: Path, *, with_thp: bool = False) -> tuple[RamRange, ...]:
     """Read guest memory of one process: a full pass over its page tables, so not for a fast loop.
 
     :param process: ``/proc/PID``
-    :param with_thp: a second pass that tells the part in transparent huge pages
+    :param with_thp: a second pass that reads the part in transparent huge pages
     """
     arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     mappings = guest_mappings((process / "maps").read_text(), backend_sizes(arguments))

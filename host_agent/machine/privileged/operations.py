@@ -22,7 +22,7 @@ from host_agent.machine.privileged import (
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
-from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_told
+from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
 from host_agent.model import cpus
 from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
@@ -160,7 +160,7 @@ class HostOperations:
         """Read capabilities, groups and root's masks as found; see :func:`.partitions.state`."""
         return partitions.state(self._paths)
 
-    @writes_if_told
+    @writes_if_asked
     def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
         """Carry out a checked change of the RDT groups; see :func:`.partitions.apply`."""
         return partitions.apply(self._paths, change, write, known=self._pid_files)
@@ -170,12 +170,12 @@ class HostOperations:
         """Write bandwidth levels of RDT groups; see :func:`host_agent.machine.privileged.partitions.throttle`."""
         return partitions.throttle(self._paths, levels)
 
-    @writes_if_told
+    @writes_if_asked
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""
         return vcpu_quota.throttle(self._paths, dict(levels), write)
 
-    @writes_if_told
+    @writes_if_asked
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         """Give all our RDT groups all bandwidth, and servers that are throttled by CPU time all of theirs.
 
@@ -188,20 +188,20 @@ class HostOperations:
         return (*quotas.writes, *partitions.release(self._paths, write))
 
     @writes(lambda _after_s: None)
-    def alive(self, after_s: float) -> None:
-        """Give a sign of life: throttles are released when none comes for so long; see :class:`DeadManSwitch`."""
+    def heartbeat(self, after_s: float) -> None:
+        """Give a heartbeat: throttles are released when none comes for so long; see :class:`DeadManSwitch`."""
         if self._switch is None:
             self._switch = DeadManSwitch(self._paths, after_s)
-        self._switch.alive()
+        self._switch.beat()
 
     @writes(lambda: None)
-    def leave(self) -> None:
-        """Take leave: throttles stay as they are."""
+    def graceful_shutdown(self) -> None:
+        """End the heartbeats: throttles stay as they are."""
         if self._switch is not None:
-            self._switch.leave()
+            self._switch.shut_down()
             self._switch = None
 
-    @writes_if_told
+    @writes_if_asked
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Remove all our RDT groups and give root its ways back; return the commands."""
         return partitions.reset(self._paths, write)

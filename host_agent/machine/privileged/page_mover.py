@@ -225,7 +225,7 @@ class Sweep:
                 break
         finished = not self._stretches
         left_kb = self._left_pages * _PAGE_KB
-        # Somebody else may have moved pages meanwhile: a walk that has not ended never says that nothing is left.
+        # Other software may have moved pages meanwhile: a walk that has not ended never reports that nothing is left.
         open_kb = left_kb if finished else max(self._planned_kb - self._moved_kb, _PAGE_KB)
         return MoveReport(
             self._moved_kb - moved_kb,

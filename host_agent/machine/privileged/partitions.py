@@ -58,7 +58,7 @@ def apply(
     :param write: false: check, and say which threads would be moved
     :param known: see :func:`host_agent.machine.privileged.processes.opened`
     :returns: one entry per membership; a problem instead of an error, so that one server's never hides another's
-    :raises RdtChangedError: the groups are not those any more that it was planned for; read and plan anew
+    :raises RdtChangedError: the groups are not those any more that it was planned for; read and plan again
     :raises InvalidValueError: it is not legal on this host; nothing was written
     :raises ResctrlError: the kernel refused a command
     :raises ConflictError: what was read back is not what was written

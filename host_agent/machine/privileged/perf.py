@@ -2,7 +2,7 @@
 """Hardware counters of vCPU threads by ``perf_event_open(2)``: one group per thread, kept open while it is asked for.
 
 A group holds cycles, instructions, last-level-cache misses and stalled cycles, so that all count over the same time;
-the kernel tells how long the group was on and how long it really counted (multiplexing). A descriptor follows its
+the kernel reports how long the group was on and how long it really counted (multiplexing). A descriptor follows its
 thread from CPU to CPU and is safe to read for ever: a thread id that is used again belongs to another descriptor.
 
 Descriptors are scarce, and without any left nothing works in the process. So counters have a budget, which servers get
@@ -139,7 +139,7 @@ class ThreadCounters:
     _absent: str = ""
 
     def count(self, wanted: Mapping[str, Sequence[int]], threads: VcpuThreads) -> CountReport:
-        """Read the counters of all wanted threads; open those that are new, close those nobody wants any more.
+        """Read the counters of all wanted threads; open those that are new, close those that are not wanted any more.
 
         :param wanted: UUID -> thread ids
         :param threads: looked up for servers with new threads only

@@ -2,7 +2,7 @@
 """Find a domain's QEMU process and its threads, and make sure that it is the right one.
 
 The caller names a UUID only. libvirt's pid files (in a folder that only root writes) give candidates, the command line
-must carry ``-uuid UUID``, and a pidfd held over the work tells whether the process still lives.
+must carry ``-uuid UUID``, and a pidfd held over the work shows whether the process still lives.
 """
 
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two memory system calls that Python lacks, by ctypes; numbers are x86-64's and arm64's.
 
-``move_pages(2)`` with ``nodes`` moves pages, without it tells where they are. A positive return value means that so
+``move_pages(2)`` with ``nodes`` moves pages, without it reports where they are. A positive return value means that so
 many pages were not moved, and then their status entries are not written: the caller asks again without ``nodes``.
 """
 

@@ -50,7 +50,7 @@ def reads(method: _Method) -> _Method:
     return _marked(method, lambda operation, arguments: operation(*arguments))
 
 
-def writes_if_told(method: _Method) -> _Method:
+def writes_if_asked(method: _Method) -> _Method:
     """Mark an operation whose last argument is ``write``: in a dry run that is False, and it says what it would do."""
     return _marked(method, lambda operation, arguments: operation(*arguments[:-1], False))
 

@@ -63,16 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = HostPaths(**places, rdt_backend=given.backend)
 
     def silent() -> None:
-        LOG.warning("no sign of life of the agent for %g s", given.after)
+        LOG.warning("no heartbeat of the agent for %g s", given.after)
         _release(paths)
 
     def ended() -> None:
         if in_charge(paths) != given.charge:
-            LOG.info("others have been in charge since the agent has ended")
+            LOG.info("another process has been in charge since the agent has ended")
             return
         try:
             with single_instance(paths.lock, "it is in charge"):
-                LOG.warning("the agent has ended without leave")
+                LOG.warning("the agent has ended without a graceful shutdown")
                 _release(paths)
         except ConflictError as error:
             LOG.info("%s", error)

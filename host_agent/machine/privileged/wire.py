@@ -2,7 +2,7 @@
 """The agent's shapes as plain values and back, for a wire that knows numbers, texts and lists only.
 
 Named tuples and frozen dataclasses travel as the list of their fields, mappings as lists of pairs. The receiver knows
-the shape by the table of operations and takes nothing else: what it gets is built anew, field by field.
+the shape by the table of operations and takes nothing else: what it gets is built field by field.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set

@@ -37,7 +37,7 @@ class ResctrlUnavailableError(CapabilityMissingError):
 
 
 class RdtChangedError(ConflictError):
-    """The groups are not those any more that a change was planned for: read them again, and plan anew."""
+    """The groups are not those any more that a change was planned for: read them and plan again."""
 
 
 class ResctrlRefusedError(ResctrlError):

@@ -73,7 +73,7 @@ class PqosFiles:
 
     :param state: folder of the agent's state
     :param proc: where proc(5) is mounted
-    :param library: starts the library; called before the first change, and told whether its classes are there
+    :param library: starts the library; called before the first change, with whether its classes are there
     :param tree: the tree that the library works on; it knows only the usual place
     """
 
@@ -89,13 +89,13 @@ class PqosFiles:
         self._start = library or _libpqos
         self._library: Library | None = None
         self._refusal = ""
-        self._told = ""
+        self._status = ""
 
     # -- reading: the tree, under our names --
 
     def read(self, path: str) -> str:
-        if path == _STATUS and self._told:
-            return self._told
+        if path == _STATUS and self._status:
+            return self._status
         return self._tree.read(self._there(path))
 
     def listdir(self, path: str) -> list[str]:
@@ -138,11 +138,11 @@ class PqosFiles:
         if path in names:
             raise _error(errno.EEXIST)
         if not free:
-            self._told = "Out of CLOSIDs"
+            self._status = "Out of CLOSIDs"
             raise _error(errno.ENOSPC)
         self._give_back(library, free[0])
         self._names.keep(names | {path: (free[0], self._names.next_life())})
-        self._told = ""
+        self._status = ""
 
     def rmdir(self, path: str) -> None:
         if "/" in path:
@@ -163,7 +163,7 @@ class PqosFiles:
             self._tree.write(self._there(path), data)
             return
         number = names[group][0] if group else _ROOT_CLASS
-        self._told = _NO_REASON
+        self._status = _NO_REASON
         match file:
             case "schemata":
                 self._set(library, number, parse_schemata(data))
@@ -173,7 +173,7 @@ class PqosFiles:
                 library.move(tid, number)
             case _:
                 raise _error(errno.EPERM)
-        self._told = ""
+        self._status = ""
 
     def options(self) -> frozenset[str]:
         return self._tree.options()

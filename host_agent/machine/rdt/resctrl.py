@@ -54,8 +54,8 @@ _T = TypeVar("_T")
 class CounterReading:
     """Events of one group in one L3 domain: event file name -> bytes or unknown.
 
-    :ivar generation: which life of the group it is of; counters begin anew with each, so only readings of the same one
-        can be compared
+    :ivar generation: which life of the group it is of; counters begin at zero with each, so only readings of the same
+        one can be compared
     """
 
     domain: int
@@ -224,7 +224,7 @@ class Resctrl:
         A control group counts its own threads and those of its monitoring groups. Values are bytes since the group was
         made; only differences within the life of one group mean anything.
 
-        :raises ResctrlGoneError: the group is not there, or was made anew while it was read
+        :raises ResctrlGoneError: the group is not there, or was made again while it was read
         """
         directory = _directory(group, monitor)
         base = _join(directory, "mon_data")

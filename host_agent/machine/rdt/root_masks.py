@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What resctrl cannot tell after root was shrunk: which ways it had before.
+"""What resctrl does not show after root was shrunk: which ways it had before.
 
 A small file next to the agent's other state, kept by the privileged side. It is good for one boot of the host, because
-resctrl starts anew with the next. A lost or broken file means that nothing is known, see
+resctrl starts afresh with the next. A lost or broken file means that nothing is known, see
 :func:`host_agent.decide.partitions.plan.plan` and :meth:`host_agent.machine.rdt.writer.GroupWriter.reset`.
 """
 

@@ -498,12 +498,12 @@ def test_resctrl_that_is_unmounted_and_mounted_again_is_survived(
     partitioned(host, *pair)
 
 
-def test_a_stranger_that_holds_all_classes_is_told_and_waited_for(
+def test_a_foreign_group_that_holds_all_classes_is_told_and_waited_for(
     host: ComputeHost, pair: tuple[Server, Server]
 ) -> None:
     closids = int((host.resctrl / "info/L3/num_closids").read_text())
-    strangers = [host.resctrl / f"stranger{number}" for number in range(closids - 1)]
-    for folder in strangers:
+    foreign = [host.resctrl / f"foreign{number}" for number in range(closids - 1)]
+    for folder in foreign:
         folder.mkdir()
     agent = host.agent()
     try:
@@ -514,12 +514,12 @@ def test_a_stranger_that_holds_all_classes_is_told_and_waited_for(
             ),
             "the sentences",
         )
-        assert host.groups() == {folder.name for folder in strangers}
-        for folder in strangers:
+        assert host.groups() == {folder.name for folder in foreign}
+        for folder in foreign:
             folder.rmdir()
         wait_for(lambda: host.group_of(host.pid(be)) == BE_GROUP, "the partitions")
     finally:
-        for folder in strangers:
+        for folder in foreign:
             if folder.is_dir():
                 folder.rmdir()
         agent.terminate()

@@ -188,11 +188,11 @@ target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
 request = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
 partition = Partitions(seam, PartitionSettings()).partition([request], write=True)
-seam.alive(60.0)
+seam.heartbeat(60.0)
 counted = seam.count([(uuid, (found.threads[-1].tid,))])
 quota = seam.limit_cpu_time([(uuid, 50)], False)
 released = seam.release_throttles(False)
-seam.leave()
+seam.graceful_shutdown()
 try:
     seam.process("00000000-0000-0000-0000-000000000000")
     error = ""

@@ -704,7 +704,7 @@ def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
     assert bench.host.partition_calls == calls + 1
 
 
-def test_a_level_that_a_stranger_has_written_is_told_and_one_of_the_controller_is_not(
+def test_a_level_that_other_software_has_written_is_told_and_one_of_the_controller_is_not(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=0.0)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the agent gives signs of life: as long as its loop gets on, however long a round takes, and no longer."""
+"""When the agent gives heartbeats: as long as its loop gets on, however long a round takes, and no longer."""
 
 import os
 import threading
@@ -46,7 +46,7 @@ class SlowHost(FakeHost):
         self.now_s += ACCESS_S
         return super().move_memory(uuid, targets, limits)
 
-    def alive(self, after_s: float) -> None:
+    def heartbeat(self, after_s: float) -> None:
         self.signs.append(self.now_s)
 
 
@@ -116,7 +116,7 @@ def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
     looped = agent(host, sign, tmp_path)
     for _round in range(3):
         looped.round(full=True, relist=True)
-    assert host.signs_of_life == 1
+    assert host.heartbeats == 1
 
 
 def test_rounds_that_fail_are_no_life_until_one_succeeds(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_a_loop_that_hangs_in_a_round_is_found_silent(
     writing = pipe(lambda: silences.append(time.monotonic()))
     signs: list[float] = []
 
-    def alive(_after_s: float) -> None:
+    def beat(_after_s: float) -> None:
         signs.append(time.monotonic())
         os.write(writing, b".")
 
-    monkeypatch.setattr(host, "alive", alive)
+    monkeypatch.setattr(host, "heartbeat", beat)
     hanging = Hanging()
     sign = Heartbeat(host, 0.3)
     looped = agent(host, sign, tmp_path, refiners=Refiners([hanging]))

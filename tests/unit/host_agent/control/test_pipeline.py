@@ -297,15 +297,15 @@ def test_a_refiner_that_wants_something_at_once_does_not_keep_the_loop_busy_wher
     assert len(bench.host.waits) <= 4
 
 
-@pytest.mark.parametrize("news", [True, False])
-def test_domains_are_listed_again_when_libvirt_has_news_and_not_for_every_wake(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, news: bool
+@pytest.mark.parametrize("events", [True, False])
+def test_domains_are_listed_again_when_libvirt_has_events_and_not_for_every_wake(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, events: bool
 ) -> None:
     bench = make_bench()
-    monkeypatch.setattr(bench.host, "news", lambda: news)
+    monkeypatch.setattr(bench.host, "has_events", lambda: events)
     bench.run()
     assert len(bench.rounds) == 3
-    assert bench.host.listings == (3 if news else 1)
+    assert bench.host.listings == (3 if events else 1)
 
 
 @pytest.mark.parametrize(("period_s", "slice_s"), [(0.02, 0.1), (1.0, 1.0), (math.inf, 1.0)])

@@ -88,7 +88,7 @@ root = Path(sys.argv[1])
 paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
 with single_instance(paths.lock, ""):
     guard = DeadManSwitch(paths, 0.5)
-    guard.alive()
+    guard.beat()
     print(guard._process.pid, flush=True)
     time.sleep(600)
 """
@@ -116,14 +116,14 @@ def gone(process: int) -> bool:
 def test_a_killed_agents_guard_outlives_it_and_acts(tmp_path: Path) -> None:
     process = killed_agent(tmp_path)
     wait_for(lambda: gone(process))
-    assert "the agent has ended without leave" in (tmp_path / "log").read_text()
+    assert "the agent has ended without a graceful shutdown" in (tmp_path / "log").read_text()
 
 
 def test_a_new_agent_in_charge_is_left_alone(tmp_path: Path) -> None:
     process = killed_agent(tmp_path)
     with single_instance(tmp_path / "agent.lock", ""):
         wait_for(lambda: gone(process))
-    assert "has ended without leave" not in (tmp_path / "log").read_text()
+    assert "has ended without a graceful shutdown" not in (tmp_path / "log").read_text()
 
 
 def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
@@ -131,21 +131,21 @@ def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
     with single_instance(tmp_path / "agent.lock", ""):
         pass
     wait_for(lambda: gone(process))
-    assert "others have been in charge" in (tmp_path / "log").read_text()
+    assert "another process has been in charge" in (tmp_path / "log").read_text()
 
 
 def test_a_guard_that_was_killed_is_started_again(tmp_path: Path) -> None:
     own = dead_man_switch.DeadManSwitch(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
-    own.alive()
+    own.beat()
     first = own._process
     assert first is not None
     first.kill()
     first.wait()
-    own.alive()
+    own.beat()
     assert own._process is not None
     assert own._process.pid != first.pid
-    own.leave()
-    own.leave()
+    own.shut_down()
+    own.shut_down()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_our_groups_get_all_bandwidth_and_nothing_else_changes(
 ) -> None:
     model = ResctrlModel(shape)
     resctrl = Resctrl(model)
-    for name in ("numa_ext-be-0", "stranger"):
+    for name in ("numa_ext-be-0", "foreign"):
         model.mkdir(name)
         if low:
             model.write(f"{name}/schemata", f"MB:0={low}\n")
@@ -166,8 +166,8 @@ def test_our_groups_get_all_bandwidth_and_nothing_else_changes(
 
     assert GroupWriter(resctrl).release_bandwidth() == foretold
     assert len(foretold) == (1 if low else 0)
-    ours, stranger = resctrl.actual().groups[1:]
-    assert ours.schemata["L3"][0] == stranger.schemata["L3"][0] == 0xF
+    foreign, ours = resctrl.actual().groups[1:]
+    assert ours.schemata["L3"][0] == foreign.schemata["L3"][0] == 0xF
     if low:
-        assert (ours.schemata["MB"][0], stranger.schemata["MB"][0]) == (full, low)
+        assert (ours.schemata["MB"][0], foreign.schemata["MB"][0]) == (full, low)
     assert GroupWriter(resctrl).release_bandwidth() == ()

@@ -95,11 +95,11 @@ def test_what_failed_on_an_old_connection_does_not_close_the_new_one(
 
 def test_a_wake_ends_the_wait_and_is_no_news_of_domains(source: LibvirtSource) -> None:
     assert source.domains()
-    assert source.news(), "a new connection"
+    assert source.has_events(), "a new connection"
     source.wait(0.0)
     source.wake()
     assert source.wait(60.0)
-    assert not source.news()
+    assert not source.has_events()
     source._on_event()
     assert source.wait(60.0)
-    assert [source.news(), source.news()] == [True, False]
+    assert [source.has_events(), source.has_events()] == [True, False]

@@ -48,8 +48,8 @@ def test_a_dry_run_reads_and_foretells_but_never_writes() -> None:
     assert way.pin("a", [Pin(1, "0")]) == ()
     assert way.move_memory("a", [], MoveLimits(1, 0, 1.0)).over
     assert way.throttle([]) == ()
-    way.alive(1.0)
-    way.leave()
+    way.heartbeat(1.0)
+    way.graceful_shutdown()
 
     assert real.calls == [
         ("process", ("a",)),

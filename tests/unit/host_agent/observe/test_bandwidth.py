@@ -164,8 +164,8 @@ def test_a_server_that_has_left_its_group_is_unknown_and_no_trouble(
 def test_the_host_is_root_and_all_groups_of_everybody() -> None:
     host = Host({10: 400.0, 11: 100.0, 20: 30.0})
     host.put(BE, VM, 10)
-    host.model.mkdir("stranger")
-    host.model.write("stranger/tasks", "11\n")
+    host.model.mkdir("foreign")
+    host.model.write("foreign/tasks", "11\n")
     assert host.reader.host() is None
     host.wait()
     found = host.reader.host()

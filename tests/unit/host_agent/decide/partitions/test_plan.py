@@ -47,11 +47,11 @@ class Host:
     closids: int = 8
     rmids: int = 32
     domains: tuple[int, ...] = (0, 1)
-    strangers: dict[str, int] = field(default_factory=dict)
+    foreign: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups: dict[str, GroupState] = {"": self._state("", self.full)}
-        for name, mask in self.strangers.items():
+        for name, mask in self.foreign.items():
             self.groups[name] = self._state(name, mask)
         self.homes: dict[str, str] = {}
         self.found: Schemata | None = {}
@@ -215,8 +215,8 @@ def test_writes_take_away_before_they_give() -> None:
     ]
 
 
-def test_a_stranger_is_avoided_and_never_touched() -> None:
-    host = Host(strangers={"libvirt": 0x00F})
+def test_a_foreign_group_is_avoided_and_never_touched() -> None:
+    host = Host(foreign={"libvirt": 0x00F})
     found = host.apply(lc(A, 3))
 
     assert host.mask(lc_group(A)) == 0x070
@@ -225,16 +225,16 @@ def test_a_stranger_is_avoided_and_never_touched() -> None:
     assert host.mask("libvirt") == 0x00F
 
 
-def test_a_stranger_that_has_all_ways_is_told() -> None:
-    host = Host(strangers={"other": 0xFFF})
+def test_a_foreign_group_that_has_all_ways_is_told() -> None:
+    host = Host(foreign={"other": 0xFFF})
     vm = host.apply(lc(A, 3)).get(A)
 
     assert vm is not None and not vm.exclusive
     assert str(vm.reasons[-1]) == "ways_shared_with[L3 0]=7 (against other)"
 
 
-def test_root_is_not_widened_over_a_stranger_that_was_kept_apart() -> None:
-    host = Host(strangers={"libvirt": 0x00F})
+def test_root_is_not_widened_over_a_foreign_group_that_was_kept_apart() -> None:
+    host = Host(foreign={"libvirt": 0x00F})
     host.groups[""] = host._state("", 0xFF0)  # an operator did this for libvirt
     host.apply(be(B))
 
@@ -263,8 +263,8 @@ def test_root_is_given_back_as_it_was_found() -> None:
     assert host.found == {}
 
 
-def test_root_gets_a_strangers_ways_back_if_it_had_them() -> None:
-    host = Host(strangers={"libvirt": 0x00F})
+def test_root_gets_the_ways_of_a_foreign_group_back_if_it_had_them() -> None:
+    host = Host(foreign={"libvirt": 0x00F})
     host.apply(lc(A, 2))
     assert host.mask("") == 0xFC0
     host.apply()
@@ -391,15 +391,15 @@ def hosts(draw: st.DrawFn) -> Host:
     min_bits = draw(st.sampled_from([1, 1, 2]))
     top, middle = 0b11 << (ways - 2), 0b11 << (ways // 2)
     shareable = draw(st.sampled_from([0, top, 1 << (ways - 1), middle]))
-    strangers = {}
+    foreign = {}
     if draw(st.integers(0, 3)) == 0:
         first = draw(st.integers(0, ways - min_bits))
         length = draw(st.integers(min_bits, ways - first))
-        strangers["stranger"] = ((1 << length) - 1) << first
+        foreign["foreign"] = ((1 << length) - 1) << first
     domains = tuple(range(draw(st.sampled_from([1, 2, 4]))))
     closids = draw(st.sampled_from([4, 8, 16]))
     rmids = draw(st.sampled_from([16, 32, 64]))
-    host = Host(ways, min_bits, shareable, closids, rmids, domains, strangers)
+    host = Host(ways, min_bits, shareable, closids, rmids, domains, foreign)
     if draw(st.booleans()):  # an operator has chosen root's ways
         first = draw(st.integers(0, ways - min_bits))
         length = draw(st.integers(min_bits, ways - first))
@@ -425,7 +425,7 @@ def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionP
         assert all(is_contiguous(mask) for mask in group.schemata["L3"].values())
     validate(host.capabilities, "", found.root)
     monitors = sum(len(group.monitors) for group in found.groups)
-    validate_budget(host.capabilities, len(found.groups) + len(host.strangers), monitors)
+    validate_budget(host.capabilities, len(found.groups) + len(host.foreign), monitors)
     assert {vm.uuid for vm in found.vms} | {r.uuid for r in found.refused} == {
         w.uuid for w in wanted
     }
@@ -441,7 +441,7 @@ def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionP
             others = [g.schemata["L3"][domain] for g in found.groups if g.name != vm.group]
             assert not any(mask & other for other in [*others, found.root["L3"][domain]])
             if vm.exclusive:
-                assert not any(mask & stranger for stranger in host.strangers.values())
+                assert not any(mask & mask_there for mask_there in host.foreign.values())
 
 
 def check_steps(host: Host, found: PartitionPlan) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library and the executor where conformance cannot go: odd hardware, faults, limbo, crashes of strangers."""
+"""The library and the executor where conformance cannot go: odd hardware, faults, limbo, crashes of other software."""
 
 import errno
 import pickle
@@ -253,17 +253,17 @@ def test_what_is_not_kept_is_told() -> None:
         GroupWriter(Resctrl(model)).carry_out(change_to(model, wanted_plan(model)))
 
 
-def test_reset_spares_ways_that_a_stranger_holds_exclusively() -> None:
+def test_reset_spares_ways_that_a_foreign_group_holds_exclusively() -> None:
     model = ResctrlModel()
     model.write("schemata", "L3:0=ff0\n")
-    model.mkdir("stranger")
-    model.write("stranger/schemata", "L3:0=f\n")
-    model.write("stranger/mode", "exclusive\n")
+    model.mkdir("foreign")
+    model.write("foreign/schemata", "L3:0=f\n")
+    model.write("foreign/mode", "exclusive\n")
     GroupWriter(Resctrl(model)).carry_out(change_to(model, wanted_plan(model)))
 
     GroupWriter(Resctrl(model)).reset()
 
-    assert model.listdir("").count("stranger") == 1
+    assert model.listdir("").count("foreign") == 1
     assert Resctrl(model).actual().root.schemata["L3"] == {0: 0xFF0}
     assert Resctrl(model).actual().ours == ()
 
