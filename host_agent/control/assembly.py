@@ -27,7 +27,7 @@ from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Measured, Metrics
 from host_agent.report.publisher import (
-    HostFacts,
+    PublishedFacts,
     Publisher,
     Rehoming,
     make_rehomer,
@@ -73,7 +73,7 @@ def build_publisher(
         lambda: publish_settings(conf, conf.host.name or source.hostname()),
         lambda: make_reporter(conf),
         metrics,
-        HostFacts(
+        PublishedFacts(
             lambda: foreign_groups(paths), unsatisfiable, make_reservation(conf, tree(paths))
         ),
         rehoming if conf.placement.rehome else None,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When nothing on this host keeps an objective: tell a higher layer which server should leave, and ask nova if allowed.
+"""When nothing on this host keeps an objective: propose which server should leave, and ask nova if allowed.
 
 The proposal is always in journal, log and metrics (:mod:`host_agent.control.slo`). Here it goes out: as notification
 ``numa_ext.slo.cannot_fix`` on the message bus (Watcher, Masakari or an operator's tools listen there). Where the
 operator has turned it on nova is asked for a live migration, but only of a server whose throttling was shown to help
-one that is violated beyond chance, which what Prometheus tells or IPC suggests never is; for the sake of one
+one that is violated beyond chance, which what Prometheus reports or IPC suggests never is; for the sake of one
 latency-critical server at most every six hours, so that a guest that pretends all this cannot empty its host.
 """
 
@@ -38,7 +38,7 @@ class Escalation:
     """Sends proposals, off the caller's thread.
 
     :param tasks: runs what may take long; of its own, for a message bus may be down for hours
-    :param journal: told about each live migration that was asked for
+    :param journal: gets each live migration that was asked for
     :param host: name of this host
     :param notify: sends one notification; None sends none
     :param migrate: asks nova to live-migrate a server; None asks nothing
@@ -104,7 +104,7 @@ class Escalation:
         problem = ""
         try:
             migrate(uuid)
-        except Exception as error:  # noqa: BLE001 - whatever keystone or nova raise is told
+        except Exception as error:  # noqa: BLE001 - whatever keystone or nova raise is reported
             problem = str(error)
             LOG.warning("nova does not live-migrate server %s: %s", uuid, problem)
         result = Result.FAILED if problem else Result.DONE
@@ -132,7 +132,7 @@ def bus(conf: cfg.ConfigOpts, url: str, host: str) -> Notify:
         publisher_id=f"numa-host-agent.{host}",
         driver="messagingv2",
         topics=["notifications"],
-        retry=_RETRIES,  # by default it tries for ever, and what it would say grows old
+        retry=_RETRIES,  # by default it tries for ever, and its message grows old
     )
 
     def send(payload: Mapping[str, Any]) -> None:

@@ -4,11 +4,11 @@
 ::
 
     observe ──► placement.decide ──► refiner 1 ──► refiner 2 ──► executor         every round
-                    kept ─────────► refiner 1 ──► refiner 2 ──► executor         when a ``turn`` between rounds says so
+                    kept ─────────► refiner 1 ──► refiner 2 ──► executor         when a ``turn`` between rounds asks
 
 A round lists domains, looks at all guests and takes the coarse decision; it comes every ``[agent]interval_s`` and
 after libvirt events. Controllers that are faster get their ``turn`` between the rounds: they read their own sensors and
-think. When one says that its part has changed, servers that were touched last are looked at cheaply (threads and
+think. When one reports that its part has changed, servers that were touched last are looked at cheaply (threads and
 sampled pages; libvirt is not asked), all refiners go over the *kept coarse* decision again, in order, and the executor
 applies the result. So a refiner never sees its own output, and what it does not return again in the next ``refine``
 is undone.
@@ -43,7 +43,7 @@ class Refiner(Protocol):
     While an operator has paused the agent none of them is called. A call that raises is counted, logged once per
     change of the error, and leaves this refiner out until the next round. Its last answer holds for this one, for
     each server of which the decision before it is the same, so that pages do not go home and back; then the coarse
-    decision holds where it had a say. A refiner keeps its state valid over its own exceptions.
+    decision holds for its part. A refiner keeps its state valid over its own exceptions.
     """
 
     @property

@@ -2,8 +2,9 @@
 """Memory traffic of servers and of the whole host, from bandwidth monitoring (MBM).
 
 resctrl counts bytes since a group was made, per group and L3 domain. A rate is the difference of two readings of the
-same *generation*: the group was not made anew in between (its RMID may have served others), both readings were numbers,
-and the counter did not go back. Everything else begins a new generation: a gap is unknown, never 0 and never a jump.
+same *generation*: the group is still the one it was (a new one's RMID may have served others), both readings were
+numbers, and the counter did not go back. Everything else begins a new generation: a gap is unknown, never 0 and never
+a jump.
 
 MBM counts where the *cores* are: a server's traffic in an L3 domain is that of its threads there, "local" what went to
 the memory beside that cache.
@@ -52,7 +53,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What the counters of a group said: L3 domain -> (local, total) bytes."""
+    """What the counters of a group showed: L3 domain -> (local, total) bytes."""
 
     at: float
     generation: int
@@ -62,7 +63,7 @@ class _Sample:
 class Meter:
     """Rates of one group.
 
-    :param interval_s: shortest time between two readings; counters that are read sooner say little
+    :param interval_s: shortest time between two readings; counters that are read sooner show little
     :param stale_s: a rate that is older is unknown
     """
 
@@ -92,7 +93,7 @@ class Meter:
             self._rate = now, rates
 
     def lose(self) -> None:
-        """The counters could not be read: what is read next begins anew."""
+        """The counters could not be read: what is read next begins a new generation."""
         self._base = None
 
     def rate(self, now: float) -> Bandwidth | None:
@@ -153,7 +154,7 @@ class BandwidthReader:
         """Return the traffic of servers; one whose traffic is not known now has no entry.
 
         :param places: where resource control has put the servers. A server that shares a class and got no monitoring
-            group (too few RMIDs) cannot be told from the others.
+            group (too few RMIDs) cannot be distinguished from the others.
         """
         wanted = tuple(places)
         members = [place.group for place in wanted]
@@ -169,7 +170,7 @@ class BandwidthReader:
             rate = self._read(meter, group, monitor, problems)
             if rate is not None:
                 found[uuid] = rate
-        self._tell(problems)
+        self._log(problems)
         return found
 
     def host(self) -> Bandwidth | None:
@@ -178,12 +179,12 @@ class BandwidthReader:
             names = self._resctrl.control_groups()
         except (ResctrlError, OSError) as error:
             self._groups = {}
-            self._tell([str(error)])
+            self._log([str(error)])
             return None
         self._groups = {name: self._groups.get(name) or self._meter() for name in names}
         problems: list[str] = []
         rates = [self._read(meter, name, "", problems) for name, meter in self._groups.items()]
-        self._tell(problems)
+        self._log(problems)
         known = [rate for rate in rates if rate is not None]
         if len(known) < len(rates):
             return None
@@ -201,11 +202,11 @@ class BandwidthReader:
                 meter.take(self._resctrl.counters(group, monitor), now)
             except (NumaExtError, OSError) as error:
                 meter.lose()
-                # A group that is gone has made room for another plan, which will tell where the server is.
+                # A group that is gone has made room for another plan, which will show where the server is.
                 problems += [] if isinstance(error, ResctrlGoneError) else [str(error)]
         return meter.rate(now)
 
-    def _tell(self, problems: Sequence[str]) -> None:
+    def _log(self, problems: Sequence[str]) -> None:
         """Log what stops monitoring when it begins, changes and ends."""
         problem = problems[0] if problems else ""
         if problem and problem != self._problem:

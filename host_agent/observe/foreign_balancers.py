@@ -50,7 +50,7 @@ def _entries(proc: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class Guard:
-    """Says why memory must not be spread on this host.
+    """Finds why memory must not be spread on this host.
 
     :param proc: the proc file system
     :param every_s: seconds between two searches for numad, which look at all processes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look at the host: domains, threads, where guest memory is, how much is free.
 
-Cheap looks (threads, sampled pages) happen every round; dear ones (domain XML, walking page tables, the topology) at
+Cheap looks (threads, sampled pages) happen every round; expensive ones (domain XML, page tables, the topology) at
 events, at resyncs and after moves. A server that cannot be read is reported with its problem and does not keep the
 others from being seen.
 """
@@ -24,7 +24,7 @@ from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
-# A guest that has touched little of its memory is hit by few sampled pages, which say nothing: the full pass counts.
+# A guest that has touched little of its memory is hit by few sampled pages, which show nothing: the full pass counts.
 _SAMPLE_MIN: Final = 100
 _NO_RAM: Final = "its memory was not found among its mappings, so its pages stay"
 
@@ -40,7 +40,7 @@ class _Memory:
 
 
 class Observer:
-    """Makes observations and remembers what is dear to read.
+    """Makes observations and remembers what is expensive to read.
 
     :param source: domains
     :param privileged: processes and memory
@@ -145,10 +145,10 @@ class Observer:
         self._seen = {uuid: domain for uuid, domain in listed.items() if uuid in workloads}
         self._workloads = workloads
         self._memory = {uuid: seen for uuid, seen in self._memory.items() if uuid in listed}
-        self._warned = {uuid: said for uuid, said in self._warned.items() if uuid in listed}
+        self._warned = {uuid: text for uuid, text in self._warned.items() if uuid in listed}
 
     def _warn(self, uuid: str, sentence: str) -> None:
-        """Say it once, and again only when it changes."""
+        """Log it once, and again only when it changes."""
         if self._warned.get(uuid) != sentence:
             self._warned[uuid] = sentence
             LOG.warning("%s", sentence)

@@ -3,7 +3,7 @@
 
 The agent's only write to allocations; it races nova by nature. So: read -> ask nova whether something is under way ->
 read again, and drop it when anything differs -> write, with the generation that was read. The second read is there
-because generations begin anew: nova empties a server's allocation when it starts to move it, Placement forgets the
+because generations begin again: nova empties a server's allocation when it starts to move it, Placement forgets the
 consumer, and the claim on the target may get the very generation that was read first. Between the second read and the
 write nova would have to empty *and* claim, with a scheduling in between. The write is never sent twice.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent tells Prometheus; the table :data:`METRICS` is the only place that names it, the documentation too.
+"""What the agent exposes to Prometheus: the table :data:`METRICS` is the only place that names it, for the docs, too.
 
 The exporter renders the last round when it is asked, so that an unread endpoint costs nothing.
 """
@@ -18,7 +18,7 @@ _SERVER: Final = ("server", "name")
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricSpec:
     """One metric: name, ``gauge`` or ``counter``, sentence, labels."""
 
     name: str
@@ -27,131 +27,133 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-METRICS: Final[dict[str, Metric]] = {
+METRICS: Final[dict[str, MetricSpec]] = {
     metric.name: metric
     for metric in (
-        Metric(
+        MetricSpec(
             "numa_ext_servers", "gauge", "Servers on this host, by what the agent does.", ("state",)
         ),
-        Metric("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
-        Metric("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
-        Metric(
+        MetricSpec("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
+        MetricSpec("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
+        MetricSpec(
             "numa_ext_refiner_failures",
             "counter",
             "Failures of a run-time controller; the coarse decision held meanwhile.",
             ("refiner",),
         ),
-        Metric("numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")),
-        Metric(
+        MetricSpec(
+            "numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")
+        ),
+        MetricSpec(
             "numa_ext_unwritten",
             "counter",
             "Writes to the state folder that failed (disk full, read-only), by file.",
             ("file",),
         ),
-        Metric("numa_ext_paused", "gauge", "1 while an operator has paused the agent."),
-        Metric(
+        MetricSpec("numa_ext_paused", "gauge", "1 while an operator has paused the agent."),
+        MetricSpec(
             "numa_ext_placement_synced",
             "gauge",
             "1 when Placement holds what the agent published last, 0 while it is behind.",
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_ipc",
             "gauge",
             "Instructions per cycle since the last reading; modelled where [counters]source is model.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_mpi",
             "gauge",
             "Last-level-cache misses per instruction since the last reading.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_stall_rate",
             "gauge",
             "Stalled cycles per second and vCPU since the last reading.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_deviation",
             "gauge",
             "Relative deviation of a server from its expected performance; positive is worse.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_dwp",
             "gauge",
             "Data-to-worker proximity factor that the memory search wants: 0 canonical weights, 1 all near.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_mapping_benefit",
             "gauge",
             "Expected benefit, 1 to 10, of giving a server of a class a domain of its own, as learnt so far.",
             ("domain", "class"),
         ),
-        Metric("numa_ext_node_free_mb", "gauge", "Free memory of a NUMA node, MiB.", ("node",)),
-        Metric(
+        MetricSpec("numa_ext_node_free_mb", "gauge", "Free memory of a NUMA node, MiB.", ("node",)),
+        MetricSpec(
             "numa_ext_server_memory_mb",
             "gauge",
             "Resident guest memory on a NUMA node by the last full pass, MiB.",
             (*_SERVER, "node"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_misplaced_mb",
             "gauge",
             "Guest memory that is still to be moved, MiB.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_ways",
             "gauge",
             "Own L3 ways of a latency-critical server in an L3 domain.",
             (*_SERVER, "l3"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_mba_percent",
             "gauge",
             "Memory bandwidth level wanted for a best-effort server in an L3 domain, per cent.",
             (*_SERVER, "l3"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_balm_phase",
             "gauge",
             "1 for the phase of the bandwidth controller.",
             ("phase",),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_slo_p99_us",
             "gauge",
             "99th percentile of a latency-critical server's latency in the sliding window, microseconds.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_slo_ratio",
             "gauge",
             "99th percentile over objective, by where it was read; from source ipc it is a guess.",
             (*_SERVER, "source"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_slo_state",
             "gauge",
             "State of its objective: 0 ample, 1 met, 2 unknown, 3 at risk, 4 violated.",
             _SERVER,
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_slo_feed",
             "gauge",
             "What came through the port of a guest so far: lines, malformed, implausible, dropped_bytes.",
             (*_SERVER, "kind"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_traffic_mbps",
             "gauge",
             "Memory traffic of a best-effort server while objectives are watched, MB/s.",
             (*_SERVER, "kind"),
         ),
-        Metric(
+        MetricSpec(
             "numa_ext_server_exclusive",
             "gauge",
             "1 when no other group may use the server's L3 ways.",
@@ -216,7 +218,7 @@ class Metrics:
             self._rounds["done"] += 1
             self._last = done
 
-    def samples(self) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+    def samples(self) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
         """Yield metric, label values and value."""
         with self._lock:
             last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
@@ -252,7 +254,7 @@ class Metrics:
         yield from families.values()
 
 
-def _of_round(done: Round) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
     yield METRICS["numa_ext_loop_seconds"], (), done.seconds
     yield METRICS["numa_ext_paused"], (), float(done.paused)
     states = Counter(_state(guest) for guest in done.observation.guests)

@@ -30,7 +30,7 @@ class NovaApi:
         :param server: UUID
         :param host: name of the compute node that should have it
         :raises ServiceUnavailableError: nova does not answer
-        :raises CapabilityMissingError: nova does not tell these credentials
+        :raises CapabilityMissingError: nova does not answer these credentials
         """
         body = self._get(f"/servers/{server}")
         if body is None:
@@ -38,7 +38,7 @@ class NovaApi:
         known = body["server"]
         place, task = "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-STS:task_state"
         if place not in known:
-            raise _refused("does not tell the host of a server")
+            raise _refused("does not show the host of a server")
         if known[place] != host:
             return f"nova has it on {known[place] or 'no host'}"
         if known[task]:

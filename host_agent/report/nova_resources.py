@@ -4,7 +4,7 @@
 The rules are nova's (``nova.scheduler.utils.ResourceRequest``): dedicated vCPUs are PCPU, others VCPU; memory and disk
 come from the flavor, disk not for a server that boots from a volume; ``resources:CLASS=n`` replaces an amount, and 0
 removes it. PCI devices are left out: nova-compute adds them to an allocation by itself at its next update. An image may
-ask for dedicated vCPUs, too, which the metadata does not tell: then each vCPU is pinned to a CPU of its own.
+ask for dedicated vCPUs, too, which the metadata does not show: then each vCPU is pinned to a CPU of its own.
 """
 
 import re
@@ -36,7 +36,7 @@ class NovaPart:
 def nova_part(xml: str) -> NovaPart:
     """Read it from a domain's XML.
 
-    :raises CapabilityMissingError: the metadata does not say enough, or the flavor asks for what cannot be counted here
+    :raises CapabilityMissingError: the metadata lacks something, or the flavor asks for what cannot be counted here
     """
     root = ET.fromstring(xml)
     if root.find("launchSecurity") is not None:
@@ -48,7 +48,7 @@ def nova_part(xml: str) -> NovaPart:
     project = instance.find("{*}owner/{*}project") if instance is not None else None
     user = instance.find("{*}owner/{*}user") if instance is not None else None
     if instance is None or flavor is None or project is None or user is None:
-        raise CapabilityMissingError("nova's metadata does not tell its owner and flavor")
+        raise CapabilityMissingError("nova's metadata does not show its owner and flavor")
     specs = {s.get("name", ""): (s.text or "").strip() for s in flavor.iterfind("{*}extraSpecs/*")}
     consumer = {
         "project_id": project.get("uuid"),
@@ -117,5 +117,5 @@ def _instance(root: ET.Element) -> ET.Element | None:
 def _number(flavor: ET.Element, tag: str) -> int:
     text = flavor.findtext(f"{{*}}{tag}") or "0"
     if not text.isdecimal():
-        raise CapabilityMissingError(f"nova's metadata tells {tag} {text}, which is no number")
+        raise CapabilityMissingError(f"nova's metadata has {tag} {text}, which is no number")
     return int(text)

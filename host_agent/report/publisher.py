@@ -118,7 +118,7 @@ def neighbours(
 
 
 def _near_gpus(topology: HostTopology, guest: Guest) -> set[int]:
-    """L3 domains on the NUMA nodes of a server's devices: who uses a socket's buses is told there."""
+    """L3 domains on the NUMA nodes of a server's devices: who uses a socket's buses is shown there."""
     nodes = {node for node in guest.gpus.values() if node is not None}
     return {domain.id for node in nodes for domain in topology.l3_of_node(node)}
 
@@ -207,7 +207,7 @@ def wanted(
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class PublishedFacts:
     """What is published beside what a round shows.
 
     :param foreign_groups: counts resctrl groups of other software
@@ -233,7 +233,7 @@ class Rehoming:
     make: Callable[[str], Rehomer]
 
 
-_NO_FACTS: Final = HostFacts()
+_NO_FACTS: Final = PublishedFacts()
 
 
 class Publisher:
@@ -252,7 +252,7 @@ class Publisher:
         make_settings: Callable[[], PublishSettings],
         make_writer: Callable[[], TreeWriter],
         metrics: Metrics,
-        facts: HostFacts = _NO_FACTS,
+        facts: PublishedFacts = _NO_FACTS,
         rehoming: Rehoming | None = None,
     ) -> None:
         self._settings = functools.cache(make_settings)
@@ -354,7 +354,7 @@ class Publisher:
         return self._synced(tree)
 
     def _rehome(self) -> tuple[str, ...]:
-        """Move allocations; that it cannot be done is a problem to tell, not a tree that is not written."""
+        """Move allocations; that it cannot be done is a problem to log, not a tree that is not written."""
         if self._rehomer is None:
             return ()
         try:

@@ -8,7 +8,7 @@ allocation is touched, and nothing at all unless
 * the domain runs here, bound to its cells or kept in one L3 domain, and has been where it is for some seconds;
 * the consumer is the server itself, not a migration, and holds nothing of another host;
 * nova says it is ACTIVE on this host, without a task and without a migration that is not over;
-* nobody has changed the allocation since it was read (consumer generation).
+* the allocation was not changed since it was read (consumer generation).
 """
 
 import logging
@@ -50,7 +50,7 @@ class Settled:
         self._since: dict[Claim, float] = {}
 
     def of(self, claims: Iterable[Claim]) -> tuple[Claim, ...]:
-        """Return those of the present claims that have settled; one that was away for a moment begins anew."""
+        """Return those of the present claims that have settled; one that was away for a moment begins again."""
         now = self._clock()
         self._since = {claim: self._since.get(claim, now) for claim in claims}
         return tuple(c for c, since in self._since.items() if now - since >= self._after_s)
@@ -61,7 +61,7 @@ class Rehomer:
 
     :param allocations: what servers hold
     :param root: name of nova's root provider
-    :param journal: told about each move
+    :param journal: gets each move
     :param recheck_s: seconds after which an allocation that was right is looked at again
     """
 

@@ -36,7 +36,7 @@ class BandwidthReservation:
     def reserved_mbps(self, topology: HostTopology, claims: Sequence[Claim]) -> Mapping[int, int]:
         """Return what to publish as ``reserved``, MB/s by L3 domain; looks at the counters when it is time.
 
-        Where traffic is unknown (no MBM, or a counter began anew) the value stays as it is; what an earlier agent has
+        Where traffic is unknown (no MBM, or a counter began again) the value stays as it is; what an earlier agent has
         published stays in Placement until there is one.
 
         :param claims: of all servers that declared bandwidth

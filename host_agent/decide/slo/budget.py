@@ -30,5 +30,5 @@ def charge(turn: Turn) -> None:
         if used > budget and lc.uuid not in ignored:
             ignored[lc.uuid] = turn.now_s + turn.settings.ignore_s
             turn.events.append(BudgetExhausted(lc.uuid, used))
-            turn.say(Term.THROTTLE_BUDGET_S, used, budget, lc.uuid)
+            turn.reason(Term.THROTTLE_BUDGET_S, used, budget, lc.uuid)
     turn.keep(spent_s=spent, ignored=ignored, seen_s=turn.now_s)

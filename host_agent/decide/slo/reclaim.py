@@ -41,7 +41,7 @@ def trial(turn: Turn) -> None:
         turn.put_back(tried.be, tried.before, Term.TAKE_AGAIN, meanwhile=meanwhile)
         turn.watch(ample_hold_s=hold)
     elif arriving != "moving" and turn.ripe and verdict.state.good and _proven(turn):
-        turn.say(Term.GIVEN_BACK, verdict.state.name.lower(), where=tried.be)
+        turn.reason(Term.GIVEN_BACK, verdict.state.name.lower(), where=tried.be)
         turn.watch(ample_hold_s=None)
 
 

@@ -45,7 +45,7 @@ def give_up(turn: Turn) -> None:
             violated, tuple(sorted(verdict.location)), (*noticeable, *violated), reasons
         )
     )
-    turn.say(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
+    turn.reason(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
     queue: list[tuple[str, Release]] = []
     for uuid, wish in sorted(turn.state.wanted.items()):
         if wish.level < FULL:
@@ -70,7 +70,7 @@ def release(turn: Turn) -> None:
     if turn.arrivals() == "moving" or not turn.ripe or verdict.state is SloState.UNKNOWN:
         return
     if verdict.state.good:
-        turn.say(Term.RECOVERED, verdict.state.name.lower())
+        turn.reason(Term.RECOVERED, verdict.state.name.lower())
         turn.watch(retries=0)
         return
     if releasing.trying is not None:
@@ -80,7 +80,7 @@ def release(turn: Turn) -> None:
         worse = worst > releasing.baseline * (1.0 + turn.settings.effect)
         if uuid in turn.bes:
             if harmed or worse:
-                turn.say(Term.EFFECT_SHOWN, worst, releasing.baseline, uuid)
+                turn.reason(Term.EFFECT_SHOWN, worst, releasing.baseline, uuid)
                 turn.put_back(uuid, before, Term.KEEP)
                 helpful = releasing.helpful | ({uuid} if worse else set())
                 turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
@@ -90,7 +90,7 @@ def release(turn: Turn) -> None:
 
 
 def free(turn: Turn, ignored: Iterable[str]) -> None:
-    """Take everything back at once: nobody is left for whom it is.
+    """Take everything back at once: no objective is left.
 
     :param ignored: servers that are there but not listened to
     """
@@ -135,5 +135,5 @@ def _end(turn: Turn, releasing: Releasing) -> None:
         turn.keep(ignored={**turn.state.ignored, **gone})
     for uuid in sorted(gone):
         term = Term.PARKED if releasing.helpful else Term.IGNORED
-        turn.say(term, turn.settings.ignore_s, where=uuid)
+        turn.reason(term, turn.settings.ignore_s, where=uuid)
     turn.watch(retries=0)

@@ -14,7 +14,7 @@ What the source leaves open or gets wrong is decided here like this:
 * a server that could not climb because the system was still violated gets a second lap when others have healed it;
 * a step up is not taken when the last one, taken once more, would violate (latency rises ever faster with load, so it
   would): pages are moved first;
-* a violation without a new action means that the world has changed: the pass starts anew;
+* a violation without a new action means that the world has changed: the pass starts again;
 * servers that came during a pass join it, those that left drop out.
 
 Source: Gureya 2021, algorithm 4 and section 5.3.
@@ -42,7 +42,7 @@ def start(turn: Turn) -> None:
     if state.phase is BalmPhase.WATCH:
         turn.keep(before=dict(state.wanted), retries=0)
     turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
-    turn.say(Term.SEARCH, _nodes(location), turn.verdict.state.name.lower())
+    turn.reason(Term.SEARCH, _nodes(location), turn.verdict.state.name.lower())
     _throttle_next(turn)
 
 
@@ -134,7 +134,7 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
         default=0.0,
     )
     if turn.settings.foresee and foreseen > 1.0:
-        turn.say(Term.FORESEEN, foreseen, 1.0, be.uuid)
+        turn.reason(Term.FORESEEN, foreseen, 1.0, be.uuid)
         shares = _pages_away(turn, be)
         if shares is None:
             _cap(turn, be.uuid)
@@ -203,7 +203,7 @@ def _roll_back(turn: Turn, uuid: str) -> None:
     """The last action did harm elsewhere: back to the last configuration that was good, on to the next server."""
     search = _search(turn)
     good = search.valid.get(uuid) or search.undo or turn.wanted(uuid)
-    turn.say(Term.HARM_ELSEWHERE, _nodes(turn.verdict.location), _nodes(search.location))
+    turn.reason(Term.HARM_ELSEWHERE, _nodes(turn.verdict.location), _nodes(search.location))
     if good.shares != turn.wanted(uuid).shares:
         until = turn.now_s + turn.settings.bar_s
         turn.keep(barred={**turn.state.barred, uuid: until})
@@ -239,10 +239,10 @@ def _end(turn: Turn) -> None:
             )
             climb(turn)
             return
-        turn.say(Term.SEARCH_ENDED, state.name.lower(), f"{turn.state.retries} retries")
+        turn.reason(Term.SEARCH_ENDED, state.name.lower(), f"{turn.state.retries} retries")
         turn.watch(retries=0)
     elif state is SloState.AT_RISK:
-        turn.say(Term.SEARCH_ENDED, state.name.lower(), "nothing left to do")
+        turn.reason(Term.SEARCH_ENDED, state.name.lower(), "nothing left to do")
         turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.settings.yellow_pause_s)
     else:
         _again(turn)
@@ -255,7 +255,7 @@ def _again(turn: Turn) -> None:
         release.give_up(turn)
         return
     turn.keep(retries=retries + 1, moving=None, judge_from_s=turn.now_s + turn.settings.settle_s)
-    turn.say(Term.RETRY, retries + 1, turn.settings.max_retries)
+    turn.reason(Term.RETRY, retries + 1, turn.settings.max_retries)
     start(turn)
 
 

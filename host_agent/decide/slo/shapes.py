@@ -260,7 +260,7 @@ class Releasing:
 class BalmState:
     """All the controller remembers.
 
-    :param judge_from_s: requests received before say nothing about what is in force now
+    :param judge_from_s: requests received before do not count for what is in effect now
     :param healing_until_s: queues may still drain from before the last action
     :param wanted: by server; survives a restart of the agent when it is kept
     :param retries: passes in a row that ended violated

@@ -49,7 +49,7 @@ class Turn:
         """Change the state."""
         self.state = replace(self.state, **changes)
 
-    def say(
+    def reason(
         self, term: Term, value: str | float, against: str | float = "", where: str = ""
     ) -> None:
         """Give a reason.
@@ -60,8 +60,8 @@ class Turn:
 
     def listen(self) -> None:
         """Evaluate all objectives but those of ignored servers."""
-        heard = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
-        self.verdict = evaluate(heard, self.settings)
+        listened = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
+        self.verdict = evaluate(listened, self.settings)
         if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
             latest = self.now_s - self.settings.judge_s
@@ -77,7 +77,7 @@ class Turn:
         waited = self.now_s - self.state.judge_from_s >= self.settings.judge_s - 1e-9
         return waited or (self.verdict.state.bad and self.verdict.sure)
 
-    # -- wishes --
+    # -- targets --
 
     @property
     def lowest(self) -> int:
@@ -116,7 +116,7 @@ class Turn:
         for uuid in order:
             traffic = found[uuid]
             known = "unknown" if traffic is None else traffic
-            self.say(Term.TRAFFIC_MBPS, known, total, uuid)
+            self.reason(Term.TRAFFIC_MBPS, known, total, uuid)
         return tuple(order)
 
     def noticeable(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class Turn:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
     def want(self, uuid: str, wish: BeTarget, why: Term) -> None:
-        """Change what is wanted of a server; its effect is judged anew."""
+        """Change what is wanted of a server; its effect is judged from now on."""
         old = self.wanted(uuid)
         if wish == old:
             return
@@ -140,7 +140,7 @@ class Turn:
         )
         if wish.level < old.level or wish.shares is not old.shares:
             self.keep(healing_until_s=self.now_s + self.settings.heal_s)
-        self.say(why, _text(wish), _text(old), uuid)
+        self.reason(why, _text(wish), _text(old), uuid)
 
     def move(self, uuid: str, wish: BeTarget, meanwhile: int, why: Term, *, careful: bool) -> None:
         """Move a server's pages and set its level in the end.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand while nobody watches objectives: when the agent stops, or is paused for nobody knows how long.
+"""What may stand while objectives are not watched: when the agent stops, or is paused for an unknown time.
 
 A search holds best-effort servers at the minimum until it knows better, and a trial gives what may have to be taken
 again. Neither may stand for hours. So levels go to the last ones at which all objectives were met; where the search has

@@ -57,7 +57,7 @@ class SloVerdict:
     :param violated: UUIDs of the servers that are violated
     :param unknown: UUIDs of the servers whose latency is unknown
     :param ratios: UUID -> ratio of latency to objective, where known
-    :param sure: a violation is beyond chance, so waiting for more samples would tell nothing
+    :param sure: a violation is beyond chance, so more samples would change nothing
     """
 
     state: SloState

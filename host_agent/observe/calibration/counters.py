@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bandwidths by the CPU's own traffic counters (resctrl's MBM), where the timing's traversal is the load.
 
-Timing takes each line that was read for traffic; a counter knows what really came from memory. MBM tells two figures
+Timing takes each line that was read for traffic; a counter knows what really came from memory. MBM shows two figures
 for the readers of a worker: what came from memory of its own node, and all. So the worker's own node is as counted,
 and the rest is shared out among the other nodes in the ratios that were timed (of two nodes the other one gets it all).
 
-Counters are believed only where they can be right; otherwise the timed figures stand, and the result says why:
+Counters are believed only where they can be right; otherwise the timed figures stand, and the result gives the reason:
 
 * every L3 domain belongs to one node (with sub-NUMA clusters one counter would cover several);
 * no figure is zero, and no worker's sum is further than a factor of four from the timed one: prefetching and page walks
@@ -47,7 +47,7 @@ class CountedProfiler:
     :param timing: makes the load
     :param resctrl: the tree
     :param topology: of the host
-    :param progress: told why timed figures stand
+    :param progress: called with the reason why timed figures stand
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CountedProfiler:
         except UnbelievableError as error:
             problems.append(str(error))
         if problems:
-            self._progress(f"by timing, for the counters do not tell: {problems[0]}")
+            self._progress(f"by timing, the counters cannot be believed: {problems[0]}")
             return timed
         self._counted += 1
         return found
@@ -120,7 +120,7 @@ class CountedProfiler:
 
     @contextmanager
     def _monitor(self, readers: Sequence[int]) -> Iterator[None]:
-        """A monitoring group of the root group with the readers in it; what a killed calibration left is made anew."""
+        """A monitoring group of the root group with the readers in it; what a killed calibration left is made again."""
         with self._resctrl.lock():
             if _MONITOR in self._resctrl.actual().root.monitors:
                 self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
@@ -164,7 +164,7 @@ def by_counters(timed: NodeBandwidth, seen: Mapping[int, Traffic]) -> NodeBandwi
 
 
 def refused(resctrl: Resctrl, topology: HostTopology) -> str:
-    """Return why this host's counters cannot tell the bandwidths, "" when they can."""
+    """Return why this host's counters cannot measure the bandwidths, "" when they can."""
     if not resctrl.available():
         return "resctrl is not mounted"
     monitoring = resctrl.capabilities().monitoring
@@ -173,7 +173,5 @@ def refused(resctrl: Resctrl, topology: HostTopology) -> str:
     for domain in topology.l3_domains:
         if len(domain.nodes) != 1:
             nodes = ",".join(map(str, domain.nodes))
-            return (
-                f"L3 domain {domain.id} spans the nodes {nodes}: its counter cannot tell them apart"
-            )
+            return f"L3 domain {domain.id} spans the nodes {nodes}: its counter cannot distinguish them"
     return ""

@@ -2,7 +2,7 @@
 """Bandwidths by timing: a random traversal in one process per CPU, batch by batch, each batch on one node.
 
 The processes of all workers run at the same time and visit all nodes equally often in random order, so the memory
-system is loaded as by evenly spread data; the time that each batch took tells how fast *its* node serves *this* CPU
+system is loaded as by evenly spread data; the time that each batch took shows how fast *its* node serves *this* CPU
 meanwhile. That needs no hardware counters, which many machines and all virtual ones lack (where they are there,
 :mod:`.calibration.counters` watches the readers). The traversal is numpy's gather of independent addresses (a
 compiled loop without the interpreter), one per cache line: nothing has to be built on a compute host.
@@ -133,7 +133,7 @@ def _close(area: mmap.mmap) -> None:
     try:
         area.close()
     except BufferError:
-        return  # somebody still holds an array: freed with it
+        return  # an array is still held: freed with it
 
 
 def _bind(address: int, size: int, node: int) -> None:

@@ -82,7 +82,7 @@ class IpcProxy:
     def read(self, lc: LcServer, now_s: float, since_s: float = -math.inf) -> LatencyReading:
         """Return the stand-in for a server's latency; unknown before enough samples, and without fresh ones.
 
-        :param since_s: samples of before say nothing
+        :param since_s: samples of before do not count
         """
         server = self._servers.get(lc.uuid)
         if (

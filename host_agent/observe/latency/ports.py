@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plug the latency port into latency-critical servers: at their start, after a hard reboot, after they moved here.
 
-Nova writes the domain's XML anew at a hard reboot, and the port is gone; on a live migration it travels. So what is
+Nova writes the domain's XML again at a hard reboot, and the port is gone; on a live migration it travels. So what is
 there is read from the live XML in every round, and what lacks is plugged in. The virtio-serial *controller* cannot be
 plugged: it has to be there from the start (image property ``hw_qemu_guest_agent=yes``).
 """
@@ -33,7 +33,7 @@ class SloPorts:
     """Plugs ports, off the caller's thread.
 
     :param attach: plugs a device into a running domain: (UUID, XML)
-    :param journal: told about each port, and once about each server that can have none
+    :param journal: gets each port, and once each server that can have none
     :param tasks: runs what may take long
     :param plugged: called after a port was plugged in: the domain has to be read again
     """
@@ -52,18 +52,18 @@ class SloPorts:
         self._plugged = plugged
         self._clock = clock
         self._tried: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def serve(self, lcs: Iterable[LcServer]) -> None:
         """See to it that these servers have a port where they want one; does not wait."""
         wanting = {lc.uuid: lc for lc in lcs if lc.reads(SloSource.CHANNEL)}
         self._tried = {uuid: at for uuid, at in self._tried.items() if uuid in wanting}
-        self._told = {uuid: said for uuid, said in self._told.items() if uuid in wanting}
+        self._reported = {uuid: text for uuid, text in self._reported.items() if uuid in wanting}
         for uuid, lc in wanting.items():
             if lc.socket:
                 self._tried.pop(uuid, None)
             elif not lc.pluggable:
-                self._tell(lc, _NO_CONTROLLER)
+                self._report(lc, _NO_CONTROLLER)
             elif self._clock() >= self._tried.get(uuid, 0.0):
                 self._tried[uuid] = self._clock() + _RETRY_S
                 self._tasks.submit(self._plug, lc)
@@ -72,14 +72,14 @@ class SloPorts:
         try:
             self._attach(lc.uuid, DEVICE)
         except NumaExtError as error:
-            self._tell(lc, str(error))
+            self._report(lc, str(error))
             return
-        self._told.pop(lc.uuid, None)
+        self._reported.pop(lc.uuid, None)
         self._journal.write(Entry("plug", Result.DONE, lc.uuid, lc.title, what={"port": PORT}))
         self._plugged()
 
-    def _tell(self, lc: LcServer, problem: str) -> None:
-        if self._told.get(lc.uuid) != problem:
-            self._told[lc.uuid] = problem
+    def _report(self, lc: LcServer, problem: str) -> None:
+        if self._reported.get(lc.uuid) != problem:
+            self._reported[lc.uuid] = problem
             LOG.warning("server %s has no latency port: %s", lc.uuid, problem)
             self._journal.write(Entry("plug", Result.FAILED, lc.uuid, lc.title, problem=problem))

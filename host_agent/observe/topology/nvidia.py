@@ -54,7 +54,7 @@ def parse_topo_matrix(text: str, addresses: Sequence[str], where: str) -> Links:
     :param text: the matrix, followed by lines ``index, address`` where they were recorded
     :param addresses: PCI addresses of the host's GPUs, ascending: their numbers where no such lines are
     :param where: name of the file, for errors
-    :raises InvalidValueError: for a link word that nobody knows, or a GPU that the host does not have
+    :raises InvalidValueError: for an unknown link word, or a GPU that the host does not have
     """
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
     named = {int(m[1]): normal_address(m[2]) for line in lines if (m := _INDEX.match(line))}
@@ -154,7 +154,7 @@ def _bus_id(info: Any) -> str:
 def with_links(
     gpus: Iterable[Gpu], edges: Iterable[GpuEdge], links: Mapping[tuple[str, str], GpuLink]
 ) -> tuple[GpuEdge, ...]:
-    """Put links over those that PCI shows; what switch and node numbers tell anyway is left out.
+    """Put links over those that PCI shows; what follows from switch and node numbers is left out.
 
     :param gpus: GPUs of the host
     :param edges: links by PCI

@@ -46,7 +46,7 @@ class _Device:
 def read_gpus(
     sys: Path = Path("/sys"), products: Iterable[str] = ()
 ) -> tuple[tuple[Gpu, ...], tuple[GpuEdge, ...]]:
-    """Find the GPUs of this host and the links that switch and node numbers alone do not tell.
+    """Find the GPUs of this host and the links that do not follow from switch and node numbers.
 
     :param sys: root of sysfs; tests relocate it
     :param products: ``vendor:product`` pairs to take as GPUs whatever their class is

@@ -12,7 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
-    """Read the mounted resctrl tree; None where nothing is mounted, which is said at the first look only."""
+    """Read the mounted resctrl tree; None where nothing is mounted, which is logged at the first look only."""
     if not resctrl.available():
         _say_once("No resctrl file system is mounted: this host offers no RDT resources.")
         return None
@@ -21,7 +21,7 @@ def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
 
 @functools.cache
 def _say_once(sentence: str) -> None:
-    """Discovery runs at each full pass; the log shall not tell the same each minute."""
+    """Discovery runs at each full pass; the log must not repeat it each minute."""
     LOG.info(sentence)
 
 

@@ -26,7 +26,7 @@ _L3 = "3"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What sysfs cannot tell and the operator may.
+    """What sysfs does not show and the operator may give.
 
     :param chassis: server node by socket, for machines of several chassis under one kernel
     :param bandwidth_mbps: memory bandwidth capacity by NUMA node, MB/s

@@ -257,5 +257,5 @@ def test_what_cannot_be_rebuilt_is_told_for_this_server_alone(extra_specs, more,
 
 
 def test_metadata_without_an_owner_is_refused():
-    with pytest.raises(CapabilityMissingError, match="does not tell its owner"):
+    with pytest.raises(CapabilityMissingError, match="does not show its owner"):
         nova_part(server_on(node=1).xml)

@@ -20,7 +20,7 @@ from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import (
-    HostFacts,
+    PublishedFacts,
     Publisher,
     PublishSettings,
     Rehoming,
@@ -309,7 +309,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
     traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
     reservation = BandwidthReservation(lambda: traffic, ReservationSettings(), 10.0)
     publisher = Publisher(
-        lambda: SETTINGS, lambda: placement, Metrics(), HostFacts(reservation=reservation)
+        lambda: SETTINGS, lambda: placement, Metrics(), PublishedFacts(reservation=reservation)
     )
     publisher.on_round(turn())
     assert publisher.publish_once()
