@@ -7,7 +7,7 @@ from nova_numa_ext.scheduler import compat
 
 
 @pytest.mark.parametrize(
-    ("release", "wanted", "considered"),
+    ("release", "requested", "considered"),
     [(33, False, False), (33, True, True), (34, False, True), (34, True, True)],
 )
 def test_who_is_kept_away_from_devices(release, requested, considered):
