@@ -117,7 +117,7 @@ def scenario_b(heavy: str, phase_s: float = 20.0) -> Scenario:
     return Scenario(topology, programs, "heavy", loads, 10 * phase_s)
 
 
-class Bench:
+class BalmExperiment:
     """One scenario on one plant: all policies start from the same placement.
 
     :param published: start from the placement that BALM's authors found best, else from the model's best one
@@ -305,7 +305,7 @@ def show_a(seed: int, poll_s: float) -> dict[str, float]:
         runs: dict[str, list[Run]] = {policy: [] for policy in POLICIES}
         best: list[float] = []
         for heavy in HEAVY:
-            bench = Bench(scenario_a(heavy, percent / 100), traits, physics, seed, poll_s)
+            bench = BalmExperiment(scenario_a(heavy, percent / 100), traits, physics, seed, poll_s)
             for policy in POLICIES:
                 runs[policy].append(bench.run(policy))
             best.append(bench.oracle())
@@ -346,7 +346,7 @@ def show_b(seed: int, poll_s: float) -> dict[str, float]:
     rows, gains = [], []
     more: list[float] = []
     for heavy in HEAVY:
-        bench = Bench(scenario_b(heavy), traits, physics, seed, poll_s)
+        bench = BalmExperiment(scenario_b(heavy), traits, physics, seed, poll_s)
         runs = {policy: bench.run(policy) for policy in POLICIES}
         for policy in POLICIES:
             rows.append((heavy, policy, runs[policy].violation_per_100s, runs[policy].throughput))
@@ -357,7 +357,7 @@ def show_b(seed: int, poll_s: float) -> dict[str, float]:
     return {"b_throughput_vs_mba_max": max(gains), "b_violation_minus_mba_s_max": max(more)}
 
 
-def conflicting(count: int, seed: int, seconds: float) -> Iterator[tuple[int, Bench]]:
+def conflicting(count: int, seed: int, seconds: float) -> Iterator[tuple[int, BalmExperiment]]:
     """Yield plants on which the policies have something to decide; all follow from the seed alone.
 
     :param count: number of plants
@@ -367,7 +367,7 @@ def conflicting(count: int, seed: int, seconds: float) -> Iterator[tuple[int, Be
     found = 0
     for number, trait in enumerate(slo_plant.draws(8 * count, seed)):
         scenario = scenario_a(HEAVY[number % 4], round(trait.load, 2), seconds)
-        bench = Bench(scenario, trait, physics[number], number, 0.1, published=False)
+        bench = BalmExperiment(scenario, trait, physics[number], number, 0.1, published=False)
         if bench.conflict:
             found += 1
             yield number + 1, bench
@@ -431,7 +431,9 @@ def _margin(run: Run, runs: Mapping[str, Run]) -> float:
 
 def cost(seed: int) -> dict[str, float]:
     """Processor time of one poll: six servers, quiet and in a search."""
-    bench = Bench(scenario_b("oc", 2.0), slo_plant.frozen(), parameters.frozen(), seed, 0.1)
+    bench = BalmExperiment(
+        scenario_b("oc", 2.0), slo_plant.frozen(), parameters.frozen(), seed, 0.1
+    )
     spent: dict[bool, list[float]] = {True: [], False: []}
     decide = balm.decide
 
@@ -462,7 +464,7 @@ def plot(seed: int, poll_s: float, file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    bench = Bench(
+    bench = BalmExperiment(
         scenario_a("oc", 1.0, 40.0), slo_plant.frozen(), parameters.frozen(), seed, poll_s
     )
     figure, axes = pyplot.subplots(figsize=(9, 4.5))

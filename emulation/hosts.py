@@ -22,7 +22,7 @@ def four_nodes(**changes: object) -> HostTopology:
 
         socket 0                                   socket 1
         ├─ node 0 = L3 0    CPUs 0, 1              ├─ node 2 = L3 2    CPUs 4, 5
-        │  └─ GPU 0000:05:00.0  ═══════ NV2 ═══════╪═ └─ GPU 0000:85:00.0
+        │  └─ GPU 0000:05:00.0  ◄─────── NV2 ──────┼──└► GPU 0000:85:00.0
         └─ node 1 = L3 1    CPUs 2, 3              └─ node 3 = L3 3    CPUs 6, 7
 
         each node   2048 MB, 10,000 MB/s

@@ -44,7 +44,13 @@ def _api_paste() -> str:
 
 @pytest.fixture(autouse=True)
 def ours_enabled(monkeypatch, tmp_path):
-    """Every test: our plug-ins after all of nova's; the engine looks at the test's own Placement."""
+    """Every test: our plug-ins after all of nova's; the engine reads the test's own Placement::
+
+    nova-api ── nova-conductor ── nova-scheduler            all of nova's own filters, then NumaExtFilter
+                      │                 ├─ Engine ── journal   all of nova's weighers, then NumaExtWeigher
+                      │                 └─ LiveView ─┐
+                nova-compute (fake libvirt) ──── Placement in process
+    """
     our_conf.register_opts(CONF)
     configure, place = ConfFixture.setUp, PlacementFixture.setUp
     load_filters = HostManager._load_filters

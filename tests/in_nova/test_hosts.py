@@ -4,7 +4,7 @@
 from nova import context, objects
 
 from tests.in_nova.cloud import LC, NovaCloud
-from tests.support.cloud import Cloud
+from tests.support.filled_placement import FilledPlacement
 
 
 class Providers(NovaCloud):
@@ -16,7 +16,7 @@ class Providers(NovaCloud):
 
     def everything(self):
         """The whole of Placement as one literal."""
-        return Cloud(self.client._adapter).everything()
+        return FilledPlacement(self.client._adapter).everything()
 
     def test_ours_survives_the_periodic_update_and_a_restart_of_nova_compute(self):
         before = self.everything()

@@ -32,11 +32,11 @@ from openstack.connection import Connection
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 __all__ = [
-    "Cloud",
-    "Domain",
     "EmulatedHost",
-    "Host",
+    "LabCloud",
+    "LabHost",
     "Progress",
+    "ReadBackServer",
     "Server",
     "Shape",
     "cpu_set",
@@ -71,8 +71,8 @@ def eventually(
 
 
 @dataclass(frozen=True)
-class Domain:
-    """What kernel and libvirt of a host say about one running server (``readback.py``)."""
+class ReadBackServer:
+    """One running server as kernel and libvirt of its host show it (``readback.py``)."""
 
     facts: Facts
     host: Facts
@@ -119,7 +119,7 @@ class Domain:
         return grouped and resident
 
 
-class Host:
+class LabHost:
     """One emulated compute host."""
 
     def __init__(self, lab: Lab, emulated: EmulatedHost) -> None:
@@ -136,24 +136,26 @@ class Host:
         """All facts of ``readback.py``."""
         return json.loads(self.run(f"/usr/bin/python3 -I -S {CHECKOUT}/devstack/lab/readback.py"))
 
-    def domains(self) -> dict[str, Domain]:
+    def domains(self) -> dict[str, ReadBackServer]:
         """All running domains, by the UUID of the server."""
         facts = self.read_back()
-        return {domain["uuid"]: Domain(domain, facts) for domain in facts["domains"]}
+        return {domain["uuid"]: ReadBackServer(domain, facts) for domain in facts["domains"]}
 
-    def domain(self, server_id: str) -> Domain | None:
+    def domain(self, server_id: str) -> ReadBackServer | None:
         """The running domain of a server, None when there is none."""
         return self.domains().get(server_id)
 
-    def enforced(self, server_id: str) -> Domain:
+    def enforced(self, server_id: str) -> ReadBackServer:
         """Wait until the server is pinned, resident and in its group, and return what is read back."""
         (domain,) = self.all_enforced([server_id], 300)
         return domain
 
-    def all_enforced(self, server_ids: Sequence[str], timeout_s: float = 420.0) -> list[Domain]:
+    def all_enforced(
+        self, server_ids: Sequence[str], timeout_s: float = 420.0
+    ) -> list[ReadBackServer]:
         """Wait until this is so for some servers, and return what is read back at one moment, in their order."""
 
-        def probe() -> list[Domain] | None:
+        def probe() -> list[ReadBackServer] | None:
             found = self.domains()
             wanted = [found[server_id] for server_id in server_ids if server_id in found]
             ready = len(wanted) == len(server_ids) and all(one.enforced() for one in wanted)
@@ -200,18 +202,18 @@ class Server:
 
 
 @dataclass
-class Cloud:
+class LabCloud:
     """The lab: its hosts, its API, and the servers of one test."""
 
     settings: Settings
     lab: Lab
-    hosts: dict[str, Host]
+    hosts: dict[str, LabHost]
     api: Connection
     _made: list[str] = field(default_factory=list)
     _flavors: list[str] = field(default_factory=list)
 
     @classmethod
-    def connect(cls) -> "Cloud":
+    def connect(cls) -> "LabCloud":
         """Find the lab of this checkout.
 
         :raises AssertionError: it does not run
@@ -222,13 +224,13 @@ class Cloud:
         assert emulated, (
             f"the lab with emulated hosts does not run: {settings.command} up starts it"
         )
-        hosts = {host.name: Host(lab, host) for host in emulated}
+        hosts = {host.name: LabHost(lab, host) for host in emulated}
         keystone = settings.url(settings.ports.keystone, "/v3")
         return cls(settings, lab, hosts, connect(keystone, settings.passwords().admin))
 
-    def of_one_test(self) -> "Cloud":
+    def of_one_test(self) -> "LabCloud":
         """The same cloud, with servers and flavors that end with a test."""
-        return Cloud(self.settings, self.lab, self.hosts, self.api)
+        return LabCloud(self.settings, self.lab, self.hosts, self.api)
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of the virtual environment with the administrator's credentials."""
@@ -331,7 +333,7 @@ class Cloud:
         answer = self.api.placement.get(path, microversion="1.39", raise_exc=True)
         return dict(answer.json())
 
-    def restart_compute(self, host: Host) -> None:
+    def restart_compute(self, host: LabHost) -> None:
         """Restart a host's nova-compute and wait until it works again.
 
         While it starts it sets servers that are being built there to ERROR.

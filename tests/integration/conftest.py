@@ -5,19 +5,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cloud import Cloud, Host
+from tests.integration.cloud import LabCloud, LabHost
 
 
 @pytest.fixture(scope="session")
-def running_cloud() -> Cloud:
-    """The lab of this checkout, without servers: these stories are about free GPUs, cores and L3 domains."""
-    found = Cloud.connect()
+def running_cloud() -> LabCloud:
+    """The lab of this checkout, without servers: these stories are about free GPUs, cores and L3 domains.
+
+    ::
+
+        controller   keystone, glance, placement, nova-api, -conductor, -scheduler with our plug-ins
+        ├─ h1        emulated: 2 sockets, 4 nodes = 4 L3 domains (distances 10/16/22/160), 4 GPUs of a Minsky
+        └─ h2        the same with the 8 GPUs of a DGX-1
+           each runs nova-compute, libvirtd, numa-host-agent and QEMU's RDT model
+    """
+    found = LabCloud.connect()
     found.empty()
     return found
 
 
 @pytest.fixture
-def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
+def cloud(running_cloud: LabCloud) -> Iterator[LabCloud]:
     """The lab; servers and flavors that the test makes end with it."""
     mine = running_cloud.of_one_test()
     yield mine
@@ -25,6 +33,6 @@ def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def h1(running_cloud: Cloud) -> Host:
+def h1(running_cloud: LabCloud) -> LabHost:
     """The first emulated host."""
     return running_cloud.hosts["h1"]

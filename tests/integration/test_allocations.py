@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cloud import Cloud, Host, Server, eventually
+from tests.integration.cloud import LabCloud, LabHost, Server, eventually
 
 
 @pytest.fixture(scope="module")
-def forced(running_cloud: Cloud) -> Iterator[list[Server]]:
+def forced(running_cloud: LabCloud) -> Iterator[list[Server]]:
     """Two servers on h1, where ``az:host`` has put them."""
     cloud = running_cloud.of_one_test()
     try:
@@ -19,12 +19,12 @@ def forced(running_cloud: Cloud) -> Iterator[list[Server]]:
         cloud.end()
 
 
-def l3_held(cloud: Cloud, server: Server) -> set[str]:
+def l3_held(cloud: LabCloud, server: Server) -> set[str]:
     """L3 domains that a server has allocated from."""
     return {name.partition(":l3_")[2] for name in cloud.held(server) if ":l3_" in name}
 
 
-def counted(cloud: Cloud, host: Host, *servers: Server) -> None:
+def counted(cloud: LabCloud, host: LabHost, *servers: Server) -> None:
     """Wait until each server is counted in the L3 domains where it runs."""
     for server, domain in zip(servers, host.all_enforced([s.id for s in servers]), strict=True):
         eventually(
@@ -34,13 +34,13 @@ def counted(cloud: Cloud, host: Host, *servers: Server) -> None:
 
 
 def test_servers_forced_to_a_host_are_counted_where_they_run(
-    cloud: Cloud, h1: Host, forced: list[Server]
+    cloud: LabCloud, h1: LabHost, forced: list[Server]
 ) -> None:
     """Issue 3: ``az:host`` skips filters in nova, so there the agent re-homes."""
     counted(cloud, h1, *forced)
 
 
-def test_heal_gives_back_what_was_lost(cloud: Cloud, h1: Host, forced: list[Server]) -> None:
+def test_heal_gives_back_what_was_lost(cloud: LabCloud, h1: LabHost, forced: list[Server]) -> None:
     """Issue 3: ``heal`` rebuilds nested allocations that ``heal_allocations`` cannot."""
     server = forced[0]
     counted(cloud, h1, *forced)

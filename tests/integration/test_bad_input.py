@@ -6,7 +6,7 @@ import json
 import pytest
 
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse, unknown_key
-from tests.integration.cloud import Cloud, Host, eventually
+from tests.integration.cloud import LabCloud, LabHost, eventually
 
 LC = {
     "numa_ext:tier": "LC",
@@ -27,7 +27,9 @@ def sentences(extra_specs: dict[str, str]) -> tuple[str, ...]:
     ("key", "value"),
     [("numa_ext:tier", "gold"), ("numa_ext:slo_p99_us", "0"), ("numa_ext:min_utility", "1.5")],
 )
-def test_the_api_refuses_a_bad_value_with_our_sentence(cloud: Cloud, key: str, value: str) -> None:
+def test_the_api_refuses_a_bad_value_with_our_sentence(
+    cloud: LabCloud, key: str, value: str
+) -> None:
     flavor = cloud.flavor({})
     done = cloud.openstack("flavor", "set", "--property", f"{key}={value}", flavor, check=False)
     assert done.returncode != 0, done.stdout
@@ -35,7 +37,7 @@ def test_the_api_refuses_a_bad_value_with_our_sentence(cloud: Cloud, key: str, v
     assert "400" in done.stderr
 
 
-def test_the_api_refuses_an_unknown_key_and_names_the_near_one(cloud: Cloud) -> None:
+def test_the_api_refuses_an_unknown_key_and_names_the_near_one(cloud: LabCloud) -> None:
     flavor = cloud.flavor({})
     done = cloud.openstack("flavor", "set", "--property", "numa_ext:teir=LC", flavor, check=False)
     assert done.returncode != 0, done.stdout
@@ -54,7 +56,7 @@ def test_the_api_refuses_an_unknown_key_and_names_the_near_one(cloud: Cloud) -> 
     ids=["lc-without-dedicated-cpus", "slo-on-be", "bwap-on-one-node", "remote-gpu-without-amount"],
 )
 def test_a_bad_combination_gets_the_same_sentence_everywhere(
-    cloud: Cloud, extra_specs: dict[str, str]
+    cloud: LabCloud, extra_specs: dict[str, str]
 ) -> None:
     wanted = sentences(extra_specs)
     flavor = cloud.flavor(extra_specs)
@@ -77,7 +79,7 @@ def test_a_bad_combination_gets_the_same_sentence_everywhere(
         assert json.dumps(sentence)[1:-1] in explained
 
 
-def test_a_host_without_rdt_refuses_an_lc_server_and_says_what_is_missing(cloud: Cloud) -> None:
+def test_a_host_without_rdt_refuses_an_lc_server_and_says_what_is_missing(cloud: LabCloud) -> None:
     """The local compute has no RDT: what an LC flavor needs is named for it."""
     server = cloud.settled(cloud.create("lc.small", "--host", "local"))
     assert server.status == "ERROR"
@@ -94,7 +96,7 @@ def test_a_host_without_rdt_refuses_an_lc_server_and_says_what_is_missing(cloud:
 
 
 def test_malformed_metadata_leaves_the_domain_alone_and_others_unaffected(
-    cloud: Cloud, h1: Host
+    cloud: LabCloud, h1: LabHost
 ) -> None:
     server = cloud.boot("lc.small", "--host", "h1")
     before = h1.enforced(server.id)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cloud import CHECKOUT, Cloud, Domain, Host, Server, eventually
+from tests.integration.cloud import CHECKOUT, LabCloud, LabHost, ReadBackServer, Server, eventually
 from tests.support.slo_crowd import BUSY, GAIN, HOPELESS, QUIET, REPORT_S, SLO_US
 
 IMAGE = "toucher"
@@ -46,8 +46,8 @@ RESCTRL = "/sys/fs/resctrl"
 class Crowd:
     """Two latency-critical and three best-effort servers on one host, and the guests' model."""
 
-    cloud: Cloud
-    host: Host
+    cloud: LabCloud
+    host: LabHost
     lcs: list[Server]
     bes: list[Server]
     file: Path
@@ -126,14 +126,14 @@ class Crowd:
         )
 
 
-def _levels(domain: Domain) -> set[int]:
+def _levels(domain: ReadBackServer) -> set[int]:
     if len(domain.facts["groups"]) != 1 or not domain.group:
         return set()
     bandwidth = domain.host["resctrl"][domain.group]["schemata"]["MB"]
     return {int(bandwidth[l3]) for l3 in domain.l3}
 
 
-def socket_of(host: Host, server: Server) -> str:
+def socket_of(host: LabHost, server: Server) -> str:
     """Path of the host's end of a server's port, "" while there is none."""
     text = host.run(
         f"virsh -q dumpxml {server.id} | grep -B2 {PORT} | grep -o \"path='[^']*'\" || true"
@@ -142,7 +142,7 @@ def socket_of(host: Host, server: Server) -> str:
 
 
 @pytest.fixture(scope="module")
-def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
+def crowd(running_cloud: LabCloud) -> Iterator[Crowd]:
     """The servers, their ports plugged in by the agent, and behind these the modelled guests."""
     cloud = running_cloud.of_one_test()
     host = cloud.hosts["h1"]
@@ -183,19 +183,19 @@ def crowd(running_cloud: Cloud) -> Iterator[Crowd]:
         cloud.end()
 
 
-def _listens(host: Host, pid: str) -> bool:
+def _listens(host: LabHost, pid: str) -> bool:
     answer = host.run(f"kill -0 {pid} && ls -l /proc/{pid}/fd | grep -c socket || true")
     return bool(answer.strip()) and int(answer.split()[-1]) >= 2
 
 
-def read_by_somebody(host: Host, path: str) -> bool:
+def read_by_somebody(host: LabHost, path: str) -> bool:
     """Tell whether the kernel knows a connection to a listening socket."""
     count = f'awk \'$6 == "03" && $8 == "{path}" {{ n++ }} END {{ print n + 0 }}\' /proc/net/unix'
     return int(host.run(count)) > 0
 
 
 @pytest.mark.long
-def test_a_port_travels_with_a_live_migration(cloud: Cloud) -> None:
+def test_a_port_travels_with_a_live_migration(cloud: LabCloud) -> None:
     """On the target its socket is another one, and the agent there reads it; nothing is plugged in a second time."""
     if "h2" not in cloud.hosts:
         pytest.skip("needs a second emulated host")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cloud import Cloud, Host, eventually
+from tests.integration.cloud import LabCloud, LabHost, eventually
 
 
 @pytest.fixture
-def placement_frozen(cloud: Cloud) -> Iterator[Callable[[], None]]:
+def placement_frozen(cloud: LabCloud) -> Iterator[Callable[[], None]]:
     """Placement does not answer until the value is called: its processes are frozen, so that no data is lost."""
     (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
     workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -30,7 +30,7 @@ def placement_frozen(cloud: Cloud) -> Iterator[Callable[[], None]]:
         thaw()
 
 
-def synced(cloud: Cloud, host: Host) -> bool:
+def synced(cloud: LabCloud, host: LabHost) -> bool:
     """What the agent's metric says about Placement."""
     port = cloud.settings.ports.agent_metrics
     metrics = host.run(f"curl -sf http://127.0.0.1:{port}/metrics")
@@ -43,7 +43,7 @@ def synced(cloud: Cloud, host: Host) -> bool:
 
 
 def test_with_placement_down_the_agent_keeps_controlling_and_catches_up(
-    cloud: Cloud, h1: Host, request: pytest.FixtureRequest
+    cloud: LabCloud, h1: LabHost, request: pytest.FixtureRequest
 ) -> None:
     server = cloud.boot("lc.small", "--host", "h1")
     before = h1.enforced(server.id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.integration.cloud import Cloud, Domain, Facts, Host, Server
+from tests.integration.cloud import Facts, LabCloud, LabHost, ReadBackServer, Server
 
 WAYS = {"CUSTOM_LLC_WAY": "4", "CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 LC = {"hw:cpu_policy": "dedicated", "numa_ext:tier": "LC", "resources:CUSTOM_RDT_CLOS": "1"}
@@ -36,7 +36,7 @@ class Placed:
     server: Server
     decided: Facts
     claimed: dict[str, dict[str, int]]
-    domain: Domain
+    domain: ReadBackServer
 
     def l3(self) -> set[str]:
         """L3 domains that it has claimed ways of."""
@@ -55,18 +55,18 @@ class Placed:
         )
 
 
-def fill(cloud: Cloud, flavor: str, number: int) -> list[Server]:
+def fill(cloud: LabCloud, flavor: str, number: int) -> list[Server]:
     """Create servers, each when the one before runs: nested guests that start together slow each other down."""
     return [cloud.boot(flavor) for _ in range(number)]
 
 
-def explained(cloud: Cloud, server: Server, *words: str) -> str:
+def explained(cloud: LabCloud, server: Server, *words: str) -> str:
     """What ``numa-ext-explain`` says on the controller."""
     conf = str(cloud.settings.etc / "nova" / "nova.conf")
     return cloud.command("numa-ext-explain", "--config-file", conf, server.id, *words).stdout
 
 
-def decided(cloud: Cloud, server: Server) -> Facts:
+def decided(cloud: LabCloud, server: Server) -> Facts:
     """What the decision says about the host that nova took."""
     told = json.loads(explained(cloud, server, "-f", "json"))
     noted = [one["filter"] for one in told if one["filter"] and not one["filter"]["alternates"]]
@@ -96,7 +96,7 @@ def assert_agree(placed: Placed, names: dict[str, str]) -> None:
         assert placed.l3() == {str(l3) for l3 in best["l3"]} == domain.l3, f"{who}: other L3"
 
 
-def assert_full(host: Host, placed: list[Placed]) -> None:
+def assert_full(host: LabHost, placed: list[Placed]) -> None:
     """Every dedicated CPU and every device of the host has exactly one owner."""
     shape, lcs = host.emulated.shape, [one for one in placed if not one.domain.facts["hostdevs"]]
     cpus = sorted(cpu for one in lcs for cpu in one.domain.cpus)
@@ -105,7 +105,7 @@ def assert_full(host: Host, placed: list[Placed]) -> None:
     assert len(devices) == len(set(devices)) == len(shape.gpu_nodes)
 
 
-def refusal(cloud: Cloud, flavor: str) -> str:
+def refusal(cloud: LabCloud, flavor: str) -> str:
     """Create one server too many; returns why there is no place for it."""
     server = cloud.settled(cloud.create(flavor))
     assert server.status == "ERROR", f"{flavor} was placed on {server.host}"
@@ -114,7 +114,7 @@ def refusal(cloud: Cloud, flavor: str) -> str:
 
 
 @pytest.mark.long
-def test_until_full_decisions_claims_and_devices_agree(cloud: Cloud) -> None:
+def test_until_full_decisions_claims_and_devices_agree(cloud: LabCloud) -> None:
     """Issue 3: two emulated hosts filled until full; F-000-22 for the pairs of GPUs."""
     if len(cloud.hosts) < 2:
         pytest.skip("the lab runs with one emulated host")

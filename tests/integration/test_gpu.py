@@ -3,10 +3,10 @@
 
 import json
 
-from tests.integration.cloud import Cloud
+from tests.integration.cloud import LabCloud
 
 
-def test_the_server_has_the_device_and_explain_names_its_node(cloud: Cloud) -> None:
+def test_the_server_has_the_device_and_explain_names_its_node(cloud: LabCloud) -> None:
     server = cloud.boot("be.gpu")
     host = cloud.hosts[server.host]
     domain = host.enforced(server.id)

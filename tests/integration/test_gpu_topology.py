@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.integration.cloud import Cloud, Host, Server, eventually
+from tests.integration.cloud import LabCloud, LabHost, Server, eventually
 
 GPU_IDS = "0x1b36 0x0005"
 JOB = {"numa_ext:tier": "BE", "numa_ext:gpu_policy": "topo_p", "numa_ext:gpu_comm": "4"}
@@ -23,11 +23,11 @@ class Gpus:
     :param node_of: NUMA node by PCI address, ascending, as the host's kernel says
     """
 
-    host: Host
+    host: LabHost
     node_of: dict[str, str]
 
     @classmethod
-    def of(cls, host: Host) -> "Gpus":
+    def of(cls, host: LabHost) -> "Gpus":
         """Ask the kernel."""
         listed = host.run(
             "cd /sys/bus/pci/devices; for d in *; do "
@@ -41,19 +41,19 @@ class Gpus:
         return tuple(sorted(list(self.node_of).index(address) for address in addresses))
 
 
-def allocated(cloud: Cloud, server: Server) -> list[str]:
+def allocated(cloud: LabCloud, server: Server) -> list[str]:
     """Addresses of the GPUs that Placement has given to a server."""
     return [name.partition("_")[2].lower() for name in cloud.held(server) if "_" in name]
 
 
-def scheduled(cloud: Cloud, flavor: str, gpus: Gpus) -> tuple[Server, tuple[int, ...]]:
+def scheduled(cloud: LabCloud, flavor: str, gpus: Gpus) -> tuple[Server, tuple[int, ...]]:
     """Create a server on a host and wait until nova has claimed its GPUs."""
     server = cloud.create(flavor, "--host", gpus.host.name)
     taken = eventually(f"{server.name} is scheduled", lambda: allocated(cloud, server), 120, 2.0)
     return server, gpus.positions(taken)
 
 
-def refused(cloud: Cloud, flavor: str, host: Host) -> str:
+def refused(cloud: LabCloud, flavor: str, host: LabHost) -> str:
     """Create a server that no host takes; returns what numa-ext-explain says."""
     server = cloud.settled(cloud.create(flavor, "--host", host.name))
     assert server.status == "ERROR", f"{flavor} was placed on {server.host}"
@@ -62,7 +62,7 @@ def refused(cloud: Cloud, flavor: str, host: Host) -> str:
     return cloud.command("numa-ext-explain", "--config-file", conf, server.id).stdout
 
 
-def job(cloud: Cloud, gpus: int, min_utility: float, **extra_specs: str) -> str:
+def job(cloud: LabCloud, gpus: int, min_utility: float, **extra_specs: str) -> str:
     """Make a flavor of table 7."""
     return cloud.flavor(
         {
@@ -75,7 +75,7 @@ def job(cloud: Cloud, gpus: int, min_utility: float, **extra_specs: str) -> str:
 
 
 @pytest.fixture
-def minsky(running_cloud: Cloud) -> Gpus:
+def minsky(running_cloud: LabCloud) -> Gpus:
     """h1: two GPUs on a node of each socket."""
     found = Gpus.of(running_cloud.hosts["h1"])
     if any(domain["hostdevs"] for domain in found.host.read_back()["domains"]):
@@ -84,7 +84,7 @@ def minsky(running_cloud: Cloud) -> Gpus:
     return found
 
 
-def test_the_links_of_the_recorded_matrices_are_in_placement(cloud: Cloud) -> None:
+def test_the_links_of_the_recorded_matrices_are_in_placement(cloud: LabCloud) -> None:
     """F-000-01, F-000-02: nodes, switches and NVLinks that the agents read are told as traits."""
     for host, gpus, links in (("h1", 4, 2), ("h2", 8, 16)):
         if host not in cloud.hosts:
@@ -96,7 +96,7 @@ def test_the_links_of_the_recorded_matrices_are_in_placement(cloud: Cloud) -> No
         assert len(ends) == 2 * links, f"{host}: {ends}"
 
 
-def test_f_000_15_table_7_runs_as_the_policy_says(cloud: Cloud, minsky: Gpus) -> None:
+def test_f_000_15_table_7_runs_as_the_policy_says(cloud: LabCloud, minsky: Gpus) -> None:
     """F-000-15: J1 avoids J0's socket, J3 is not put on GPUs 0 and 3, but on a socket that is wholly free."""
     one, two = job(cloud, 1, 0.3), job(cloud, 2, 0.5)
     j0, at0 = scheduled(cloud, one, minsky)
@@ -125,7 +125,7 @@ def _below(told: str) -> str | None:
     return told if "have utility" in told else None
 
 
-def test_f_000_22_cpus_and_memory_are_where_the_gpus_are(cloud: Cloud, minsky: Gpus) -> None:
+def test_f_000_22_cpus_and_memory_are_where_the_gpus_are(cloud: LabCloud, minsky: Gpus) -> None:
     """F-000-22, F-000-23: devices, vCPUs and memory on one NUMA node, and the guest sees no other GPUs."""
     flavor = job(cloud, 2, 0.5, **{"hw:numa_nodes": "1", "numa_ext:gpu_policy": "pack"})
     server = cloud.boot(flavor, "--host", minsky.host.name)
@@ -137,7 +137,7 @@ def test_f_000_22_cpus_and_memory_are_where_the_gpus_are(cloud: Cloud, minsky: G
     assert domain.memory_share.get(node, 0.0) >= 0.99
 
 
-def test_four_gpus_of_a_dgx_1_are_one_mesh(cloud: Cloud) -> None:
+def test_four_gpus_of_a_dgx_1_are_one_mesh(cloud: LabCloud) -> None:
     """A job of four that communicates gets a quad in which every pair is linked."""
     if "h2" not in cloud.hosts:
         pytest.skip("the lab runs with one emulated host")

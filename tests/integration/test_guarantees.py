@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.integration.cloud import Cloud, Domain, Facts, Host, Server, eventually
+from tests.integration.cloud import Facts, LabCloud, LabHost, ReadBackServer, Server, eventually
 
 
 @dataclass
@@ -20,16 +20,16 @@ class Pair:
 
     lc: Server
     be: Server
-    host: Host
+    host: LabHost
 
-    def domains(self) -> tuple[Domain, Domain]:
+    def domains(self) -> tuple[ReadBackServer, ReadBackServer]:
         """Both, once they are enforced."""
         lc, be = self.host.all_enforced([self.lc.id, self.be.id])
         return lc, be
 
 
 @pytest.fixture(scope="module")
-def pair(running_cloud: Cloud) -> Iterator[Pair]:
+def pair(running_cloud: LabCloud) -> Iterator[Pair]:
     """One LC and one BE server on the same emulated host."""
     cloud = running_cloud.of_one_test()
     try:
@@ -40,7 +40,7 @@ def pair(running_cloud: Cloud) -> Iterator[Pair]:
         cloud.end()
 
 
-def assert_partitioned(lc: Domain, host_name: str) -> None:
+def assert_partitioned(lc: ReadBackServer, host_name: str) -> None:
     """In the LC's L3 domains its ways belong to no other group, the root and the shareable ways counted in."""
     groups = lc.host["resctrl"]
     shareable = int(lc.host["shareable"], 16)
@@ -60,7 +60,7 @@ def assert_partitioned(lc: Domain, host_name: str) -> None:
                 )
 
 
-def assert_lc(lc: Domain, host_name: str) -> None:
+def assert_lc(lc: ReadBackServer, host_name: str) -> None:
     """The whole promise of lc.small."""
     assert len(lc.nodes) == 1, f"vCPUs are on nodes {lc.nodes}"
     (node,) = lc.nodes
@@ -80,7 +80,7 @@ def test_the_lc_server_has_its_node_its_ways_and_its_group(pair: Pair) -> None:
     assert sum(map(int, total.split())) > 0
 
 
-def test_placement_counts_what_the_lc_server_took(cloud: Cloud, pair: Pair) -> None:
+def test_placement_counts_what_the_lc_server_took(cloud: LabCloud, pair: Pair) -> None:
     shown = json.loads(cloud.openstack("numa", "server", "show", pair.lc.id, "-f", "json").stdout)
     assert shown["host"] == pair.lc.host
     assert shown["tier"] == "LC"
@@ -107,7 +107,7 @@ def test_the_agent_explains_what_it_did(pair: Pair) -> None:
     assert lc.group in explained, "the explanation does not name the server's group"
 
 
-def test_the_scheduler_explains_its_choice(cloud: Cloud, pair: Pair) -> None:
+def test_the_scheduler_explains_its_choice(cloud: LabCloud, pair: Pair) -> None:
     told = cloud.command(
         "numa-ext-explain",
         "--config-file",
@@ -117,12 +117,12 @@ def test_the_scheduler_explains_its_choice(cloud: Cloud, pair: Pair) -> None:
     assert pair.lc.host in told.stdout
 
 
-def test_a_hard_reboot_ends_in_the_same_state(cloud: Cloud, pair: Pair) -> None:
+def test_a_hard_reboot_ends_in_the_same_state(cloud: LabCloud, pair: Pair) -> None:
     before, _ = pair.domains()
     cloud.openstack("server", "reboot", "--hard", pair.lc.id)
     cloud.settled(pair.lc)
 
-    def rebooted() -> Domain | None:
+    def rebooted() -> ReadBackServer | None:
         domain = pair.host.domain(pair.lc.id)
         return (
             domain
@@ -197,14 +197,14 @@ def without_comings_and_goings(facts: Facts) -> Facts:
     return {**rest, "resctrl": {**facts["resctrl"], "": default}}
 
 
-def neighbours(cloud: Cloud, host: Host, l3: str) -> set[str]:
+def neighbours(cloud: LabCloud, host: LabHost, l3: str) -> set[str]:
     """What Placement knows of who lives in an L3 domain: traits of its provider."""
     name = f"{host.name}:l3_{l3}"
     (provider,) = [uuid for uuid, known in cloud.providers().items() if known == name]
     return {trait for trait in cloud.traits(provider) if trait.startswith("CUSTOM_NUMA_EXT_HAS_")}
 
 
-def test_deletion_takes_group_monitors_and_neighbourhood_away(cloud: Cloud, pair: Pair) -> None:
+def test_deletion_takes_group_monitors_and_neighbourhood_away(cloud: LabCloud, pair: Pair) -> None:
     """The last story of the pair: its LC server is deleted."""
     server, host = pair.lc, pair.host
     domain = host.enforced(server.id)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cloud import Cloud, eventually, run_on
+from tests.integration.cloud import LabCloud, eventually, run_on
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 
 HOST = "local"
@@ -28,14 +28,14 @@ LC = {
 PATIENCE_S = 600.0
 
 
-def made(cloud: Cloud, *words: str) -> str:
+def made(cloud: LabCloud, *words: str) -> str:
     """Run a command of ``openstack`` that makes something; return its id."""
     shown = json.loads(cloud.openstack(*words, "-f", "json").stdout)
     return str(shown.get("id") or shown["uuid"])
 
 
 @pytest.fixture
-def image(cloud: Cloud, tmp_path: Path) -> Iterator[str]:
+def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
     """The small Linux: an empty disk with a kernel and an initramfs of its own."""
     found = kernel()
     (tmp_path / "initramfs").write_bytes(initramfs(found))
@@ -64,7 +64,7 @@ def image(cloud: Cloud, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def class_of_service(cloud: Cloud) -> Iterator[None]:
+def class_of_service(cloud: LabCloud) -> Iterator[None]:
     """A provider below the local compute that has one class of service."""
     version = ("--os-placement-api-version", "1.18")
     (root,) = json.loads(
@@ -83,7 +83,7 @@ def class_of_service(cloud: Cloud) -> Iterator[None]:
         cloud.openstack("resource", "provider", "delete", provider, check=False)
 
 
-def latency_of(cloud: Cloud, server: str) -> Callable[[], dict[str, Any] | None]:
+def latency_of(cloud: LabCloud, server: str) -> Callable[[], dict[str, Any] | None]:
     """Return what tells a server's latency as the agent's operator sees it; None while it is not known."""
     ctl = f"{sys.executable} {sys.prefix}/bin/numa-host-agent-ctl"
     command = f"{ctl} --config-file {cloud.lab.local().agent_conf} status -f json"
@@ -97,7 +97,7 @@ def latency_of(cloud: Cloud, server: str) -> Callable[[], dict[str, Any] | None]
 
 
 @pytest.mark.usefixtures("class_of_service")
-def test_a_program_in_a_guest_tells_the_agent_its_latency(cloud: Cloud, image: str) -> None:
+def test_a_program_in_a_guest_tells_the_agent_its_latency(cloud: LabCloud, image: str) -> None:
     flavor = cloud.flavor(LC, ram=384)
     server = cloud.boot(flavor, "--availability-zone", f"nova:{HOST}", image=image)
     known = eventually("its latency is known", latency_of(cloud, server.id), PATIENCE_S, 5)

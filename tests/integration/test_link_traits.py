@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from numa_lab.configuration import GPU_RESOURCE_CLASS
 
-from tests.integration.cloud import Cloud, Host, eventually
+from tests.integration.cloud import LabCloud, LabHost, eventually
 
 OURS = ("CUSTOM_NUMA_EXT_", "CUSTOM_GPU_LINK_")
 UPDATE_S = 15
 """Between two updates of nova-compute in this story; by default a minute."""
 
 
-def providers(cloud: Cloud, host: str) -> dict[str, set[str]]:
+def providers(cloud: LabCloud, host: str) -> dict[str, set[str]]:
     """Traits of all providers of a host, by name."""
     ours = {
         uuid: name for uuid, name in cloud.providers().items() if re.match(rf"{host}(_|:|$)", name)
@@ -38,7 +38,7 @@ def of_us(found: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def told(running_cloud: Cloud, h1: Host) -> Iterator[Callable[[list[str]], None]]:
+def told(running_cloud: LabCloud, h1: LabHost) -> Iterator[Callable[[list[str]], None]]:
     """Replaces the ``device_spec`` lines of h1 and restarts its nova-compute, which updates Placement more often then.
 
     The old file comes back at the end.
@@ -60,7 +60,7 @@ def told(running_cloud: Cloud, h1: Host) -> Iterator[Callable[[list[str]], None]
 
 @pytest.mark.long
 def test_they_survive_restarts_and_periodic_updates_of_nova_compute(
-    cloud: Cloud, h1: Host, told: Callable[[list[str]], None]
+    cloud: LabCloud, h1: LabHost, told: Callable[[list[str]], None]
 ) -> None:
     """Issue 3: link traits survive nova-compute's periodic update and restart."""
     printed = h1.ctl("device-spec", "--resource-class", GPU_RESOURCE_CLASS)

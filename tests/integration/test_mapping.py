@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.integration.cloud import Cloud, Domain, Host, Server, eventually
+from tests.integration.cloud import LabCloud, LabHost, ReadBackServer, Server, eventually
 
 LOCAL = {"numa_ext:tier": "BE", "numa_ext:memory_policy": "local"}
 SENSITIVE = {**LOCAL, "numa_ext:remote_memory": "sensitive"}
@@ -44,7 +44,7 @@ SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 
 
 @pytest.fixture(scope="module")
-def modelled(running_cloud: Cloud) -> Iterator[Host]:
+def modelled(running_cloud: LabCloud) -> Iterator[LabHost]:
     """h1 with modelled counters and short searches; its agent is as before afterwards."""
     host = running_cloud.hosts["h1"]
     left = [d["server"] or d["name"] for d in host.read_back()["domains"]]
@@ -59,7 +59,7 @@ def modelled(running_cloud: Cloud) -> Iterator[Host]:
 
 
 @pytest.fixture
-def boot(cloud: Cloud, modelled: Host) -> Callable[..., list[Server]]:
+def boot(cloud: LabCloud, modelled: LabHost) -> Callable[..., list[Server]]:
     """Boots servers of one vCPU on h1, one for each set of extra specs, all at once."""
 
     def make(*wanted: dict[str, str]) -> list[Server]:
@@ -69,10 +69,10 @@ def boot(cloud: Cloud, modelled: Host) -> Callable[..., list[Server]]:
     return make
 
 
-def pinned(host: Host, server: Server) -> Domain:
+def pinned(host: LabHost, server: Server) -> ReadBackServer:
     """Wait until each vCPU has a CPU of its own and the memory is where the vCPUs are."""
 
-    def probe() -> Domain | None:
+    def probe() -> ReadBackServer | None:
         domain = host.domain(server.id)
         if domain is None or not domain.enforced():
             return None
@@ -82,7 +82,7 @@ def pinned(host: Host, server: Server) -> Domain:
     return eventually(f"{server.flavor} has its own cores and its memory there", probe, 300, 3)
 
 
-def running(host: Host, *servers: Server) -> None:
+def running(host: LabHost, *servers: Server) -> None:
     """Assert that the servers run: no controller ever stops one."""
     for server in servers:
         domain = host.domain(server.id)
@@ -90,14 +90,14 @@ def running(host: Host, *servers: Server) -> None:
         assert domain.facts["state"] == "running"
 
 
-def reasons(host: Host, server: Server) -> str:
+def reasons(host: LabHost, server: Server) -> str:
     """What the agent has noted about a server."""
     return json.dumps([entry for entry in host.journal() if entry.get("server") == server.id])
 
 
 @pytest.mark.long
 def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
-    modelled: Host, boot: Callable[..., list[Server]]
+    modelled: LabHost, boot: Callable[..., list[Server]]
 ) -> None:
     """F-001-06, F-001-12: a devil, a rabbit and a remote-sensitive server; >= 99 % of the pages are near."""
     devil, rabbit, sensitive = boot(DEVIL, RABBIT, SENSITIVE)
@@ -111,7 +111,7 @@ def test_f_001_12_a_mix_of_classes_gets_cores_of_its_own_and_memory_beside_them(
 
 @pytest.mark.long
 def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
-    modelled: Host, boot: Callable[..., list[Server]]
+    modelled: LabHost, boot: Callable[..., list[Server]]
 ) -> None:
     servers = boot(*[LOCAL] * 4)
     before = [pinned(modelled, server).cpus for server in servers]
@@ -123,7 +123,7 @@ def test_f_001_04_an_overfull_host_says_so_and_moves_nobody(
 
 @pytest.mark.long
 def test_f_001_08_a_sheep_makes_room_for_a_devil_that_must_not_live_with_an_lc(
-    cloud: Cloud, modelled: Host, boot: Callable[..., list[Server]]
+    cloud: LabCloud, modelled: LabHost, boot: Callable[..., list[Server]]
 ) -> None:
     """The only shared CPU left is in the LC's L3 domain: one server moves there, its memory with it."""
     lc = cloud.boot("lc.small", "--host", "h1")
@@ -143,16 +143,16 @@ def test_f_001_08_a_sheep_makes_room_for_a_devil_that_must_not_live_with_an_lc(
     assert modelled.enforced(lc.id).facts["pid"] > 0
 
 
-def searched(host: Host, server: Server) -> Domain:
+def searched(host: LabHost, server: Server) -> ReadBackServer:
     """Wait until a search has ended, and return what the kernel says then."""
 
-    def ended() -> Domain | None:
+    def ended() -> ReadBackServer | None:
         return host.domain(server.id) if "dwp_found" in reasons(host, server) else None
 
     return eventually("the search has ended", ended, 600, 5)
 
 
-def assert_near(domain: Domain) -> None:
+def assert_near(domain: ReadBackServer) -> None:
     """The modelled program wants its memory near: the search has brought the spread pages back."""
     near = sum(domain.memory_share.get(node, 0.0) for node in domain.nodes)
     assert near >= 0.9, f"vCPUs on nodes {domain.nodes}, memory {domain.memory_share}"
@@ -160,12 +160,12 @@ def assert_near(domain: Domain) -> None:
 
 @pytest.mark.long
 def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
-    modelled: Host, boot: Callable[..., list[Server]]
+    modelled: LabHost, boot: Callable[..., list[Server]]
 ) -> None:
     """F-004-09, F-004-13, F-004-14: pages are spread first, then brought back step by step, on a running guest."""
     (server,) = boot(SEARCHED)
 
-    def spread() -> Domain | None:
+    def spread() -> ReadBackServer | None:
         domain = modelled.domain(server.id)
         return domain if domain and len(domain.memory_share) == 4 and domain.enforced() else None
 
@@ -179,7 +179,7 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
 
 @pytest.mark.long
 def test_an_agent_killed_in_the_middle_of_a_search_converges(
-    modelled: Host, boot: Callable[..., list[Server]]
+    modelled: LabHost, boot: Callable[..., list[Server]]
 ) -> None:
     """SIGKILL at a sampled moment; the seed is printed and ``NUMA_EXT_SEED`` repeats it."""
     wait_s = random.Random(SEED).uniform(5, 60)
@@ -199,7 +199,7 @@ def test_an_agent_killed_in_the_middle_of_a_search_converges(
 @pytest.mark.long
 @pytest.mark.parametrize("wait_s", range(2, 90, 8))
 def test_an_agent_killed_at_every_point_of_a_search_converges(
-    modelled: Host, boot: Callable[..., list[Server]], wait_s: int
+    modelled: LabHost, boot: Callable[..., list[Server]], wait_s: int
 ) -> None:
     (server,) = boot(SEARCHED)
     time.sleep(wait_s)
@@ -210,7 +210,7 @@ def test_an_agent_killed_at_every_point_of_a_search_converges(
 
 
 @pytest.mark.long
-def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> None:
+def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: LabHost) -> None:
     """The command runs to completion and the weights sum to 1; the figures themselves mean nothing here."""
     rows = modelled.ctl(
         "calibrate",
@@ -225,7 +225,9 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: Host) -> No
     assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
 
 
-def test_after_a_live_migration_the_agent_of_the_target_takes_over(cloud: Cloud, h1: Host) -> None:
+def test_after_a_live_migration_the_agent_of_the_target_takes_over(
+    cloud: LabCloud, h1: LabHost
+) -> None:
     """No pin travels: on h2, whose CPU set is another one, the server gets a CPU of that set."""
     if "h2" not in cloud.hosts:
         pytest.skip("needs a second emulated host")

@@ -13,7 +13,7 @@ from host_agent.control.journal import PrintedJournal
 from host_agent.decide.slo.shapes import CannotFixSloViolation
 from host_agent.util.background import BackgroundTasks
 from placement_traits.reason import Reason
-from tests.integration.cloud import Cloud
+from tests.integration.cloud import LabCloud
 
 PATIENCE_S = 30
 
@@ -36,7 +36,7 @@ class Ears:
                 return event, payload
 
 
-def test_f_004_38_a_proposal_reaches_who_listens_on_the_bus(running_cloud: Cloud) -> None:
+def test_f_004_38_a_proposal_reaches_who_listens_on_the_bus(running_cloud: LabCloud) -> None:
     settings, conf = running_cloud.settings, cfg.ConfigOpts()
     conf([], default_config_files=[])
     host = f"it-{uuid.uuid4().hex[:8]}"

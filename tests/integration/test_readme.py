@@ -4,7 +4,7 @@
 import re
 import subprocess
 
-from tests.integration.cloud import CHECKOUT, Cloud
+from tests.integration.cloud import CHECKOUT, LabCloud
 
 README = (CHECKOUT / "README.md").read_text()
 
@@ -20,7 +20,7 @@ def commands() -> list[str]:
     return block[1].strip().splitlines()
 
 
-def test_the_commands_to_start_with_work(cloud: Cloud) -> None:
+def test_the_commands_to_start_with_work(cloud: LabCloud) -> None:
     """After the show, each command answers and speaks of what it was asked for."""
     shown = subprocess.run(
         [cloud.settings.command, "show"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cloud import Cloud, EmulatedHost, Progress, Shape
+from tests.integration.cloud import EmulatedHost, LabCloud, Progress, Shape
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 400
@@ -27,7 +27,7 @@ def assert_conforms(host: EmulatedHost, backend: str, alone: str = "") -> None:
     assert done.stdout.endswith(" cases, 0 failed\n"), done.stdout
 
 
-def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
+def test_the_kernel_of_an_emulated_host_conforms(running_cloud: LabCloud) -> None:
     """The agent stands aside: the cases take every group away, and it puts its own back afterwards.
 
     So does its dead man's switch: where the agent ended without a graceful shutdown, it would write to our groups a
@@ -42,7 +42,7 @@ def test_the_kernel_of_an_emulated_host_conforms(running_cloud: Cloud) -> None:
 
 
 @pytest.fixture
-def four_sockets(running_cloud: Cloud) -> Iterator[EmulatedHost]:
+def four_sockets(running_cloud: LabCloud) -> Iterator[EmulatedHost]:
     """A host beside those of the lab, with one L3 domain in each socket: libpqos knows no others on Intel CPUs."""
     host = EmulatedHost(
         running_cloud.settings, len(running_cloud.hosts), Shape(gpu_nodes=(), sockets=4)

@@ -15,8 +15,8 @@ from host_agent.report.rehome import Rehomer
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
-from tests.support.cloud import Cloud
 from tests.support.faults import FaultyAdapter
+from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 
 SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
@@ -30,20 +30,14 @@ class Lines(list):
         self.append(entry)
 
 
-class Host:
+class TwoComputes:
     """h1 with our tree and a PCI provider, h2 beside it; nova's own client, and ours with a hook before each request.
 
-    ::
-
-        h1                     VCPU 8, PCPU 8, MEMORY_MB 8192
-        ├─ h1:rdt              CUSTOM_RDT_CLOS 6
-        ├─ h1:l3_0 … h1:l3_3   CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
-        └─ h1_0000:05:00.0     (nova) CUSTOM_PCI_GPU 1
-        h2                     the same without the PCI provider
+    The ``host`` fixture of ``tests/functional/placement`` draws them.
     """
 
     def __init__(self, adapter):
-        self.cloud = Cloud(adapter)
+        self.cloud = FilledPlacement(adapter)
         for name in ("h1", "h2"):
             self.cloud.compute(name, PCPU=8)
             Reporter(self.cloud.client).sync(desired_tree(name, four_nodes(), SETTINGS))

@@ -263,7 +263,15 @@ def _l3_ids() -> set[str]:
 
 @pytest.fixture(scope="session")
 def compute_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeHost]:
-    """The host, once for all stories."""
+    """One compute host for all stories, on this machine's own CPUs; in a mount namespace, so that nothing is left::
+
+    this machine
+    ├─ libvirtd           its own sockets, /run and /var; boots real QEMU processes
+    │  └─ instance-…      one process per server, threads and cpusets as libvirt makes them
+    ├─ /run/resctrl       the kernel's resctrl as a FUSE tree: this machine's L3 ids, real threads in its groups
+    ├─ agent.conf, state  the agent's configuration and state folder
+    └─ no Placement       [placement]enabled = false
+    """
     if os.geteuid() != 0:
         pytest.skip("needs root: mount namespaces, cpusets, FUSE")
     for needed in ("/usr/sbin/libvirtd", "/usr/bin/qemu-system-x86_64", "/dev/fuse"):
@@ -297,7 +305,11 @@ def empty_host(host: ComputeHost) -> ComputeHost:
 
 @pytest.fixture
 def pair(host: ComputeHost) -> tuple[Server, Server]:
-    """An LC pinned by nova to CPU 1, and a BE that may float over both CPUs."""
+    """The two servers that most stories begin with; they run on from story to story::
+
+    CPU 0   be ┐               floats, as nova leaves a server without a policy
+    CPU 1   be ┘  lc           pinned by nova: dedicated, one cell, 4 ways
+    """
     if {server.uuid for server in host.kept} - host.uuids() or not host.kept:
         host.destroy_all()
         host.kept = (Server("lc", LC_SPECS, cpus=(1,)), Server("be", BE_SPECS))

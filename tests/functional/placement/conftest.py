@@ -7,16 +7,16 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
-from tests.support.allocations import Host
-from tests.support.cloud import Cloud
+from tests.support.allocations import TwoComputes
+from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 
 
 @pytest.fixture
 def empty_cloud():
-    """A Placement without providers."""
+    """A Placement without providers; nova's client and ours find nothing."""
     with PlacementInProcess() as placement:
-        yield Cloud(placement.adapter)
+        yield FilledPlacement(placement.adapter)
 
 
 @pytest.fixture
@@ -69,6 +69,15 @@ def shared_compute(reported_compute):
 
 @pytest.fixture
 def host():
-    """Two compute nodes with our agents, and nova; drawn in :class:`tests.support.allocations.Host`."""
+    """Two compute nodes as our agents leave them; servers claim through nova's own client::
+
+    h1                     VCPU 8, PCPU 8, MEMORY_MB 8192
+    ├─ h1:rdt              CUSTOM_RDT_CLOS 6
+    ├─ h1:l3_0 … h1:l3_3   CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+    └─ h1_0000:05:00.0     (nova) CUSTOM_PCI_GPU 1
+    h2                     VCPU 8, PCPU 8, MEMORY_MB 8192
+    ├─ h2:rdt              CUSTOM_RDT_CLOS 6
+    └─ h2:l3_0 … h2:l3_3   CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+    """
     with PlacementInProcess() as placement:
-        yield Host(placement.adapter)
+        yield TwoComputes(placement.adapter)

@@ -26,8 +26,8 @@ from placement_traits.tree import (
     TreeSettings,
     desired_tree,
 )
-from tests.support.cloud import Cloud, as_literal
 from tests.support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
+from tests.support.filled_placement import FilledPlacement, as_literal
 from tests.support.hosts import SETTINGS, hosts
 
 TREE = desired_tree("h1", four_nodes(), SETTINGS)
@@ -389,7 +389,7 @@ def _spoil(cloud, root, data):
 def lasting_cloud():
     """One Placement for all examples; each example takes a compute node of its own."""
     with PlacementInProcess() as placement:
-        yield Cloud(placement.adapter), itertools.count()
+        yield FilledPlacement(placement.adapter), itertools.count()
 
 
 @given(before=hosts(), after=hosts(), data=st.data())

@@ -55,7 +55,7 @@ class KeepsContext(adapter.Adapter):
                 current.update_store()
 
 
-class Hosts(host_manager.HostManager):
+class ListedHosts(host_manager.HostManager):
     """Nova's host manager with compute nodes from a list instead of a database."""
 
     def __init__(self):
@@ -86,8 +86,8 @@ class Hosts(host_manager.HostManager):
                 yield state
 
 
-class Cloud:
-    """Hosts, flavors and servers; :meth:`boot` asks nova's scheduler."""
+class SchedulerCloud:
+    """Nova's scheduler and Placement with a story's hosts; :meth:`boot` schedules a server."""
 
     def __init__(self, placement, path):
         self.adapter = placement.adapter
@@ -95,7 +95,7 @@ class Cloud:
         self.journal_path = path
         novas = KeepsContext(placement.adapter.session, service_type="placement", raise_exc=False)
         report.PLACEMENTCLIENT = report.SchedulerReportClient(adapter=novas)
-        self.hosts = Hosts()
+        self.hosts = ListedHosts()
         self.context = nova_context.RequestContext("user", "project", is_admin=True)
         self.scheduler = manager.SchedulerManager.__new__(manager.SchedulerManager)
         self.scheduler.host_manager = self.hosts
@@ -312,7 +312,16 @@ def nova_configuration():
 
 @pytest.fixture
 def cloud(nova_configuration, tmp_path):
-    """No hosts yet."""
+    """Nova's scheduler over an empty Placement; a story adds its hosts with :meth:`SchedulerCloud.host`.
+
+    ::
+
+        nova-scheduler   NUMATopologyFilter, PciPassthroughFilter, NumaExtFilter; all of nova's weighers, NumaExtWeigher
+        ├─ HostStates    from the list of ComputeNodes that the story has added
+        └─ Placement     in process; no providers yet
+           h1 …          VCPU 8 × 4, PCPU 8, MEMORY_MB 8192, DISK_GB 100
+           ├─ h1:rdt, h1:l3_0 … h1:l3_3   as the host's agent publishes them
+    """
     with PlacementInProcess() as placement:
-        yield Cloud(placement, tmp_path / "decisions.jsonl")
+        yield SchedulerCloud(placement, tmp_path / "decisions.jsonl")
     report.PLACEMENTCLIENT = None

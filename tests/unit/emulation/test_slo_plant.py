@@ -3,7 +3,7 @@
 
 import pytest
 
-from benchmarks.bench_balm import POLICIES, Bench, Run, scenario_a, scenario_b
+from benchmarks.bench_balm import POLICIES, BalmExperiment, Run, scenario_a, scenario_b
 from emulation.physics import parameters, slo_plant
 from emulation.physics.slo_plant import SloPlant
 from host_agent.observe.latency.window import LatencyWindow
@@ -12,29 +12,29 @@ TRAITS = slo_plant.frozen()
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
+def bench() -> BalmExperiment:
     """Memcached at full load beside Ocean_cp on the other socket."""
-    return Bench(scenario_a("oc", 1.0, 30.0), TRAITS, parameters.frozen(), 1, 0.1)
+    return BalmExperiment(scenario_a("oc", 1.0, 30.0), TRAITS, parameters.frozen(), 1, 0.1)
 
 
 @pytest.fixture(scope="module")
-def runs(bench: Bench) -> dict[str, Run]:
+def runs(bench: BalmExperiment) -> dict[str, Run]:
     """All policies on it."""
     return {policy: bench.run(policy) for policy in POLICIES}
 
 
-def _plant(bench: Bench) -> SloPlant:
+def _plant(bench: BalmExperiment) -> SloPlant:
     return bench.plant(bench.start)
 
 
-def test_an_undisturbed_server_meets_its_objective_at_full_load(bench: Bench) -> None:
+def test_an_undisturbed_server_meets_its_objective_at_full_load(bench: BalmExperiment) -> None:
     plant, loads = _plant(bench), {"lc": 1.0}
     alone = plant.measure(loads, {"heavy": 100}, {"heavy": {1: 1.0}}, demand=0.01)
     assert 0.6 < plant.ratio("lc", 1.0, alone) < 0.95
 
 
 def test_pages_on_its_node_disturb_it_and_a_throttle_takes_effect_after_a_delay(
-    bench: Bench,
+    bench: BalmExperiment,
 ) -> None:
     plant, loads = _plant(bench), {"lc": 1.0}
     for _ in range(20):
@@ -49,7 +49,7 @@ def test_pages_on_its_node_disturb_it_and_a_throttle_takes_effect_after_a_delay(
     assert healed < 1.0
 
 
-def test_pages_move_at_the_rate_of_the_mover(bench: Bench) -> None:
+def test_pages_move_at_the_rate_of_the_mover(bench: BalmExperiment) -> None:
     plant = _plant(bench)
     before = plant.shares("heavy")
     plant.step(1.0, {"lc": 0.3}, {"heavy": {1: 1.0}})
@@ -60,7 +60,7 @@ def test_pages_move_at_the_rate_of_the_mover(bench: Bench) -> None:
     assert plant.shares("heavy")[1] == pytest.approx(1.0)
 
 
-def test_requests_have_the_percentile_of_the_plant(bench: Bench) -> None:
+def test_requests_have_the_percentile_of_the_plant(bench: BalmExperiment) -> None:
     plant, window = _plant(bench), LatencyWindow(1000.0)
     for tenth in range(30):
         report = plant.requests({"lc": 0.8}, 0.1, {"lc": 1.0})
@@ -87,14 +87,14 @@ def test_f_004_39_scenario_a_orders_the_policies_as_the_source(runs: dict[str, R
 
 
 def test_f_004_40_scenario_b_gives_more_than_mba_and_violates_less_than_pgm() -> None:
-    bench = Bench(scenario_b("oc", 5.0), TRAITS, parameters.frozen(), 1, 0.1)
+    bench = BalmExperiment(scenario_b("oc", 5.0), TRAITS, parameters.frozen(), 1, 0.1)
     runs = {policy: bench.run(policy) for policy in ("unmanaged", "mba", "pgm", "balm")}
     assert runs["balm"].throughput > runs["mba"].throughput
     assert runs["balm"].violation_s < runs["pgm"].violation_s < runs["unmanaged"].violation_s
 
 
 def test_a_controller_that_is_told_the_wrong_nodes_loses_the_gain(
-    bench: Bench, runs: dict[str, Run]
+    bench: BalmExperiment, runs: dict[str, Run]
 ) -> None:
     wrong = bench.run("balm", swap_nodes=True)
     assert wrong.violation_s > runs["balm"].violation_s or (

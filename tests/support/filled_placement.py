@@ -6,7 +6,7 @@ import uuid
 from placement_traits.client import MICROVERSION, PlacementClient, RetrySettings
 
 
-class Cloud:
+class FilledPlacement:
     """A Placement with what nova would have put there, and shortcuts to look at it."""
 
     def __init__(self, adapter):
@@ -106,7 +106,7 @@ class Cloud:
 
 
 def as_literal(tree, root_traits=("HW_CPU_X86_AVX2",), root_inventories=None):
-    """What :meth:`Cloud.everything` must show for a tree on one of our computes."""
+    """What :meth:`FilledPlacement.everything` must show for a tree on one of our computes."""
     whole = {
         tree.root: (
             None,
