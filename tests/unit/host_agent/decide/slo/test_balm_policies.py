@@ -6,14 +6,14 @@ The plant has more in it than the source gives, so these show the order of the p
 
 import pytest
 
-from benchmarks.bench_balm import Bench, Run, scenario_a, scenario_b
+from benchmarks.bench_balm import BalmExperiment, Run, scenario_a, scenario_b
 from emulation.physics import parameters, slo_plant
 
 SEED = 5
 POLL_S = 0.1
 
 
-def runs(bench: Bench, *policies: str) -> dict[str, Run]:
+def runs(bench: BalmExperiment, *policies: str) -> dict[str, Run]:
     return {policy: bench.run(policy) for policy in policies}
 
 
@@ -21,7 +21,7 @@ def runs(bench: Bench, *policies: str) -> dict[str, Run]:
 def scenario_a_oc() -> dict[str, Run]:
     """Memcached at full load beside Ocean_cp on the other socket."""
     scenario = scenario_a("oc", 1.0)
-    bench = Bench(scenario, slo_plant.frozen(), parameters.frozen(), SEED, POLL_S)
+    bench = BalmExperiment(scenario, slo_plant.frozen(), parameters.frozen(), SEED, POLL_S)
     return runs(bench, "mba", "pgm", "unshared", "balm")
 
 
@@ -42,7 +42,7 @@ def test_f_004_39_gives_nearly_the_throughput_of_page_moves(scenario_a_oc: dict[
 @pytest.mark.parametrize("heavy", ["oc", "mg", "sp", "ua"])
 def test_f_004_40_gives_more_throughput_than_mba_and_heals_what_pages_cannot(heavy: str) -> None:
     """F-004-40, scenario B; the band of violation time is met by SP and UA only, see the reference."""
-    bench = Bench(scenario_b(heavy), slo_plant.frozen(), parameters.frozen(), SEED, POLL_S)
+    bench = BalmExperiment(scenario_b(heavy), slo_plant.frozen(), parameters.frozen(), SEED, POLL_S)
     found = runs(bench, "mba", "pgm", "balm")
     assert found["balm"].throughput > found["mba"].throughput
     assert found["balm"].violation_per_100s < found["pgm"].violation_per_100s
