@@ -18,7 +18,7 @@ from host_agent.decide.amounts.claims import (
     Claim,
     Held,
     NotTouchableError,
-    Wanted,
+    Replacement,
     claims,
     floating_claims,
     healed,
@@ -129,13 +129,13 @@ def _heal_one(
     return _row(claim, held, resources, result, problem)
 
 
-def _wanted(root: str, claim: Claim, held: Held, xml: str) -> Wanted | None:
+def _wanted(root: str, claim: Claim, held: Held, xml: str) -> Replacement | None:
     if held.resources:
         resources = healed(claim, root, held.resources)
-        return None if resources is None else Wanted(claim.uuid, held, resources)
+        return None if resources is None else Replacement(claim.uuid, held, resources)
     novas = nova_part(xml)
     whole = joined({root: novas.resources}, claim.all(root))
-    return Wanted(claim.uuid, held, whole, novas.consumer)
+    return Replacement(claim.uuid, held, whole, novas.consumer)
 
 
 def _row(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from host_agent.decide.amounts.claims import Held, NotTouchableError, Wanted
+from host_agent.decide.amounts.claims import Held, NotTouchableError, Replacement
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError
 
@@ -89,7 +89,7 @@ class Allocations:
         if busy:
             raise NotTouchableError(busy)
 
-    def replace(self, wanted: Sequence[Wanted]) -> dict[str, str]:
+    def replace(self, wanted: Sequence[Replacement]) -> dict[str, str]:
         """Replace allocations, in one request, so that servers can swap places; where that is refused, one by one.
 
         :returns: why it was not done, by server; the others were replaced
@@ -98,13 +98,13 @@ class Allocations:
         steady = [one for one in wanted if one.uuid not in refused]
         return refused | (self._write(steady) if steady else {})
 
-    def _is_held(self, wanted: Wanted) -> bool:
+    def _is_held(self, wanted: Replacement) -> bool:
         try:
             return self.held(wanted.uuid) == wanted.held
         except NotTouchableError:
             return False
 
-    def _write(self, wanted: Sequence[Wanted]) -> dict[str, str]:
+    def _write(self, wanted: Sequence[Replacement]) -> dict[str, str]:
         try:
             self._writer.post("/allocations", {one.uuid: self._body(one) for one in wanted})
         except PlacementError as error:
@@ -115,7 +115,7 @@ class Allocations:
             return {uuid: why for one in wanted for uuid, why in self.replace([one]).items()}
         return {}
 
-    def _body(self, wanted: Wanted) -> dict[str, Any]:
+    def _body(self, wanted: Replacement) -> dict[str, Any]:
         return {
             "allocations": {
                 self._uuids.get(provider, provider): {"resources": dict(resources)}

@@ -20,8 +20,8 @@ from host_agent.decide.amounts.claims import (
     L3_CLASSES,
     Claim,
     NotTouchableError,
+    Replacement,
     Resources,
-    Wanted,
     moved,
     split,
     totals,
@@ -93,7 +93,7 @@ class Rehomer:
             return ()
         self._allocations.refresh()
         problems: list[str] = []
-        strays: dict[str, tuple[Claim, Wanted]] = {}
+        strays: dict[str, tuple[Claim, Replacement]] = {}
         for claim in doubtful:
             try:
                 wanted = self._wanted(claim)
@@ -109,13 +109,13 @@ class Rehomer:
                 strays[claim.uuid] = claim, wanted
         return (*problems, *self._move(strays))
 
-    def _wanted(self, claim: Claim) -> Wanted | str | None:
+    def _wanted(self, claim: Claim) -> Replacement | str | None:
         """Return the replacement, None when all is right, or a sentence when it takes more than a move."""
         held = self._allocations.held(claim.uuid)
         resources = moved(claim, self._root, held.resources)
         if resources is not None:
             self._allocations.check_quiet(claim.uuid)
-            return Wanted(claim.uuid, held, resources)
+            return Replacement(claim.uuid, held, resources)
         if totals(_ours(held.resources)) != totals(claim.l3(self._root)):
             return (
                 f"Server {claim.title} ({claim.uuid}) does not hold in Placement what its flavor asks of L3 domains: "
@@ -123,7 +123,7 @@ class Rehomer:
             )
         return None
 
-    def _move(self, strays: dict[str, tuple[Claim, Wanted]]) -> list[str]:
+    def _move(self, strays: dict[str, tuple[Claim, Replacement]]) -> list[str]:
         refused = self._allocations.replace([wanted for _, wanted in strays.values()])
         problems = []
         for uuid, (claim, wanted) in strays.items():
@@ -143,7 +143,7 @@ def _ours(held: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
     return split(held, L3_CLASSES)[1]
 
 
-def _entry(claim: Claim, wanted: Wanted, problem: str) -> Entry:
+def _entry(claim: Claim, wanted: Replacement, problem: str) -> Entry:
     before, after = _ours(wanted.held.resources), _ours(wanted.resources)
     reason = Reason(Term.RUNS_ELSEWHERE, ",".join(sorted(after)), ",".join(sorted(before)))
     return Entry(

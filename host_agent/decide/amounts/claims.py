@@ -39,7 +39,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Replacement:
     """One replacement.
 
     :param uuid: of the server
