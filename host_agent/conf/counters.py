@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from placement_traits.options import Section, option
 
@@ -15,13 +15,13 @@ class CounterOptions(Section):
     section: ClassVar = "counters"
     title: ClassVar = "Performance counters of servers"
 
-    source: Literal["auto", "perf", "libvirt", "model", "none"] = option(
+    source: str = option(
         "auto",
         "Where instructions, misses and stalls of servers come from: perf counts the vCPU threads itself, libvirt "
         "takes what nova's [libvirt]enabled_perf_events counts, auto takes perf and falls back to libvirt. model "
         "is for machines without counters, such as an emulated host of the lab: figures of a model that knows "
         "where threads and pages are, labelled as modelled, never for production. none: arrival and classes alone "
-        "decide.",
+        "decide. Other distributions may provide more (entry points of group numa_ext.counter_sources).",
         change="CAP_PERFMON cannot be given (libvirt), or there are no counters at all and you try things out (model)",
         leave="perf works: libvirt's counters miss threads and times",
     )
