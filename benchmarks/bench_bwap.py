@@ -23,14 +23,8 @@ from emulation.physics import parameters, published
 from emulation.physics.time_model import transfer_time
 from host_agent.conf.bwap import BwapOptions
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.weights import (
-    Shares,
-    canonical_weights,
-    dwp_step,
-    dwp_weights,
-    uniform,
-)
-from host_agent.model.pages import Run, plan_moves, share_error
+from host_agent.decide.pages.weights import canonical_weights, dwp_step, dwp_weights, uniform
+from host_agent.model.pages import Run, Shares, plan_moves, share_error
 from host_agent.model.traffic import NodeBandwidth
 
 POLICIES = ("first_touch", "uniform_workers", "uniform_all", "bwap_uniform", "bwap")

@@ -10,7 +10,7 @@ Source: Gureya 2021, algorithm 3 (L1197-1223).
 
 from dataclasses import dataclass
 
-from host_agent.decide.pages.weights import Shares
+from host_agent.model.pages import Shares
 
 
 @dataclass(frozen=True, slots=True)

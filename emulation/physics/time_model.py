@@ -6,7 +6,7 @@ Source: Gureya 2021, equations 4.1 (one worker) and 4.4 (several).
 
 from collections.abc import Collection
 
-from host_agent.decide.pages.weights import Shares
+from host_agent.model.pages import Shares
 from host_agent.model.traffic import NodeBandwidth
 
 

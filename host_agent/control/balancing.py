@@ -20,10 +20,10 @@ from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import BalancingInputs
-from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Decision, Observation
+from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
+from host_agent.model.pages import Shares
 from host_agent.observe.counters.source import CounterSource
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.topology import HostTopology

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.decide.pages.weights import Shares, canonical_weights
+from host_agent.decide.pages.weights import canonical_weights
 from host_agent.decide.pages.worker_sets import profile_sets
+from host_agent.model.pages import Shares
 from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
 from placement_traits.json_store import JsonStore

@@ -17,11 +17,12 @@ one page of a huge one moves all of it).
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from placement_traits.errors import InvalidValueError
 
-Shares = Mapping[int, float]
+Shares: TypeAlias = Mapping[int, float]
+"""NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
 """NUMA node -> share of the memory, 0.0 to 1.0."""
 
 HUGE_UNIT_BYTES: Final = 2 * 1024 * 1024

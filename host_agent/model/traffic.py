@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Shares = Mapping[int, float]
+from host_agent.model.pages import Shares
 
 NodeBandwidth: TypeAlias = Mapping[int, Mapping[int, float]]
 """Memory node -> worker node -> bandwidth that the worker's threads get from it, any unit, the same everywhere."""

@@ -32,7 +32,8 @@ from enum import StrEnum
 from typing import Final
 
 from host_agent.conf.bwap import BwapOptions
-from host_agent.decide.pages.weights import Shares, dwp_step, dwp_weights
+from host_agent.decide.pages.weights import dwp_step, dwp_weights
+from host_agent.model.pages import Shares
 from host_agent.model.terms import Term
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason

@@ -20,7 +20,8 @@ what a node can hold beside what nova promised to strict guests there (:class:`R
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from host_agent.decide.pages.weights import Shares, dwp_weights, uniform
+from host_agent.decide.pages.weights import dwp_weights, uniform
+from host_agent.model.pages import Shares
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy

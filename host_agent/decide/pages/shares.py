@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from host_agent.conf.options import Options
-from host_agent.decide.inputs import BalancingInputs
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
-from host_agent.decide.pages.weights import Shares, uniform
+from host_agent.decide.pages.weights import uniform
 from host_agent.model.assignment import Guest
+from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
-from host_agent.model.pages import huge_page_share, share_error
+from host_agent.model.pages import Shares, huge_page_share, share_error
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy, Tier

@@ -9,14 +9,11 @@ the *data-to-worker proximity factor* (DWP) scales the workers' cluster against 
 Source: Gureya, *Resource Allocation for Data-Intensive Services in the Cloud*, 2021, chapter 4, equations 4.1-4.5.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Collection, Iterable
 
+from host_agent.model.pages import Shares
 from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
-
-Shares: TypeAlias = Mapping[int, float]
-"""NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
 
 
 def canonical_weights(bandwidth: NodeBandwidth, workers: Collection[int]) -> dict[int, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from host_agent.decide.pages.weights import Shares
+from host_agent.model.pages import Shares
 
 MAX_SETS: Final = 5000
 """Sets of one size that are looked at; larger machines take contiguous growths only."""

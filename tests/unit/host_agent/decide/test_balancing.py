@@ -12,8 +12,8 @@ from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.decide.balancing import BalancingState, refine
 from host_agent.decide.cores.slots import CoreLayout
-from host_agent.decide.inputs import BalancingInputs
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
+from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import Process, RamRange, Role, Thread

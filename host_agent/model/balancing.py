@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from host_agent.decide.pages.weights import Shares
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
+from host_agent.model.pages import Shares
 
 
 @dataclass(frozen=True, slots=True)
