@@ -15,11 +15,10 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf.balm import Options as BalmOptions
 from host_agent.conf.latency import PrometheusOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
-from host_agent.conf.slo import SloOptions
+from host_agent.conf.slo import BalmOptions, SloOptions
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import BandwidthQos, SloHost
