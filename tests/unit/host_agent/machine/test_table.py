@@ -12,8 +12,16 @@ from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.seam import read_only
 from host_agent.machine.privileged.table import Way
+from host_agent.model.partition import Membership, RdtChange, RdtState, Write, WriteKind
 from host_agent.model.process import MoveLimits, Pin, PinFailure, Process, Role, Target, Thread
-from host_agent.model.rdt import BandwidthControl, BandwidthUnit, CacheControl, Capabilities
+from host_agent.model.rdt import (
+    Actual,
+    BandwidthControl,
+    BandwidthUnit,
+    CacheControl,
+    Capabilities,
+    GroupState,
+)
 from placement_traits.errors import InvalidValueError
 
 
@@ -78,9 +86,29 @@ CAPABILITIES = Capabilities(
 )
 
 
+ACTUAL = Actual(
+    (
+        GroupState("", "shareable", {"L3": {0: 0xFFF}, "MB": {0: 100}}, ("theirs",)),
+        GroupState("numa_ext-be-0", "shareable", {"L3": {0: 0xFF0}}),
+    )
+)
+CHANGE = RdtChange(
+    ACTUAL,
+    (
+        Write(WriteKind.MOVE_THREADS, "numa_ext-be-0", "numa_ext-vm-a", target="numa_ext-be-1"),
+        Write(WriteKind.SCHEMATA, "", schemata={"L3": {0: 1}}, before={"L3": {0: 3}}),
+    ),
+    (Membership("11111111-aaaa-4000-8000-000000000001", "numa_ext-be-0"),),
+    {"L3": {0: 0xFFF}},
+)
+
+
 @pytest.mark.parametrize(
     ("shape", "value"),
     [
+        (RdtState, RdtState(CAPABILITIES, ACTUAL, None)),
+        (RdtState, RdtState(Capabilities(), ACTUAL, {})),
+        (RdtChange, CHANGE),
         (Process, Process(7, 1, "0-1", (Thread(7, Role.EMULATOR, -1, "qemu", "0"),))),
         (tuple[PinFailure, ...], (PinFailure(1, "no"),)),
         (Target, Target(0, 4096, ((0, 0.25), (1, 0.75)))),
