@@ -177,7 +177,7 @@ class MappingState:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class MappingConfiguration:
     """One way to help a server: new slots for a few servers.
 
     :param benefit: expected benefit for the server in need, 1 to 10
@@ -549,7 +549,7 @@ def _deviating(
 
 def _tell_moved(
     reasons: dict[str, Reasons],
-    chosen: Configuration,
+    chosen: MappingConfiguration,
     why: Reasons,
     occupancy: Occupancy,
     helped: str,
@@ -604,7 +604,9 @@ class _RepairSearch:
         return _resting(self.observation, self.state, self.settings, name)
 
 
-def _best_configuration(search: _RepairSearch, name: str) -> tuple[Configuration | None, Searched]:
+def _best_configuration(
+    search: _RepairSearch, name: str
+) -> tuple[MappingConfiguration | None, Searched]:
     """Return the configuration with the least reshuffling: most benefit of those with one move, else a reshuffle.
 
     :returns: the configuration, None when there is none or the budget is used up, and what is known now
@@ -626,7 +628,7 @@ def _best_configuration(search: _RepairSearch, name: str) -> tuple[Configuration
     )
 
 
-def _best_single_move(search: _RepairSearch, server: MappedServer) -> Configuration | None:
+def _best_single_move(search: _RepairSearch, server: MappedServer) -> MappingConfiguration | None:
     return min(
         (
             configuration
@@ -638,7 +640,7 @@ def _best_single_move(search: _RepairSearch, server: MappedServer) -> Configurat
     )
 
 
-def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Configuration]:
+def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[MappingConfiguration]:
     """Yield configurations that move the server itself or one neighbour."""
     occupancy, state = search.occupancy, search.state
     l3_domains = occupancy.l3_domains(occupancy.slots[server.name])
@@ -663,11 +665,13 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Confi
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
                 cost = move_cost_mb(mover, search.settings)
-                yield Configuration({name: slot}, cost, found[0], found[1], after)
+                yield MappingConfiguration({name: slot}, cost, found[0], found[1], after)
         occupancy.put(name, old)
 
 
-def _by_reshuffle(search: _RepairSearch, server: MappedServer) -> tuple[Configuration | None, bool]:
+def _by_reshuffle(
+    search: _RepairSearch, server: MappedServer
+) -> tuple[MappingConfiguration | None, bool]:
     """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
     occupancy, settings = search.occupancy, search.settings
     before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
@@ -690,7 +694,7 @@ def _by_reshuffle(search: _RepairSearch, server: MappedServer) -> tuple[Configur
     if gain is None or gain[0] < search.settings.least_benefit:
         return None, True
     cost = found.cost_mb + move_cost_mb(server, settings)
-    return Configuration(found.slots, cost, gain[0], gain[1], after), True
+    return MappingConfiguration(found.slots, cost, gain[0], gain[1], after), True
 
 
 def _owned(occupancy: Occupancy, server: MappedServer) -> set[IsolationLevel]:
@@ -752,7 +756,7 @@ def _move(
     state: MappingState,
     settings: MappingOptions,
     occupancy: Occupancy,
-    chosen: Configuration,
+    chosen: MappingConfiguration,
 ) -> MappingState:
     old = {name: occupancy.slots[name] for name in chosen.slots}
     _apply(occupancy, chosen.slots)
