@@ -23,7 +23,6 @@ from placement_traits.errors import InvalidValueError
 
 Shares: TypeAlias = Mapping[int, float]
 """NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
-"""NUMA node -> share of the memory, 0.0 to 1.0."""
 
 HUGE_UNIT_BYTES: Final = 2 * 1024 * 1024
 
