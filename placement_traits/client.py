@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement over HTTP: one microversion, retries for what passes by itself, counted, with errors in our words."""
+"""Placement over HTTP: one microversion, counted, with errors in our words; keystoneauth1 sends again what failed."""
 
 import random as random_module
 import time
@@ -16,7 +16,8 @@ MICROVERSION: Final = (
 )
 # What nova writes allocations with. Since 1.38 a write names a consumer type, which nova does not; so neither do we.
 ALLOCATIONS_MICROVERSION: Final = "placement 1.36"
-_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+_PASSING: Final = (429, 500, 502, 503, 504)
+_USUAL_ATTEMPT: Final = 2
 _WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
 
 # `code` of Placement's error body (API reference, "Errors").
@@ -65,16 +66,32 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How long passing trouble (no connection, timeout, 429, 5xx) is sat out.
+    """How long passing trouble (no connection, timeout, 429, 5xx) and writers who were faster are sat out.
 
     :param attempts: tries of one request, the first included
-    :param first_s: upper bound of the first pause; it doubles each time, the pause is a random part of it
+    :param first_s: upper bound of the first pause after a lost race; it doubles each time, the pause is a random part
     :param longest_s: largest upper bound
     """
 
     attempts: int = 5
     first_s: float = 0.2
     longest_s: float = 5.0
+
+    def options(self, random: float) -> dict[str, Any]:
+        """Return what keystoneauth1 is told with each request.
+
+        Its own pauses are the same for everybody; one of random length for each request spreads a crowd out.
+
+        :param random: uniform in [0, 1)
+        """
+        again, pause_s = self.attempts - 1, self.pause_s(_USUAL_ATTEMPT, random)
+        return {
+            "connect_retries": again,
+            "connect_retry_delay": pause_s,
+            "status_code_retries": again,
+            "status_code_retry_delay": pause_s,
+            "retriable_status_codes": _PASSING,
+        }
 
     def pause_s(self, attempt: int, random: float) -> float:
         """Seconds to wait after try number ``attempt`` (from 0): full jitter, so that a crowd spreads out.
@@ -90,7 +107,6 @@ class Counters:
 
     requests: int = 0
     writes: int = 0
-    retries: int = 0
     bytes_read: int = 0
 
 
@@ -150,26 +166,22 @@ class PlacementClient:
         :raises NotFoundError: the thing is not there
         :raises PlacementError: any other refusal
         """
-        trouble = ""
-        for attempt in range(self._retry.attempts):
-            if attempt:
-                self.counters.retries += 1
-                self.pause(attempt - 1)
-            try:
-                response = self._send(method, path, body)
-            except (ksa.ConnectionError, ksa.RetriableConnectionFailure) as error:
-                trouble = str(error)
-                continue
-            except ksa.ClientException as error:  # no catalog, no endpoint, refused by Keystone
-                raise ServiceUnavailableError(
-                    f"Placement cannot be reached for {method} {path}: {error}"
-                ) from error
-            if response.status_code in _PASSING:
-                trouble = f"{response.status_code} {response.text[:200]}"
-                continue
-            return _decoded(method, path, response)
-        raise ServiceUnavailableError(
-            f"Placement did not answer {method} {path} in {self._retry.attempts} tries: {trouble}"
+        try:
+            response = self._send(method, path, body)
+        except (ksa.ConnectionError, ksa.RetriableConnectionFailure) as error:
+            raise self._silent(method, path, str(error)) from error
+        except ksa.ClientException as error:  # no catalog, no endpoint, refused by Keystone
+            raise ServiceUnavailableError(
+                f"Placement cannot be reached for {method} {path}: {error}"
+            ) from error
+        if response.status_code in _PASSING:
+            raise self._silent(method, path, f"{response.status_code} {response.text[:200]}")
+        return _decoded(method, path, response)
+
+    def _silent(self, method: str, path: str, trouble: str) -> ServiceUnavailableError:
+        tries = self._retry.attempts
+        return ServiceUnavailableError(
+            f"Placement did not answer {method} {path} in {tries} tries: {trouble}"
         )
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
@@ -181,6 +193,7 @@ class PlacementClient:
             json=body,
             headers={"OpenStack-API-Version": self._microversion, "Accept": "application/json"},
             raise_exc=False,
+            **self._retry.options(self._random()),
         )
         self.counters.bytes_read += len(response.content)
         return response

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adapter that stands before another one and makes requests fail on purpose."""
+"""An adapter whose requests fail on purpose, below keystoneauth1, so that its retries are those of production."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
-from keystoneauth1 import exceptions as ksa
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
+from requests.adapters import BaseAdapter
+
+from emulation.placement_service import URL
 
 
 def answer(status: int, text: str = "made up by the test") -> requests.Response:
-    """Return an HTTP answer that Placement did not give."""
+    """Return an HTTP answer that the service did not give."""
     response = requests.Response()
     response.status_code = status
     response._content = text.encode()
@@ -23,38 +27,54 @@ def refuse(status: int) -> Callable[..., Any]:
 
 def lose_request(_send: Callable[[], Any]) -> Any:
     """A fault: no connection."""
-    raise ksa.ConnectFailure("no route to Placement")
+    raise requests.exceptions.ConnectionError("no route to Placement")
 
 
 def lose_answer(send: Callable[[], Any]) -> Any:
     """A fault: the request arrives and is done, its answer gets lost."""
     send()
-    raise ksa.ConnectTimeout("timed out")
+    raise requests.exceptions.ReadTimeout("timed out")
 
 
-class FaultyAdapter:
-    """Passes requests on; before each one it asks ``faults`` for a fault, None = none.
+Faults = Callable[[str, str], Callable[..., Any] | None]
 
-    :param adapter: the adapter behind
-    :param faults: called with (method, url)
-    """
 
-    def __init__(
-        self, adapter: Any, faults: Callable[[str, str], Callable[..., Any] | None]
-    ) -> None:
-        self._adapter = adapter
+class _FaultyTransport(BaseAdapter):
+    def __init__(self, transport: BaseAdapter | None, faults: Faults) -> None:
+        super().__init__()
+        self._transport = transport
         self._faults = faults
         self.log: list[tuple[str, str]] = []
 
-    def request(self, url: str, method: str, **kwargs: Any) -> Any:
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> Any:
         """Send one request, or let it fail."""
-        self.log.append((method, url))
-        fault = self._faults(method, url)
+        self.log.append((request.method, request.path_url))
+        fault = self._faults(request.method, request.path_url)
         if fault is None:
-            return self._adapter.request(url, method, **kwargs)
-        return fault(lambda: self._adapter.request(url, method, **kwargs))
+            return self._transport.send(request, **kwargs)
+        return fault(lambda: self._transport.send(request, **kwargs))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class FaultyAdapter(Adapter):
+    """An adapter of the same service; before each request ``faults`` is asked for a fault, None = none.
+
+    :param adapter: of a Placement in process
+    :param faults: called with (method, path and query)
+    """
+
+    def __init__(self, adapter: Adapter, faults: Faults) -> None:
+        transport = _FaultyTransport(adapter.session.session.get_adapter(URL), faults)
+        http = requests.Session()
+        http.mount(URL, transport)
+        super().__init__(
+            Session(adapter.session.auth, session=http), service_type=adapter.service_type
+        )
+        self.log = transport.log
 
 
 def every(faults: Iterator[Callable[..., Any] | None]) -> Callable[[str, str], Any]:
     """Take the fault of each request from an iterator; none when it is exhausted."""
-    return lambda _method, _url: next(faults, None)
+    return lambda _method, _path: next(faults, None)

@@ -17,7 +17,7 @@ class FilledPlacement:
         """A client that does not sleep and whose jitter is always the same."""
         return PlacementClient(
             adapter or self.adapter,
-            RetrySettings(attempts),
+            RetrySettings(attempts, first_s=1e-6),
             sleep=lambda _s: None,
             random=lambda: 0.5,
             microversion=microversion,
