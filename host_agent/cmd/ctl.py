@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``numa-host-agent-ctl``: look at the host and steer its agent. Every command works without the agent.
+"""``numa-host-agent-ctl``: look at the host and control its agent. Every command works without the agent.
 
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="numa-host-agent-ctl",
-        description="Look at this compute host and steer its NUMA agent.",
+        description="Look at this compute host and control its NUMA agent.",
     )
     parser.add_argument(
         "--config-file", action="append", default=[], help="the agent's configuration file"
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
     status = add("status", _status, "Show where each server is, read from kernel and libvirt.")
     status.add_argument(
-        "--long", action="store_true", help="all columns, as in JSON; explain tells of one server"
+        "--long", action="store_true", help="all columns, as in JSON; explain shows one server"
     )
     explain = add(
         "explain", _explain, "Show why a server is where it is, and what was done for it."
@@ -139,17 +139,16 @@ def _status(conf: "Configuration", options: argparse.Namespace) -> int:
 
 
 def _explain(conf: "Configuration", options: argparse.Namespace) -> int:
-    from host_agent.console.explanation import explain, told
+    from host_agent.console.explanation import as_text, explain
 
-    story = explain(conf, options.server)
-    if not story["decision"] and not story["actions"] and not story["now"]:
-        text = f"Neither the journal nor libvirt knows a server {options.server}.\n"
-        sys.stderr.write(text)
+    found = explain(conf, options.server)
+    if not found["decision"] and not found["actions"] and not found["now"]:
+        sys.stderr.write(f"Neither the journal nor libvirt knows a server {options.server}.\n")
         return 1
     if options.format == "json":
-        sys.stdout.write(json.dumps(story, indent=2, default=str) + "\n")
+        sys.stdout.write(json.dumps(found, indent=2, default=str) + "\n")
     else:
-        sys.stdout.write(told(story))
+        sys.stdout.write(as_text(found))
     return 0
 
 

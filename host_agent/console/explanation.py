@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of one server: why it is where it is, and what was done for it."""
+"""One server explained: why it is where it is, and what was done for it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +26,8 @@ def explain(conf: Configuration, server: str) -> dict[str, Any]:
     if newest is None:
         now = None if found else _now(conf, server)
         return {"server": server, "decision": None, "actions": found, "now": now}
-    told = slo_store.load(conf.paths.slo).told
-    slo = slo_store.of_server(told, found[newest].get("server", ""))
+    report = slo_store.load(conf.paths.slo).report
+    slo = slo_store.of_server(report, found[newest].get("server", ""))
     return {
         "server": server,
         "decision": found[newest],
@@ -43,23 +43,23 @@ def _now(conf: Configuration, server: str) -> dict[str, Any] | None:
     return next((row for row in status(conf) if server in (row["uuid"], row["server"])), None)
 
 
-def told(story: Mapping[str, Any]) -> str:
+def as_text(found: Mapping[str, Any]) -> str:
     """Return what :func:`explain` found, for a reader."""
     lines = []
-    decision = story["decision"]
+    decision = found["decision"]
     if decision:
         lines.append(f"{decision.get('title') or decision['server']}, decided {decision['time']}:")
         lines += [f"  {key}: {cell(value)}" for key, value in decision.get("what", {}).items()]
         lines.append("because")
         lines += [f"  {reason}" for reason in decision.get("reasons", ())]
         lines += [f"  {decision['problem']}"] if decision.get("problem") else []
-    if story.get("slo"):
-        lines.append("bandwidth, as the agent last told")
-        lines += [f"  {key}: {cell(value)}" for key, value in known(story["slo"]).items()]
-    now = story.get("now")
+    if found.get("slo"):
+        lines.append("bandwidth, as last reported by the agent")
+        lines += [f"  {key}: {cell(value)}" for key, value in known(found["slo"]).items()]
+    now = found.get("now")
     if now:
         lines.append(f"{now['server']}, never decided about, as it is now:")
         lines += [f"  {key}: {cell(value)}" for key, value in now.items()]
     lines.append("then")
-    lines += [f"  {line(entry)}" for entry in story["actions"]] or ["  nothing had to be done"]
+    lines += [f"  {line(entry)}" for entry in found["actions"]] or ["  nothing had to be done"]
     return "\n".join(lines) + "\n"

@@ -38,10 +38,10 @@ def status(conf: Configuration) -> list[dict[str, Any]]:
         observation = observer.observe(full=True, relist=True)
     groups = _Groups(tree(paths))
     reasons = last_decisions(conf)
-    told = slo_store.load(paths.slo).told
+    report = slo_store.load(paths.slo).report
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
-        | {"slo": slo_store.of_server(told, guest.uuid)}
+        | {"slo": slo_store.of_server(report, guest.uuid)}
         for guest in sorted(observation.guests, key=lambda found: found.workload.title)
     ]
 

@@ -71,7 +71,7 @@ def _come_to_rest(conf: Configuration, paths: HostPaths) -> None:
     if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
         return
     end = time.monotonic() + _PATIENCE_ROUNDS * conf.agent.interval_s
-    while slo_store.load(paths.slo).told.get("phase") != slo_store.PAUSED:
+    while slo_store.load(paths.slo).report.get("phase") != slo_store.PAUSED:
         if time.monotonic() >= end:
             LOG.warning("the agent has not noticed the pause yet and may undo this")
             return

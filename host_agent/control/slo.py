@@ -102,9 +102,9 @@ class BandwidthQos:
         self._settings, self._sources, self._host, self._store = settings, sources, host, store
         self._report, self._clock = report, clock
         kept = store.load()
-        report.restore(kept.told)
+        report.restore(kept.report)
         self._state = BalmState(wanted=kept.wanted)
-        sources.restore(kept.fed, clock())
+        sources.restore(kept.reporting, clock())
         self._reporting = sources.reporting
         self._acts = bool(self._reporting)
         self._view, self._served = SloView(), SloView()
@@ -162,7 +162,7 @@ class BandwidthQos:
         return self._report.unsatisfiable
 
     def superseded(self) -> frozenset[str]:
-        """Return the groups whose levels in force are not those that the executor got."""
+        """Return the groups whose effective levels are not those that the executor got."""
         with self._writing:
             handed = self._handed_over()
             return frozenset(
@@ -299,7 +299,7 @@ class BandwidthQos:
             self._save()
 
     def _enforce(self, view: SloView) -> None:
-        """Write the levels that differ from those in force; leave the rest to a round."""
+        """Write the levels that differ from the effective ones; leave the rest to a round."""
         with self._writing:
             wanted = of_groups(self._levels(view), self._places)
             todo = [

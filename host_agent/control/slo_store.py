@@ -27,13 +27,13 @@ class Kept:
     """Content of the file.
 
     :param wanted: best-effort server -> what the controller wants of it
-    :param fed: latency-critical servers whose latency was known
-    :param told: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
+    :param reporting: latency-critical servers whose latency was known
+    :param report: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
     """
 
     wanted: Mapping[str, BeTarget] = field(default_factory=dict)
-    fed: frozenset[str] = frozenset()
-    told: Mapping[str, Any] = field(default_factory=dict)
+    reporting: frozenset[str] = frozenset()
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(path: Path) -> Kept:
@@ -47,8 +47,8 @@ def _file(path: Path) -> JsonStore[Kept]:
 
 def _decode(found: Value) -> Kept:
     wanted = {uuid: _wanted(entry) for uuid, entry in found.member("wanted").members().items()}
-    fed = frozenset(uuid.text() for uuid in found.member("fed").items())
-    return Kept(wanted, fed, _told(found.member("told")))
+    reporting = frozenset(uuid.text() for uuid in found.member("fed").items())
+    return Kept(wanted, reporting, _report(found.member("told")))
 
 
 def _wanted(entry: Value) -> BeTarget:
@@ -57,47 +57,52 @@ def _wanted(entry: Value) -> BeTarget:
     return BeTarget(level, shares.shares() if shares is not None else None)
 
 
-def _told(told: Value) -> Mapping[str, Any]:
+def _report(found: Value) -> Mapping[str, Any]:
     """Check what is read of it; the rest is shown as it is."""
-    parts = told.members()
+    parts = found.members()
     for kind in ("lcs", "bes"):
         for server in parts[kind].members().values() if kind in parts else ():
             server.members()
     for action in parts["actions"].items() if "actions" in parts else ():
         for word in ("time", "action", "server"):
             action.member(word).text()
-    content: Mapping[str, Any] = told.raw
+    content: Mapping[str, Any] = found.raw
     return content
 
 
 def _encode(kept: Kept) -> dict[str, Any]:
     return {
         "wanted": {
-            uuid: {"level": wish.level, "shares": dict(wish.shares) if wish.shares else None}
-            for uuid, wish in sorted(kept.wanted.items())
+            uuid: {"level": target.level, "shares": dict(target.shares) if target.shares else None}
+            for uuid, target in sorted(kept.wanted.items())
         },
-        "fed": sorted(kept.fed),
-        "told": kept.told,
+        "fed": sorted(kept.reporting),
+        "told": kept.report,
     }
 
 
-def of_server(told: Mapping[str, Any], uuid: str) -> dict[str, Any]:
+def of_server(report: Mapping[str, Any], uuid: str) -> dict[str, Any]:
     """Return what the console shows of a server: state of its objective or level, phase, last actions.
 
     :returns: nothing where it has no objective, no level of its own, and nothing was done for it
     """
     for kind in ("lcs", "bes"):
-        entry = told.get(kind, {}).get(uuid)
+        entry = report.get(kind, {}).get(uuid)
         if entry is not None:
             mine = [
                 f"{action['time']} {action['action']}"
-                for action in told.get("actions", ())
+                for action in report.get("actions", ())
                 if action.get("server") == uuid
             ]
             if not (entry.get("slo_p99_us") or entry.get("level") or mine):
                 return {}
             shown = {key: value for key, value in entry.items() if key != "name"}
-            return {**shown, "phase": told.get("phase"), "actions": mine, "told": told.get("time")}
+            return {
+                **shown,
+                "phase": report.get("phase"),
+                "actions": mine,
+                "told": report.get("time"),
+            }
     return {}
 
 
@@ -128,14 +133,14 @@ class SloStore:
             return
         with self._lock:
             kept = make()
-            kept = replace(kept, told=_plain(kept.told))
-            told = {key: value for key, value in kept.told.items() if key != "time"}
-            known = json.dumps(_encode(replace(kept, told=told)))
+            kept = replace(kept, report=_plain(kept.report))
+            timeless = {key: value for key, value in kept.report.items() if key != "time"}
+            known = json.dumps(_encode(replace(kept, report=timeless)))
             if known != self._known and self._writer.attempt(lambda: file.save(kept)):
                 self._known = known
 
 
-def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the console shows as JSON types: what JSON does not know is text."""
-    plain: dict[str, Any] = json.loads(json.dumps(told, default=str), parse_constant=str)
+    plain: dict[str, Any] = json.loads(json.dumps(report, default=str), parse_constant=str)
     return plain

@@ -12,7 +12,7 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
-from host_agent.console.explanation import told
+from host_agent.console.explanation import as_text
 from host_agent.control import parts
 from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
@@ -86,9 +86,9 @@ def test_explain_tells_why_a_server_is_left_alone(host: Host, run: Run) -> None:
 def test_status_is_brief_about_a_server_without_an_objective() -> None:
     quiet = {"slo_p99_us": None, "samples": 0, "problem": ""}
     watched = {**quiet, "slo_p99_us": 900}
-    told = {"lcs": {"1": quiet, "2": watched}, "phase": "rest", "time": "now"}
-    assert of_server(told, "1") == {}
-    rows = [{"server": uuid, "why": "long", "slo": of_server(told, uuid)} for uuid in ("1", "2")]
+    report = {"lcs": {"1": quiet, "2": watched}, "phase": "rest", "time": "now"}
+    assert of_server(report, "1") == {}
+    rows = [{"server": uuid, "why": "long", "slo": of_server(report, uuid)} for uuid in ("1", "2")]
     assert status.brief(rows) == [
         {"server": "1", "slo": {}},
         {"server": "2", "slo": {"slo_p99_us": 900, "samples": 0, "phase": "rest", "told": "now"}},
@@ -98,8 +98,8 @@ def test_status_is_brief_about_a_server_without_an_objective() -> None:
 def test_explain_keeps_silent_about_what_the_controller_does_not_know() -> None:
     slo = {"slo_p99_us": None, "samples": 0, "problem": "", "actions": [], "phase": "rest"}
     decision = {"title": "web", "server": "1", "time": "now"}
-    text = told({"decision": decision, "actions": [], "slo": slo})
-    assert "bandwidth, as the agent last told\n  samples: 0\n  phase: rest\nthen\n" in text
+    text = as_text({"decision": decision, "actions": [], "slo": slo})
+    assert "bandwidth, as last reported by the agent\n  samples: 0\n  phase: rest\nthen\n" in text
 
 
 def test_explain_of_an_unknown_server_says_so(run: Run) -> None:
@@ -162,16 +162,16 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
     with (tmp_path / "agent.conf").open("a") as config:
         config.write("[agent]\ninterval_s = 0.2\n")
     store = SloStore(tmp_path / "state/slo.json")
-    store.save(lambda: Kept(told={"phase": "climb"}))
+    store.save(lambda: Kept(report={"phase": "climb"}))
     phases: list[str] = []
 
     def release(_write: bool) -> tuple[str, ...]:
-        phases.append(load(tmp_path / "state/slo.json").told["phase"])
+        phases.append(load(tmp_path / "state/slo.json").report["phase"])
         return ()
 
     def looked(_seconds: float) -> None:
         if rests:
-            store.save(lambda: Kept(told={"phase": PAUSED}))
+            store.save(lambda: Kept(report={"phase": PAUSED}))
 
     monkeypatch.setattr(host, "release_throttles", release)
     monkeypatch.setattr(undo.time, "sleep", looked)
@@ -200,8 +200,8 @@ def test_status_and_explain_show_how_an_objective_stands(
     journal.close()
     reading = {"name": "lc", "state": "violated", "p99_us": 1200.0, "slo_p99_us": 1000}
     action = {"time": "T", "server": server.uuid, "action": "violated", "what": {}}
-    told = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
-    SloStore(tmp_path / "state/slo.json").save(lambda: Kept(told=told))
+    report = {"phase": "heal", "lcs": {server.uuid: reading}, "bes": {}, "actions": [action]}
+    SloStore(tmp_path / "state/slo.json").save(lambda: Kept(report=report))
     (row,) = json.loads(run("status", "-f", "json")[1])
     assert (row["slo"]["state"], row["slo"]["phase"]) == ("violated", "heal")
     _, text = run("explain", "lc")

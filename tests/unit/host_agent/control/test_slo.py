@@ -309,7 +309,7 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
         bench.round()
         bench.poll(2.0)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
-    shown = load(bench.folder / "slo.json").told["lcs"][silent.uuid]
+    shown = load(bench.folder / "slo.json").report["lcs"][silent.uuid]
     assert (shown["p99_us"], shown["source"]) == (None, "ipc"), "a guess is shown as a latency"
     assert shown["ratio"] > 1.0
     samples = {(name, *labels): value for name, labels, value in bench.qos.samples()}
@@ -570,7 +570,7 @@ def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> Non
     prometheus.ask_all()
     bench.poll(0.3)
     bench.round()
-    shown = load(bench.folder / "slo.json").told["lcs"][lc.uuid]
+    shown = load(bench.folder / "slo.json").report["lcs"][lc.uuid]
     assert (shown["p99_us"], shown["source"]) == (700.0, "prometheus")
     bench.report(900, 1.0)
     bench.round()

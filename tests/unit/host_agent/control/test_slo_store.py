@@ -15,10 +15,10 @@ from host_agent.decide.slo.shapes import BeTarget
 def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "slo.json"
     store = SloStore(file)
-    store.save(lambda: Kept(told={"time": "1", "phase": "watch"}))
-    store.save(lambda: Kept(told={"time": "2", "phase": "watch"}))
+    store.save(lambda: Kept(report={"time": "1", "phase": "watch"}))
+    store.save(lambda: Kept(report={"time": "2", "phase": "watch"}))
     assert json.loads(file.read_text())["told"]["time"] == "1"
-    store.save(lambda: Kept(told={"time": "3", "phase": "heal"}))
+    store.save(lambda: Kept(report={"time": "3", "phase": "heal"}))
     assert json.loads(file.read_text())["told"]["time"] == "3"
 
 
@@ -78,9 +78,9 @@ def test_a_file_with_one_wrong_value_is_not_used(tmp_path: Path, wrong: dict[str
 
 def test_what_json_does_not_know_is_text_for_the_console(tmp_path: Path) -> None:
     store = SloStore(tmp_path / "slo.json")
-    store.save(lambda: Kept({"be": BeTarget(40)}, told={"ratio": math.inf, "file": tmp_path}))
+    store.save(lambda: Kept({"be": BeTarget(40)}, report={"ratio": math.inf, "file": tmp_path}))
     kept = load(tmp_path / "slo.json")
-    assert (kept.wanted, kept.told) == (
+    assert (kept.wanted, kept.report) == (
         {"be": BeTarget(40)},
         {"ratio": "Infinity", "file": str(tmp_path)},
     )
