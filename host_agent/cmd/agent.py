@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(conf: Configuration) -> int:
     for key in agent_conf.unknown_keys(conf):
-        LOG.warning("nobody reads %s", key)
+        LOG.warning("unknown in the configuration: %s", key)
     parts = assembly.build(conf, out=sys.stdout.write)
     if conf.dry_run:
         return _turn(conf, parts)
@@ -83,7 +83,7 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
 
 
 def _expose(metrics: Metrics, address: str, port: int) -> None:
-    """Start the endpoint; servers are worth more than figures, so a port that is taken is only told."""
+    """Start the endpoint; servers are worth more than figures, so a port that is taken is only logged."""
     try:
         serve(metrics, address, port)
     except OSError as error:

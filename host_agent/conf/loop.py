@@ -20,7 +20,7 @@ class AgentOptions(Section):
         "Folder of the journal, the small state file and the pause mark. Keep it over restarts: it holds the home "
         "nodes of floating servers, which the host itself does not show.",
         change="/var/lib is not kept over reinstallations, or several agents run on one machine (tests)",
-        leave="servers run here: moving it loses homes and journal",
+        leave="servers run here: moving it loses home nodes and journal",
     )
     interval_s: float = option(
         2.0,
@@ -33,7 +33,7 @@ class AgentOptions(Section):
     resync_s: float = option(
         60.0,
         "Seconds between full passes: all domains are listed and all page tables are walked. It also catches what "
-        "a lost libvirt event would have told.",
+        "a lost libvirt event would have reported.",
         minimum=1.0,
         change="servers have hundreds of GB, and walking their page tables shows: raise",
         leave="drift must be found within a minute",

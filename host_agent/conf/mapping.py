@@ -9,7 +9,7 @@ from placement_traits.options import Section, option
 
 
 class PerformanceMetric(StrEnum):
-    """What tells how well a server runs (the source's variants SM-IPC and SM-MPI)."""
+    """What tells how well a server runs (variants SM-IPC and SM-MPI of Lakew et al.)."""
 
     IPC = "ipc"
     MPI = "mpi"

@@ -12,7 +12,7 @@ class PlacementOptions(Section):
     """``[placement]``."""
 
     section: ClassVar = "placement"
-    title: ClassVar = "What the agent tells Placement"
+    title: ClassVar = "What the agent publishes in Placement"
 
     enabled: bool = option(
         True,
@@ -60,7 +60,7 @@ class PlacementOptions(Section):
     )
     pressure_dead_band_percent: float = option(
         5.0,
-        "Share of an L3 domain's bandwidth by which the measured traffic must move before Placement is told. Each "
+        "Share of an L3 domain's bandwidth by which the measured traffic must move before Placement is updated. Each "
         "write makes every scheduler read this host again.",
         minimum=0.0,
         maximum=100.0,

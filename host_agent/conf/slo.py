@@ -19,9 +19,9 @@ class BalmOptions(Section):
     :param judge_s: requests are collected at least so long after settling before an action is found good, seconds; a
         violation beyond chance is believed at once
     :param heal_s: an action that takes demand away is found insufficient only after so long: queues drain slowly, and
-        the source's take up to 0.6 s
+        BALM's servers took up to 0.6 s
     :param throttle_while_moving: a step up that violated is taken back while pages move, and tried again when they have
-        arrived; the source leaves the violating level in force for the whole move
+        arrived; BALM leaves the violating level effective for the whole move
     :param foresee: a step up is not taken when the last one, taken again, would violate: latency rises ever faster
     :param bar_s: pages of a server whose move did harm at another node are not moved away again for so long
     :param arrived: pages are where they should be when no node is off by more than this share
@@ -138,7 +138,7 @@ class SloOptions(Section):
     prometheus: PrometheusOptions = part(PrometheusOptions, prefix="prometheus_")
     ipc_tolerance_percent: float = option(
         25.0,
-        "A latency-critical server that tells no latency counts as violated when its instructions per cycle are "
+        "A latency-critical server that reports no latency counts as violated when its instructions per cycle are "
         "so far below the best of the last hour; 0 guesses nothing. Needs performance counters, see "
         "[counters]source.",
         minimum=0.0,

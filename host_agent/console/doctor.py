@@ -44,7 +44,7 @@ def check(conf: Configuration) -> list[Finding]:
 def _configuration(conf: Configuration) -> Iterator[Finding]:
     unread = agent_conf.unknown_keys(conf)
     files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
-    yield verdict("configuration", not unread, files, f"nobody reads {'; '.join(unread)}")
+    yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
 
 
 def _agent(paths: HostPaths) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
     if foreign:
         text = (
             f"{', '.join(foreign)}: made by other software, left alone; each holds a class of service, and where its "
-            "ways overlap an LC server is not exclusive. Remove them if nobody needs them"
+            "ways overlap an LC server is not exclusive. Remove them if they are not needed"
         )
         yield Finding("rdt foreign groups", Level.DEGRADED, text)
 
@@ -171,7 +171,7 @@ def _mergeable(conf: Configuration) -> list[str]:
             for domain in source.domains()
         ]
     except NumaExtError:
-        return []  # told by the check of libvirt
+        return []  # reported by the check of libvirt
     finally:
         source.close()
     return sorted(w.title for w in found if w.request is not None and w.domain.mergeable)

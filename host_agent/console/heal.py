@@ -84,7 +84,7 @@ def heal_claims(
     :param root: name of nova's root provider
     :param wanted: what they should hold
     :param xml: the domains' XML, by server
-    :param journal: told about each server; None: nothing is written, only said
+    :param journal: takes an entry for each server; None: nothing is written, only shown
     """
     allocations.refresh()
     rows = []

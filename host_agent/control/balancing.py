@@ -175,8 +175,8 @@ class BalancingRefiner:
         content = balancing_store.to_plain(self._state)
         if content == self._kept:
             return
-        news = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
-        if not news and now_s - self._kept_s < self._options.agent.resync_s:
+        changed = {**content, _LEARNT: None} != {**self._kept, _LEARNT: None}
+        if not changed and now_s - self._kept_s < self._options.agent.resync_s:
             return
         if self._writer.attempt(lambda: store.save(self._state)):
             self._kept, self._kept_s = content, now_s

@@ -42,7 +42,7 @@ def calibrate(
 
     :param topology: of the host; nodes without CPUs serve memory and are no workers
     :param now: stands in the result
-    :param progress: told before each measurement
+    :param progress: called before each measurement
     """
     far = distances(topology)
     nodes = sorted(far)

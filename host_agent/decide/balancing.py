@@ -132,7 +132,7 @@ def _still_true(
     *,
     judged: bool,
 ) -> PlaceReasons:
-    """Keep the reasons of the last change; the same reasons with other figures are no news."""
+    """Keep the reasons of the last change; the same reasons with other figures are no change."""
     slot = mapped.slots.get(server.name)
     if before is None:
         found = (_as_found(slot),) if slot is not None and server.movable else ()

@@ -10,8 +10,8 @@ one page of a huge one moves all of it).
 * Both directions work: towards the workers and away from them. ``mbind`` with an interleave policy can only narrow,
   because pages on an allowed node stay (Gureya 2021, algorithm 3).
 * BWAP assumes that every page is equally hot. Real guests have hot stretches, so what moves is taken evenly over the
-  address range, in stretches of ``granule_bytes``, and dealt to the targets in turn: each stretch of addresses ends up
-  with about the same shares.
+  address range, in stretches of ``granule_bytes``, and distributed to the targets in turn: each stretch of
+  addresses ends up with about the same shares.
 """
 
 from collections import defaultdict
@@ -196,7 +196,7 @@ def _flows(
 
 
 def _realise(runs: Sequence[Run], targets: Mapping[int, int], granule_bytes: int) -> list[Move]:
-    """Choose units of one source node, large units first, and deal them to the targets."""
+    """Choose units of one source node, large units first, and distribute them to the targets."""
     open_bytes = dict(targets)
     sizes = sorted({run.unit_bytes for run in runs}, reverse=True)
     moves: list[Move] = []

@@ -306,8 +306,8 @@ def _resources(capabilities: Capabilities) -> list[str]:
 def validate_budget(capabilities: Capabilities, control_groups: int, monitor_groups: int) -> None:
     """Check that so many groups can exist at all.
 
-    :param control_groups: control groups of everybody, without root
-    :param monitor_groups: monitoring groups of everybody
+    :param control_groups: all control groups, without root
+    :param monitor_groups: all monitoring groups
     :raises InvalidValueError: more groups than CLOSIDs or RMIDs (each control group takes one of each)
     """
     if control_groups + 1 > capabilities.num_closids:

@@ -127,7 +127,7 @@ def _growth(base: _Sample, sample: _Sample) -> dict[int, tuple[int, int]] | None
 
 
 class BandwidthReader:
-    """Reads traffic of servers and of the host. It needs no rights: the counters are readable for everybody.
+    """Reads traffic of servers and of the host. It needs no rights: the counters are readable for all users.
 
     :param resctrl: the tree
     :param interval_s: shortest time between two readings of a group; a call that comes sooner gets the last rate

@@ -40,7 +40,7 @@ def numad(proc: Path) -> int | None:
 
 
 def _entries(proc: Path) -> list[Path]:
-    """List the processes; none where they cannot be listed, which is told and no reason to stop NUMA balancing."""
+    """List the processes; none where they cannot be listed, which is logged and no reason to stop NUMA balancing."""
     try:
         return list(proc.iterdir())
     except OSError as error:

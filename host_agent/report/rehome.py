@@ -88,13 +88,13 @@ class Rehomer:
         """
         now = self._clock()
         self._right = {c: until for c, until in self._right.items() if c in claims and now < until}
-        doubtful = [claim for claim in claims if claim not in self._right]
-        if not doubtful:
+        suspect = [claim for claim in claims if claim not in self._right]
+        if not suspect:
             return ()
         self._allocations.refresh()
         problems: list[str] = []
-        strays: dict[str, tuple[Claim, Replacement]] = {}
-        for claim in doubtful:
+        misplaced: dict[str, tuple[Claim, Replacement]] = {}
+        for claim in suspect:
             try:
                 wanted = self._wanted(claim)
             except NotTouchableError as error:
@@ -106,8 +106,8 @@ class Rehomer:
             elif wanted is None:
                 self._right[claim] = now + self._recheck_s
             else:
-                strays[claim.uuid] = claim, wanted
-        return (*problems, *self._move(strays))
+                misplaced[claim.uuid] = claim, wanted
+        return (*problems, *self._move(misplaced))
 
     def _wanted(self, claim: Claim) -> Replacement | str | None:
         """Return the replacement, None when all is right, or a sentence when it takes more than a move."""
@@ -123,10 +123,10 @@ class Rehomer:
             )
         return None
 
-    def _move(self, strays: dict[str, tuple[Claim, Replacement]]) -> list[str]:
-        refused = self._allocations.replace([wanted for _, wanted in strays.values()])
+    def _move(self, misplaced: dict[str, tuple[Claim, Replacement]]) -> list[str]:
+        refused = self._allocations.replace([wanted for _, wanted in misplaced.values()])
         problems = []
-        for uuid, (claim, wanted) in strays.items():
+        for uuid, (claim, wanted) in misplaced.items():
             why = refused.get(uuid, "")
             if why:
                 problems.append(f"Server {claim.title} ({uuid}) could not be re-homed. {why}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code, commands and pages use the field's words; those of a private dialect do not come back.
 
-Only words without another use stand here. The host agent's folder joins when its words have followed.
+Only words without another use stand here.
 """
 
 import re
@@ -12,7 +12,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PLACES = (
-    *("nova_numa_ext", "placement_traits", "benchmarks", "emulation", "devstack"),
+    *("host_agent", "nova_numa_ext", "placement_traits", "benchmarks", "emulation", "devstack"),
     *("doc/source", "etc/nova", "README.md"),
 )
 SUFFIXES = frozenset({".py", ".rst", ".md", ".yaml", ".sample"})

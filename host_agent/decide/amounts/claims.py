@@ -133,8 +133,8 @@ def floating_claims(
         if len(domains) < len(request.l3):
             continue
         emptiest = sorted(domains, key=lambda l3: (declared[l3], l3))
-        dealt = sorted(zip(emptiest, request.l3, strict=False), key=lambda pair: pair[0])
-        parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in dealt)
+        matched = sorted(zip(emptiest, request.l3, strict=False), key=lambda pair: pair[0])
+        parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in matched)
         claim = Claim(workload.uuid, workload.title, parts, request.clos, anywhere=True)
         declared.update(declared_mbps([claim]))
         found.append(claim)

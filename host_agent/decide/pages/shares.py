@@ -134,8 +134,8 @@ def _searched(
             _neighbours(inputs),
             left,
         )
-        search, news = bwap.decide(seen, search, options.bwap)
-        why = (why[0], *news) if news else why
+        search, new = bwap.decide(seen, search, options.bwap)
+        why = (why[0], *new) if new else why
     wanted = Memory(search.wanted, search=search, search_reasons=why)
     if _knows_nothing(why[0], search, options):
         used = Reason(

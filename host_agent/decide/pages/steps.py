@@ -3,7 +3,7 @@
 
 A step moves a fixed part of all pages. Away from a set of nodes, they are taken in proportion to what is there and
 distributed over all other nodes in the ratio that the guest's own placement prefers (evenly when it prefers none). With
-two nodes that is the source's rule: outbound (local to remote) when the guest runs on the crowded node, inbound
+two nodes that is BALM's rule: outbound (local to remote) when the guest runs on the crowded node, inbound
 otherwise, and nothing when both are crowded. With more nodes and a guest that runs on an uncrowded one, its pages come
 home and spread in the proportion of its weights: one formula for both directions and any number of nodes.
 
@@ -72,7 +72,7 @@ def distance(a: Shares, b: Shares) -> float:
 
 
 def _deal(amount: float, weights: Shares, free: Shares) -> dict[int, float]:
-    """Deal by weights; what a full node cannot take goes to the others."""
+    """Distribute by weights; what a full node cannot take goes to the others."""
     given = dict.fromkeys(weights, 0.0)
     for _ in weights:
         left = amount - sum(given.values())

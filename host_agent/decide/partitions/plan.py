@@ -231,8 +231,8 @@ def _as_found(
 ) -> Schemata:
     """Return root's masks as they were before we shrank them.
 
-    What is remembered counts; whoever changes root while an LC is there is put right. If the memory is lost, all ways
-    are taken for root's where an LC's group stands apart from it.
+    What is remembered counts; a change of root by other software while an LC is there is undone. If the memory
+    is lost, all ways are taken for root's where an LC's group stands apart from it.
     """
     lost = remembered is None and settings.shrink_root
     apart = _domains_apart(actual) if lost else frozenset()

@@ -17,9 +17,9 @@ share of its pages on each node, which takes seconds and touches only what must 
 received after it has settled; pages move in the background while objectives are watched on. An action stays in
 effect until a later decision changes it, so the caller applies :attr:`BalmDecision.changes` and nothing else.
 
-*More than two sockets.* The source has two. Here a violation is located at *nodes*; a step takes pages from the
+*More than two sockets.* Gureya has two. Here a violation is located at *nodes*; a step takes pages from the
 violated nodes and distributes them over all others in the proportion of the server's own weights (see
-:mod:`~host_agent.decide.pages.steps`). With two nodes that is the source's rule in both directions. Traffic at a
+:mod:`~host_agent.decide.pages.steps`). With two nodes that is Gureya's rule in both directions. Traffic at a
 node is exact with two nodes and estimated by pages with more (:mod:`~host_agent.model.traffic`).
 
 *Rules.* Pages of LC servers, of servers bound by nova and of servers that may not move are never touched. Levels are

@@ -57,8 +57,8 @@ def _hold_s(turn: Turn) -> float:
 
 
 def _begin(turn: Turn) -> None:
-    throttled = [u for u, wish in sorted(turn.state.wanted.items()) if wish.level < FULL]
-    displaced = [u for u, wish in sorted(turn.state.wanted.items()) if wish.shares is not None]
+    throttled = [u for u, target in sorted(turn.state.wanted.items()) if target.level < FULL]
+    displaced = [u for u, target in sorted(turn.state.wanted.items()) if target.shares is not None]
     able = throttled if turn.view.levels else []
     candidates = able or displaced
     if not candidates:

@@ -47,10 +47,10 @@ def give_up(turn: Turn) -> None:
     )
     turn.reason(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
     queue: list[tuple[str, Release]] = []
-    for uuid, wish in sorted(turn.state.wanted.items()):
-        if wish.level < FULL:
+    for uuid, target in sorted(turn.state.wanted.items()):
+        if target.level < FULL:
             queue.append((uuid, Release.THROTTLE))
-        if wish.shares is not None:
+        if target.shares is not None:
             queue.append((uuid, Release.PAGES))
     turn.keep(
         phase=BalmPhase.RELEASE,
@@ -95,8 +95,8 @@ def free(turn: Turn, ignored: Iterable[str]) -> None:
     :param ignored: servers that are there but not listened to
     """
     lcs = tuple(sorted(ignored))
-    for uuid, wish in sorted(turn.state.wanted.items()):
-        if wish != BeTarget():
+    for uuid, target in sorted(turn.state.wanted.items()):
+        if target != BeTarget():
             turn.want(uuid, BeTarget(), Term.FREE)
             if lcs:
                 turn.events.append(Released(uuid, Release.ALL, lcs))

@@ -5,9 +5,9 @@ A *pass* first throttles best-effort servers to the minimum, heaviest user of th
 objectives are met. Then the same servers in the same order get their throughput back: one level up as long as all is
 well; pages away from the violated nodes when it is not. Each action is judged by requests received after it.
 
-What the source leaves open or gets wrong is decided here like this:
+What BALM's algorithm 4 leaves open or gets wrong is decided here like this:
 
-* when no pages are left to move, the level that violated is taken back (the source's listing ends one level too high,
+* when no pages are left to move, the level that violated is taken back (algorithm 4 as printed ends one level too high,
   throttles all again, and raises its exception on a solvable host);
 * a violation at a node outside the pass's location means that the action did harm elsewhere: it is rolled back to the
   last configuration in which all objectives were met;
@@ -191,7 +191,7 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
         )
         return True
     if valid is not None and valid.level < now.level:
-        # Trap of the source's listing: without this the pass ends one level too high, and all begins again.
+        # Trap of algorithm 4 as printed: without this the pass ends one level too high, and all begins again.
         turn.want(be.uuid, replace(now, level=valid.level), Term.UNDO_LAST_LEVEL)
         _cap(turn, be.uuid)
         return True

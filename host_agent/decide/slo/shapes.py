@@ -26,7 +26,7 @@ class BeServer:
     :param nodes: NUMA nodes of its CPUs
     :param shares: node -> share of its pages now; sums to 1
     :param preferred: node -> share that its own memory policy wants
-    :param level: throttle level in force, per cent
+    :param level: effective throttle level, per cent
     :param traffic: its memory traffic in the near past; None when unknown
     :param movable: its pages may be moved (a floating guest without pinned pages)
     :param room: node -> largest share of its memory that the node can hold; nodes that are missing take all
@@ -242,7 +242,7 @@ class Releasing:
 
     :param queue: (server, what) still to try
     :param violated: servers that are violated whatever is done
-    :param baseline: worst ratio of their latencies to objectives with everything in force
+    :param baseline: worst ratio of their latencies to objectives with everything effective
     :param trying: (server, what) taken back now, with what was wanted before; None before the first
     :param helpful: servers for which some action was shown to have an effect on them
     :param leave: best-effort servers, heaviest user of the violated nodes first

@@ -129,39 +129,41 @@ class Turn:
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
-    def want(self, uuid: str, wish: BeTarget, why: Term) -> None:
+    def want(self, uuid: str, target: BeTarget, why: Term) -> None:
         """Change what is wanted of a server; its effect is judged from now on."""
         old = self.wanted(uuid)
-        if wish == old:
+        if target == old:
             return
         self.keep(
-            wanted={**self.state.wanted, uuid: wish},
+            wanted={**self.state.wanted, uuid: target},
             judge_from_s=self.now_s + self.settings.settle_s,
         )
-        if wish.level < old.level or wish.shares is not old.shares:
+        if target.level < old.level or target.shares is not old.shares:
             self.keep(healing_until_s=self.now_s + self.settings.heal_s)
-        self.reason(why, _text(wish), _text(old), uuid)
+        self.reason(why, _text(target), _text(old), uuid)
 
-    def move(self, uuid: str, wish: BeTarget, meanwhile: int, why: Term, *, careful: bool) -> None:
+    def move(
+        self, uuid: str, target: BeTarget, meanwhile: int, why: Term, *, careful: bool
+    ) -> None:
         """Move a server's pages and set its level in the end.
 
-        :param wish: what is wanted in the end
+        :param target: what is wanted in the end
         :param meanwhile: level until the pages have arrived
         :param careful: ``meanwhile`` is a level at which all objectives were met
         """
-        self.want(uuid, replace(wish, level=meanwhile), why)
-        self.keep(moving=Moving(uuid, wish.level, careful, progress_s=self.now_s))
+        self.want(uuid, replace(target, level=meanwhile), why)
+        self.keep(moving=Moving(uuid, target.level, careful, progress_s=self.now_s))
 
     def put_back(
-        self, uuid: str, wish: BeTarget, why: Term, *, meanwhile: int | None = None
+        self, uuid: str, target: BeTarget, why: Term, *, meanwhile: int | None = None
     ) -> None:
         """Want of a server what was wanted before; its pages, if they moved, travel back."""
-        if _same_pages(self.wanted(uuid), wish):
+        if _same_pages(self.wanted(uuid), target):
             self.keep(moving=None)
-            self.want(uuid, wish, why)
+            self.want(uuid, target, why)
         else:
-            level = wish.level if meanwhile is None else meanwhile
-            self.move(uuid, wish, level, why, careful=False)
+            level = target.level if meanwhile is None else meanwhile
+            self.move(uuid, target, level, why, careful=False)
 
     # -- pages under way --
 
@@ -205,9 +207,9 @@ class Turn:
     def decision(self) -> BalmDecision:
         """Return what was decided."""
         changes = {
-            uuid: wish
-            for uuid, wish in self.state.wanted.items()
-            if self._before.get(uuid, BeTarget(self.bes[uuid].level)) != wish
+            uuid: target
+            for uuid, target in self.state.wanted.items()
+            if self._before.get(uuid, BeTarget(self.bes[uuid].level)) != target
         }
         return BalmDecision(self.state, changes, tuple(self.reasons), tuple(self.events))
 
@@ -218,7 +220,7 @@ def _same_pages(a: BeTarget, b: BeTarget) -> bool:
     return distance(a.shares, b.shares) < 1e-9
 
 
-def _text(wish: BeTarget) -> str:
-    if wish.shares is None:
-        return f"{wish.level}%"
-    return f"{wish.level}% " + " ".join(f"{n}:{s:.3g}" for n, s in sorted(wish.shares.items()))
+def _text(target: BeTarget) -> str:
+    if target.shares is None:
+        return f"{target.level}%"
+    return f"{target.level}% " + " ".join(f"{n}:{s:.3g}" for n, s in sorted(target.shares.items()))

@@ -28,12 +28,12 @@ def unwatched(state: BalmState, coarse: Mapping[str, int]) -> BalmState:
 
 def _settled(state: BalmState, coarse: Mapping[str, int]) -> dict[str, BeTarget]:
     if state.search is not None and state.search.valid:
-        return {uuid: wish for uuid, wish in state.search.valid.items() if uuid in state.wanted}
+        return {uuid: target for uuid, target in state.search.valid.items() if uuid in state.wanted}
     if state.search is not None or state.phase is BalmPhase.RELEASE:
-        before = {uuid: wish.level for uuid, wish in state.before.items()}
+        before = {uuid: target.level for uuid, target in state.before.items()}
         return {
-            uuid: replace(wish, level=before.get(uuid, coarse.get(uuid, wish.level)))
-            for uuid, wish in state.wanted.items()
+            uuid: replace(target, level=before.get(uuid, coarse.get(uuid, target.level)))
+            for uuid, target in state.wanted.items()
         }
     if state.trial is not None:
         return {state.trial.be: state.trial.before}

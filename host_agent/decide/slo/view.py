@@ -38,7 +38,7 @@ def look(
     return SloView(tuple(lcs), tuple(bes), observation.topology.node_ids, levels)
 
 
-def _lc(guest: Guest, wanted: Assignment, wish: PartitionRequest) -> LcServer:
+def _lc(guest: Guest, wanted: Assignment, partition: PartitionRequest) -> LcServer:
     domain, request = guest.workload.domain, guest.workload.request
     assert request is not None, "only managed servers have an assignment"
     return LcServer(
@@ -47,15 +47,15 @@ def _lc(guest: Guest, wanted: Assignment, wish: PartitionRequest) -> LcServer:
         request.slo_p99_us,
         title=guest.workload.title,
         flavor=guest.workload.flavor,
-        domains=frozenset(wish.domains),
+        domains=frozenset(partition.domains),
         source=request.slo_source,
         socket=domain.ports.get(PORT, ""),
         pluggable=domain.serial_controller and PORT not in domain.ports,
     )
 
 
-def _be(guest: Guest, wanted: Assignment, wish: PartitionRequest, room: Room) -> BeServer:
-    fixed = dict(wish.mba_percent)
+def _be(guest: Guest, wanted: Assignment, partition: PartitionRequest, room: Room) -> BeServer:
+    fixed = dict(partition.mba_percent)
     shares = guest.memory_shares
     resident = guest.resident_mb
     total = sum(resident.values())

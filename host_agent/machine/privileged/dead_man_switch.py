@@ -69,7 +69,7 @@ class DeadManSwitch:
 
 
 def in_charge(paths: HostPaths) -> str:
-    """Return who took the lock last: the agent's process, or whoever came after it."""
+    """Return who took the lock last: the agent's process, or one that came after it."""
     try:
         return paths.lock.read_text().strip()
     except OSError:

@@ -213,7 +213,7 @@ OPERATIONS: Final = operations_of(HostOperations)
 
 @lru_cache(maxsize=_SERVERS_MAX)
 def _sampled_pages(ranges: tuple[tuple[int, ...], ...], pages: int) -> tuple["array[int]", ...]:
-    """Choose the pages of a sample: addresses, one array per range. Dealing them takes longer than looking them up.
+    """Choose the pages of a sample: addresses, one array per range. Choosing them takes longer than looking them up.
 
     :param ranges: (start, end) each
     :param pages: at most so many of all ranges together

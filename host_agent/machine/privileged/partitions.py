@@ -3,7 +3,7 @@
 
 Plans are made without rights (:mod:`host_agent.decide.partitions`). A server is named by its UUID, and its threads are
 found here. Every thread of its process belongs into its group, emulator, IO and vhost threads too: they touch the same
-data for the same server, and a thread left in root would fill the ways that root shares with everybody.
+data for the same server, and a thread left in root would fill the ways that root shares with all.
 """
 
 from collections.abc import Sequence

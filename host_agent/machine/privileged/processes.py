@@ -161,7 +161,7 @@ def _kernel_release() -> tuple[int, int]:
 def kernel_vhost(paths: HostPaths, pid: int) -> tuple[int, ...]:
     """Return the vhost workers that Linux before 6.4 keeps outside the process, as kernel threads named after it.
 
-    Anybody can give a thread that name: only one of the kernel's own counts.
+    Any process can give a thread that name: only one of the kernel's own counts.
     """
     if _kernel_release() >= _KERNEL_VHOST_UNTIL:
         return ()

@@ -171,7 +171,7 @@ def _mounted(mount: Path) -> list[Path]:
 
 
 def throttled_servers(paths: HostPaths) -> JsonStore[frozenset[str]]:
-    """Return which servers are throttled, in a file, for whoever has to release them; good for one boot of the host."""
+    """Return the file of throttled servers, for the process that has to release them; good for one boot of the host."""
     return JsonStore(
         paths.state / "throttled.json",
         _VERSION,

@@ -7,7 +7,7 @@ the tree, making and removing control groups, masks, bandwidth and threads go th
 
 What libpqos (4.5, interface "OS") does decides the rest:
 
-- Its start makes a group ``COS1``, ``COS2`` … for *every* class of service. So no group of anybody else can exist
+- Its start makes a group ``COS1``, ``COS2`` … for *every* class of service. So no group of other software can exist
   beside it; with one there it would fail half-way and leave all classes taken. This backend refuses to start then.
 - Classes have numbers only. Which of our groups is which number is kept in a small file, with a count of lives: a class
   that is used again goes on counting where it stood.
@@ -273,7 +273,7 @@ class PqosFiles:
             for name in found
             if name != "MB"
         }
-        # Nobody writes root's bandwidth: it is what the host has.
+        # Root's bandwidth is never written: it is what the host has.
         return {
             name: dict.fromkeys(values, full[name]) if name in full else dict(values)
             for name, values in found.items()

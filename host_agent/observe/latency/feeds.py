@@ -36,7 +36,7 @@ class CounterReader(Protocol):
     """A feed that needs performance counters."""
 
     def take(self, counters: Mapping[str, ServerCounters], now_s: float) -> None:
-        """Take a reading, in the thread of whoever reads the counters; must not block."""
+        """Take a reading, in the thread that reads the counters; must not block."""
 
 
 FEEDS: Final[tuple[Callable[[SloOptions], LatencyFeed | None], ...]] = (

@@ -7,7 +7,7 @@ trusted. Buckets grow by 1 %, so a percentile is exact within half a per cent, a
 at most ``window_s / slot_s + 1`` slots of at most ``BUCKETS`` counts.
 
 Source: Gureya 2021, section 5.5 (window of n = 3 s, polled every m = 20 ms). Samples from before an action say nothing
-about it: the source's window would judge an action by them for three seconds.
+about it: BALM's own window would judge an action by them for three seconds.
 """
 
 import math

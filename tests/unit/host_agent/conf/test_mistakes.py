@@ -104,4 +104,4 @@ def test_the_doctor_and_the_log_of_the_start_tell_them(
     assert finding.level is Level.DEGRADED
     assert "intervall_s" in finding.detail
     assert agent.main([f"--config-file={tmp_path}/agent.conf"]) == 1  # no state folder
-    assert "nobody reads [agent]intervall_s" in capsys.readouterr().err
+    assert "unknown in the configuration: [agent]intervall_s" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent tells Placement, and what happens while Placement is down."""
+"""What the agent publishes in Placement, and what happens while Placement is down."""
 
 import dataclasses
 import threading
