@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.operations import HostOperations
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)

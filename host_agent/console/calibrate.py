@@ -16,7 +16,7 @@ from host_agent.control.calibration import (
 from host_agent.control.journal import utc_now
 from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from host_agent.observe.calibration.counters import CountedProfiler, refused
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from placement_traits.errors import CapabilityMissingError

@@ -9,11 +9,9 @@ from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.privileged.rights import has_rights
+from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
-from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
 from placement_traits.errors import NumaExtError
@@ -100,18 +98,13 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
     yield Finding("rdt", Level.GOOD, f"{', '.join(words)}, {found.num_closids} classes")
     if not found.l3:
         yield Finding("rdt L3 CAT", Level.DEGRADED, "latency-critical servers cannot have ways")
-    foreign = _foreign(resctrl)
+    foreign = foreign_groups(resctrl)
     if foreign:
         text = (
             f"{', '.join(foreign)}: made by other software, left alone; each holds a class of service, and where its "
             "ways overlap an LC server is not exclusive. Remove them if they are not needed"
         )
         yield Finding("rdt foreign groups", Level.DEGRADED, text)
-
-
-def _foreign(resctrl: Resctrl) -> list[str]:
-    groups = resctrl.control_groups()
-    return [name for name in groups if name != ROOT_GROUP and not name.startswith(GROUP_PREFIX)]
 
 
 def _bandwidth(conf: Configuration) -> Iterator[Finding]:

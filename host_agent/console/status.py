@@ -12,8 +12,8 @@ from host_agent.console.text import NOTHING, cell, known
 from host_agent.control import slo_store
 from host_agent.control.parts import build_observer
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.partitions import tree
 from host_agent.machine.privileged.seam import open_seam
+from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.errors import ResctrlError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model import cpus

@@ -20,8 +20,8 @@ from host_agent.control.slo import BandwidthQos
 from host_agent.decide.partitions.plan import PartitionSettings
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
-from host_agent.machine.privileged.partitions import foreign_groups, tree
 from host_agent.machine.privileged.seam import open_seam
+from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.model.journal import ActionJournal
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
@@ -64,8 +64,7 @@ def build_publisher(
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     """
-    paths = conf.paths
-
+    resctrl = tree(conf.paths)
     rehoming = Rehoming(
         Settled(conf.placement.rehome_after_s), lambda root: make_rehomer(conf, root, journal)
     )
@@ -74,7 +73,7 @@ def build_publisher(
         lambda: make_reporter(conf),
         metrics,
         PublishedFacts(
-            lambda: foreign_groups(paths), unsatisfiable, make_reservation(conf, tree(paths))
+            lambda: len(foreign_groups(resctrl)), unsatisfiable, make_reservation(conf, resctrl)
         ),
         rehoming if conf.placement.rehome else None,
     )

@@ -9,7 +9,7 @@ from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.pipeline import RefinerHost
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from host_agent.model.counters import ServerCounters
 from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource

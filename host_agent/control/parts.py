@@ -13,7 +13,7 @@ from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given

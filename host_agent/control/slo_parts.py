@@ -9,7 +9,7 @@ from host_agent.control.pipeline import RefinerHost
 from host_agent.control.slo import BandwidthQos, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency.channel import ChannelFeed

@@ -167,7 +167,7 @@ class HostOperations:
 
     @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-        """Write bandwidth levels of RDT groups; see :func:`host_agent.machine.privileged.partitions.throttle`."""
+        """Write bandwidth levels of RDT groups; see :func:`.partitions.set_levels`."""
         return partitions.throttle(self._paths, levels)
 
     @writes_if_asked

@@ -10,26 +10,16 @@ from collections.abc import Sequence
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
+from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
-from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.pqos import PqosFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
 from host_agent.model.process import GroupLevel
-from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, BandwidthControl, BandwidthUnit
+from host_agent.model.rdt import BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
-
-
-def tree(paths: HostPaths) -> Resctrl:
-    """Return the resctrl tree of a host, by the backend that the operator has chosen.
-
-    libpqos is started by the first change, so looking needs neither it nor rights.
-    """
-    if paths.rdt_backend == "pqos":
-        return Resctrl(PqosFiles(paths.state, paths.proc))
-    return Resctrl(OsFiles(str(paths.resctrl)))
 
 
 def _writer(paths: HostPaths, resctrl: Resctrl) -> GroupWriter:
@@ -128,15 +118,6 @@ def _set_level(resctrl: Resctrl, control: BandwidthControl, level: GroupLevel) -
         domain: kept.get(domain) for domain, value in differs.items() if kept.get(domain) != value
     }
     return f"group {level.group} did not keep {differs}: it has {lost}" if lost else ""
-
-
-def foreign_groups(paths: HostPaths) -> int:
-    """Count the control groups of other software; each holds a class of service."""
-    try:
-        names = tree(paths).control_groups()
-    except ResctrlError:
-        return 0  # nothing is mounted
-    return sum(not name.startswith(GROUP_PREFIX) for name in names if name != ROOT_GROUP)
 
 
 def release(paths: HostPaths, write: bool) -> tuple[str, ...]:

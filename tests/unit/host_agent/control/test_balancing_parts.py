@@ -21,7 +21,7 @@ from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.control import assembly
 from host_agent.control import parts as shared_parts
 from host_agent.control.balancing_parts import build_balancing
-from host_agent.machine.privileged.partitions import tree
+from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
 from host_agent.observe.latency.ipc_proxy import IpcProxy
