@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.changes import changes
-from host_agent.decide.partitions.plan import PartitionPlan, PartitionSettings, plan
+from host_agent.decide.partitions.plan import PartitionPlan, plan
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.errors import RdtChangedError, ResctrlUnavailableError
 from host_agent.model.partition import (
@@ -32,12 +33,12 @@ class Partitions:
     """Partitions of this host.
 
     :param privileged: the seam
-    :param settings: choices of the operator
+    :param options: the operator's
     """
 
-    def __init__(self, privileged: Privileged, settings: PartitionSettings) -> None:
+    def __init__(self, privileged: Privileged, options: RdtOptions) -> None:
         self._privileged = privileged
-        self._settings = settings
+        self._options = options
 
     def partition(self, requests: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
         """Make groups, masks and membership of threads what is requested; a second call writes nothing.
@@ -67,7 +68,7 @@ class Partitions:
     def _once(self, requests: Sequence[PartitionRequest], write: bool) -> PartitionReport:
         state = self._privileged.rdt_state()
         decided = plan(
-            state.capabilities, state.actual, requests, self._settings, found=state.root_found
+            state.capabilities, state.actual, requests, self._options, found=state.root_found
         )
         writes = changes(state.actual, decided)
         members = tuple(

@@ -17,7 +17,6 @@ from host_agent.control.journal import PrintedJournal
 from host_agent.control.parts import build_observer, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.slo import BandwidthQos
-from host_agent.decide.partitions.plan import PartitionSettings
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
@@ -112,10 +111,7 @@ def build(
             metrics.include(refiner)
     qos = next((found for found in refined_by if isinstance(found, BandwidthQos)), None)
     report = ActionReport(journal, metrics.count, dry_run=dry_run)
-    wanted = PartitionSettings(
-        shrink_root=conf.rdt.shrink_root, shared_ways_min=conf.rdt.shared_ways_min
-    )
-    partitions = Partitions(privileged, wanted)
+    partitions = Partitions(privileged, conf.rdt)
     executor = Executor(
         privileged,
         ResourceControl(partitions, privileged, report, conf.rdt, qos),

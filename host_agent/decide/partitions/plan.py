@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which RDT groups a host should have for the VMs on it, and the ordered writes that lead there. Pure.
+"""Which RDT groups a host should have for the VMs on it; :mod:`.changes` orders the writes that lead there. Pure.
 
 Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
 
@@ -22,6 +22,7 @@ changes nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, distribute
 from host_agent.decide.partitions.layout import L3Layout, Line, lay_out
 from host_agent.model.partition import FULL_PERCENT, PartitionPlace, PartitionRequest
@@ -40,20 +41,8 @@ from placement_traits.reason import Reason
 
 _LC_PREFIX = f"{GROUP_PREFIX}lc-"
 _VM_PREFIX = f"{GROUP_PREFIX}vm-"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSettings:
-    """Choices of the operator.
-
-    :ivar shrink_root: take the LCs' ways from the default group; without it no LC is exclusive
-    :ivar shared_ways_min: least ways per domain for root and BE, beside the shareable ones
-    :ivar wasted_ways_max: ways per domain that may lie idle between LCs before LCs are moved together
-    """
-
-    shrink_root: bool = True
-    shared_ways_min: int = 1
-    wasted_ways_max: int = 1
+_WASTED_WAYS_MAX = 1  # more idle ways of a domain between LCs, and LCs are moved together
+_DEFAULTS = RdtOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +108,11 @@ def plan(
     capabilities: Capabilities,
     actual: Actual,
     wanted: Sequence[PartitionRequest],
-    settings: PartitionSettings = PartitionSettings(),
+    options: RdtOptions = _DEFAULTS,
     homes: Mapping[str, str] | None = None,
     *,
     found: Schemata | None = None,
+    wasted_ways_max: int = _WASTED_WAYS_MAX,
 ) -> PartitionPlan:
     """Decide which groups there should be.
 
@@ -132,14 +122,15 @@ def plan(
     :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups show it too, so
         it matters only where RMIDs are too few for one per VM
     :param found: of the plan that was applied last, None when that is not known
+    :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
-    before = _as_found(capabilities, actual, found, settings)
+    before = _as_found(capabilities, actual, found, options)
     lines = {
-        domain: _line(capabilities, actual, domain, settings, _union(before, domain))
+        domain: _line(capabilities, actual, domain, options, _union(before, domain))
         for domain in _l3_domains(capabilities)
     }
     lcs, refused = _admit_by_capability(capabilities, actual, wanted)
-    layouts, left_out = _admit_by_ways(lines, actual, lcs, settings)
+    layouts, left_out = _admit_by_ways(lines, actual, lcs, wasted_ways_max)
     refused += left_out
     lcs = [lc for lc in lcs if lc.uuid not in {refusal.uuid for refusal in left_out}]
     shared = {domain: layout.shared for domain, layout in layouts.items()}
@@ -157,7 +148,7 @@ def plan(
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
         schemata = _schemata(capabilities, shared | own, {})
         groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
-        open_root = {} if settings.shrink_root else before
+        open_root = {} if options.shrink_root else before
         against = _against(actual, own, open_root)
         amounts = tuple(
             Reason(Term.PARTITION_WAYS, mask.bit_count(), lc.ways[d], f"L3 {d}")
@@ -174,7 +165,7 @@ def plan(
             reasons = _be_reasons(capabilities, be, be_class, monitor)
             vms.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
     anchors = {domain: line.anchor for domain, line in lines.items()}
-    root, shrunk = _shrunk_root(before, lines, layouts) if settings.shrink_root else (before, {})
+    root, shrunk = _shrunk_root(before, lines, layouts) if options.shrink_root else (before, {})
     return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors, shrunk)
 
 
@@ -201,7 +192,7 @@ def _line(
     capabilities: Capabilities,
     actual: Actual,
     domain: int,
-    settings: PartitionSettings,
+    options: RdtOptions,
     root: int,
 ) -> Line:
     """Describe a domain's ways; ``root`` is the mask that root was found with."""
@@ -219,7 +210,7 @@ def _line(
         locked=locked,
         fenced=fenced,
         foreign=foreign,
-        shared_min=settings.shared_ways_min,
+        shared_min=options.shared_ways_min,
     )
 
 
@@ -227,14 +218,14 @@ def _as_found(
     capabilities: Capabilities,
     actual: Actual,
     remembered: Schemata | None,
-    settings: PartitionSettings,
+    options: RdtOptions,
 ) -> Schemata:
     """Return root's masks as they were before we shrank them.
 
     What is remembered counts; a change of root by other software while an LC is there is undone. If the memory
     is lost, all ways are taken for root's where an LC's group stands apart from it.
     """
-    lost = remembered is None and settings.shrink_root
+    lost = remembered is None and options.shrink_root
     apart = _domains_apart(actual) if lost else frozenset()
 
     def as_found(name: str, domain: int) -> int:
@@ -243,7 +234,7 @@ def _as_found(
         if before:
             return before
         if domain in apart:
-            return _line(capabilities, actual, domain, settings, now).shared_run(0)
+            return _line(capabilities, actual, domain, options, now).shared_run(0)
         return now
 
     return {
@@ -329,7 +320,7 @@ def _admit_by_ways(
     lines: Mapping[int, Line],
     actual: Actual,
     lcs: Sequence[PartitionRequest],
-    settings: PartitionSettings,
+    wasted_ways_max: int,
 ) -> tuple[dict[int, L3Layout], list[Refusal]]:
     """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
     admitted = list(lcs)
@@ -345,7 +336,7 @@ def _admit_by_ways(
                 for lc in admitted
                 if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
             }
-            layout = lay_out(line, amounts, current, settings.wasted_ways_max)
+            layout = lay_out(line, amounts, current, wasted_ways_max)
             if layout is None:
                 last = next(lc for lc in reversed(admitted) if domain in lc.ways)
                 admitted.remove(last)

@@ -18,7 +18,7 @@ import pytest
 
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
-from host_agent.decide.partitions.plan import PartitionSettings
+from host_agent.conf.rdt import RdtOptions
 from host_agent.machine.privileged import guest_ram
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
@@ -159,7 +159,7 @@ def test_memory_beside_the_guests_is_never_touched(stand_in: StandIn) -> None:
 
 def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
     request = PartitionRequest(stand_in.uuid, Tier.BE, (0,), mba_percent={0: 50})
-    partitions = Partitions(stand_in.operations, PartitionSettings())
+    partitions = Partitions(stand_in.operations, RdtOptions())
     report = partitions.partition([request], write=True)
     assert "no resctrl file system is mounted" in report.problem
     assert partitions.partition([], write=True).problem == ""
@@ -173,7 +173,7 @@ from host_agent.conf import agent as agent_conf
 from host_agent.machine.privileged import separated
 from host_agent.model.process import *
 from host_agent.apply.partitions import Partitions
-from host_agent.decide.partitions.plan import PartitionSettings
+from host_agent.conf.rdt import RdtOptions
 from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 uuid = sys.argv[1]
@@ -187,7 +187,7 @@ failures = seam.pin(uuid, [Pin(found.threads[-1].tid, "0"), Pin(1, "0")])
 target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
 request = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
-partition = Partitions(seam, PartitionSettings()).partition([request], write=True)
+partition = Partitions(seam, RdtOptions()).partition([request], write=True)
 seam.heartbeat(60.0)
 counted = seam.count([(uuid, (found.threads[-1].tid,))])
 quota = seam.limit_cpu_time([(uuid, 50)], False)

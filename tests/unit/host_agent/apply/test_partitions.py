@@ -8,7 +8,7 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
-from host_agent.decide.partitions.plan import PartitionSettings
+from host_agent.conf.rdt import RdtOptions
 from host_agent.machine.privileged import partitions as privileged
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.seam import read_only
@@ -54,7 +54,7 @@ def paths(model: ResctrlModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_foreign_group_that_appears_in_between_is_planned_for(
     model: ResctrlModel, paths: HostPaths
 ) -> None:
-    partitions = Partitions(Meddled(paths, model, 2), PartitionSettings())
+    partitions = Partitions(Meddled(paths, model, 2), RdtOptions())
     report = partitions.partition([LC, BE], write=True)
     assert report.problem == ""
     lc, _be = report.places
@@ -66,7 +66,7 @@ def test_a_foreign_group_that_appears_in_between_is_planned_for(
 def test_groups_that_never_rest_are_a_problem_and_nothing_is_written(
     model: ResctrlModel, paths: HostPaths
 ) -> None:
-    partitions = Partitions(Meddled(paths, model, 3), PartitionSettings())
+    partitions = Partitions(Meddled(paths, model, 3), RdtOptions())
     report = partitions.partition([LC, BE], write=True)
     assert report.problem == (
         "RDT groups have changed since they were read: group other0 has appeared"
@@ -78,7 +78,7 @@ def test_groups_that_never_rest_are_a_problem_and_nothing_is_written(
 def test_a_server_without_a_process_is_named_and_the_groups_are_made(
     model: ResctrlModel, paths: HostPaths
 ) -> None:
-    report = Partitions(HostOperations(paths), PartitionSettings()).partition([LC], write=True)
+    report = Partitions(HostOperations(paths), RdtOptions()).partition([LC], write=True)
     (place,) = report.places
     assert "runs domain" in place.problem
     assert place.exclusive
@@ -87,16 +87,16 @@ def test_a_server_without_a_process_is_named_and_the_groups_are_made(
 
 def test_a_dry_run_says_the_same_and_writes_nothing(model: ResctrlModel, paths: HostPaths) -> None:
     before = Resctrl(model).actual()
-    dry = Partitions(read_only(HostOperations(paths)), PartitionSettings())
+    dry = Partitions(read_only(HostOperations(paths)), RdtOptions())
     foretold = dry.partition([LC, BE], write=True)
     assert Resctrl(model).actual() == before
     assert not paths.state.exists()
 
-    done = Partitions(HostOperations(paths), PartitionSettings()).partition([LC, BE], write=True)
+    done = Partitions(HostOperations(paths), RdtOptions()).partition([LC, BE], write=True)
     assert done.writes == foretold.writes
 
 
 def test_a_write_says_what_was_there_before(model: ResctrlModel, paths: HostPaths) -> None:
-    report = Partitions(HostOperations(paths), PartitionSettings()).partition([LC], write=True)
+    report = Partitions(HostOperations(paths), RdtOptions()).partition([LC], write=True)
     (root,) = [write for write in report.writes if write.group == ""]
     assert (root.before, root.schemata) == ({"L3": {0: 0xFFF}}, {"L3": {0: 0xFF0}})

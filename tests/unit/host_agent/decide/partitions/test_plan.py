@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.changes import Write, WriteKind, changes
 from host_agent.decide.partitions.classes import BE_PREFIX
 from host_agent.decide.partitions.plan import (
     PartitionPlan,
-    PartitionSettings,
     lc_group,
     plan,
     vm_monitor,
@@ -77,9 +77,19 @@ class Host:
     def actual(self) -> Actual:
         return Actual(tuple(self.groups[name] for name in sorted(self.groups)))
 
-    def plan(self, *wanted: PartitionRequest, **choices: object) -> PartitionPlan:
-        chosen = PartitionSettings(**choices)  # type: ignore[arg-type]
-        return plan(self.capabilities, self.actual, wanted, chosen, self.homes, found=self.found)
+    def plan(
+        self, *wanted: PartitionRequest, wasted_ways_max: int = 1, **choices: object
+    ) -> PartitionPlan:
+        options = RdtOptions(**choices)  # type: ignore[arg-type]
+        return plan(
+            self.capabilities,
+            self.actual,
+            wanted,
+            options,
+            self.homes,
+            found=self.found,
+            wasted_ways_max=wasted_ways_max,
+        )
 
     def perform(self, write: Write) -> None:
         """Do what the kernel would do."""

@@ -13,8 +13,9 @@ from emulation.kernel.shape import AMD, INTEL, Shape
 from emulation.kernel.threads import ThreadTable, Traffic
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
+from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.changes import changes
-from host_agent.decide.partitions.plan import PartitionPlan, PartitionSettings, lc_group, plan
+from host_agent.decide.partitions.plan import PartitionPlan, lc_group, plan
 from host_agent.machine.privileged import partitions as privileged
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.errors import (
@@ -294,7 +295,7 @@ def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hos
 
 def partitions(paths: HostPaths) -> Partitions:
     """Those of an agent that has just been started."""
-    return Partitions(HostOperations(paths), PartitionSettings())
+    return Partitions(HostOperations(paths), RdtOptions())
 
 
 LC_WISH = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4}, running=False)
