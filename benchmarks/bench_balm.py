@@ -229,7 +229,7 @@ class BalmExperiment:
             plant.throttle(self.scenario.heavy, 40)
         controlled = policy in ("mba", "pgm", "balm", "source")
         ours = policy != "source"
-        settings = BalmOptions(throttle_while_moving=ours, foresee=ours)
+        options = BalmOptions(throttle_while_moving=ours, foresee=ours)
         lcs = {n: p for n, p in self.scenario.programs.items() if p.curve is not None}
         windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
         state, result = BalmState(), Run()
@@ -263,7 +263,7 @@ class BalmExperiment:
                 (0, 1),
                 () if policy == "pgm" else LEVELS,
             )
-            decision = balm.decide(seen, state, settings, now)
+            decision = balm.decide(seen, state, options, now)
             state = decision.state
             result.gave_up = result.gave_up or bool(decision.events)
             for name, change in decision.changes.items():
@@ -437,11 +437,9 @@ def cost(seed: int) -> dict[str, float]:
     spent: dict[bool, list[float]] = {True: [], False: []}
     decide = balm.decide
 
-    def timed(
-        seen: SloView, state: BalmState, settings: BalmOptions, now_s: float
-    ) -> balm.Decision:
+    def timed(seen: SloView, state: BalmState, options: BalmOptions, now_s: float) -> balm.Decision:
         began = time.perf_counter()
-        made = decide(seen, state, settings, now_s)
+        made = decide(seen, state, options, now_s)
         spent[state.search is not None].append(time.perf_counter() - began)
         return made
 

@@ -269,7 +269,7 @@ def search(
     canonical: dict[int, float],
     machine: Machine,
     phases: tuple[Callable[[float], float], Callable[[float], float]],
-    settings: BwapOptions,
+    options: BwapOptions,
     chance: random.Random,
 ) -> float:
     """Run the search through both phases with noisy samples; return the regret at the end."""
@@ -279,7 +279,7 @@ def search(
     for stall, mapi in zip(phases, (0.02, 0.035), strict=True):
         exact: dict[float, float] = {}
         for _ in range(1200):
-            now += settings.sample_interval_s
+            now += options.sample_interval_s
             true = exact.setdefault(state.dwp, stall(state.dwp))
             seen = bwap.SearchSample(
                 now,
@@ -287,7 +287,7 @@ def search(
                 stall_rate=true * max(0.0, chance.gauss(1.0, noise)),
                 mapi=mapi * max(0.0, chance.gauss(1.0, noise)),
             )
-            state, _ = bwap.decide(seen, state, settings)
+            state, _ = bwap.decide(seen, state, options)
             settled = state.phase_mapi is not None and abs(state.phase_mapi / mapi - 1) < 0.2
             if state.phase is bwap.BwapPhase.FOUND and settled:
                 break

@@ -189,7 +189,7 @@ def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: b
 
 
 def agent(
-    host: ModelledHost, load: Load, settings: MappingOptions, chance: random.Random
+    host: ModelledHost, load: Load, options: MappingOptions, chance: random.Random
 ) -> tuple[dict[str, Slot], int]:
     """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
 
@@ -199,24 +199,24 @@ def agent(
     now = 0.0
     present: dict[str, MappedServer] = {}
     for name, server in load.servers.items():
-        now += settings.interval_s
+        now += options.interval_s
         present[name] = server
         state, _ = mapping.decide(
-            mapping.MappingObservation(now, dict(present)), state, settings, host.layout
+            mapping.MappingObservation(now, dict(present)), state, options, host.layout
         )
     moves = 0
     for _ in range(ROUNDS):
-        now += settings.interval_s
+        now += options.interval_s
         measured = {
             name: chance.gauss(1.0, NOISE)
-            * (signals.ipc if settings.metric is PerformanceMetric.IPC else signals.mpi)
+            * (signals.ipc if options.metric is PerformanceMetric.IPC else signals.mpi)
             for name, signals in host.signals(state.slots).items()
         }
         before = state.slots
         state, _ = mapping.decide(
             mapping.MappingObservation(now, dict(present), {}, measured),
             state,
-            settings,
+            options,
             host.layout,
         )
         moves += sum(state.slots[name] != slot for name, slot in before.items())

@@ -79,7 +79,7 @@ class ResourceControl:
     :param partitions: gives servers the partitions that they request
     :param privileged: the seam
     :param report: where actions are reported
-    :param settings: choices of the operator
+    :param options: the operator's
     :param levels: the bandwidth controller
     """
 
@@ -88,7 +88,7 @@ class ResourceControl:
         partitions: Partitioner,
         privileged: Privileged,
         report: ActionReport,
-        settings: RdtOptions,
+        options: RdtOptions,
         levels: LevelWriter | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -96,7 +96,7 @@ class ResourceControl:
         self._partitions = partitions
         self._privileged = privileged
         self._report = report
-        self._settings = settings
+        self._options = options
         self._levels = levels or NoLevels()
         self._clock = clock
         self._partitioned: _Partitioned | None = None
@@ -111,7 +111,7 @@ class ResourceControl:
         self, decision: Decision, observation: Observation
     ) -> Mapping[str, PartitionPlace]:
         """Ask for the partitions when anything changed, and now and then to find tampering."""
-        rdt = self._settings
+        rdt = self._options
         if not rdt.enabled:
             return {}
         requests = tuple(wanted.partition for wanted in decision.assignments if wanted.partition)
@@ -192,7 +192,7 @@ class ResourceControl:
 
         Where that is not wanted what an earlier agent has left is released, once.
         """
-        rdt, capability = self._settings, observation.topology.rdt
+        rdt, capability = self._options, observation.topology.rdt
         used = rdt.enabled and rdt.cpu_time_fallback and not (capability and capability.mba)
         levels = tuple(
             (request.uuid, min(request.mba_percent.values()))

@@ -80,7 +80,7 @@ class SloHost:
 class BandwidthQos:
     """A :class:`~.pipeline.Refiner` and :class:`~.agent.Listener` with a thread of its own.
 
-    :param settings: the operator's choices
+    :param options: the operator's
     :param sources: latencies
     :param host: sensors and actuators
     :param store: what survives a restart
@@ -91,7 +91,7 @@ class BandwidthQos:
 
     def __init__(
         self,
-        settings: SloOptions,
+        options: SloOptions,
         sources: SloSources,
         host: SloHost,
         store: SloStore,
@@ -99,7 +99,7 @@ class BandwidthQos:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._sources, self._host, self._store = settings, sources, host, store
+        self._options, self._sources, self._host, self._store = options, sources, host, store
         self._report, self._clock = report, clock
         kept = store.load()
         report.restore(kept.report)
@@ -236,7 +236,7 @@ class BandwidthQos:
         if not self._acts:
             return _IDLE_S
         quiet = self._state.phase is BalmPhase.WATCH and self._state.moving is None
-        return _QUIET_S if quiet else self._settings.feed.poll_s
+        return _QUIET_S if quiet else self._options.feed.poll_s
 
     def poll(self, patience_s: float = 0.0) -> None:
         """Wait for reports, decide, act: one turn of the thread.
@@ -248,7 +248,7 @@ class BandwidthQos:
             self._sources.serve(view.lcs, self._clock())
             self._served = view
         self._sources.receive(patience_s, self._clock)
-        early = self._decided_s + self._settings.feed.poll_s - self._clock()
+        early = self._decided_s + self._options.feed.poll_s - self._clock()
         if early > 0.0 and not self._stop.wait(early):
             self._sources.receive(0.0, self._clock)
         self._decided_s = now = self._clock()
@@ -278,7 +278,7 @@ class BandwidthQos:
             self._rest()
             return
         before = self._state
-        decision = balm.decide(seen, before, self._settings.balm, now)
+        decision = balm.decide(seen, before, self._options.balm, now)
         self._state = decision.state
         if decision.changes:
             self._enforce(view)

@@ -77,7 +77,7 @@ def _measured(lc: LcServer | None, source: str | None, guessed: bool) -> dict[st
 class SloReport:
     """Reports for :class:`~host_agent.control.slo.BandwidthQos`; its thread writes, others may read.
 
-    :param settings: the operator's choices
+    :param options: the operator's
     :param journal: gets every action
     :param count: counts actions for the metrics
     :param escalate: called when nothing on this host helps enough, with the names of the servers; must not block
@@ -85,14 +85,14 @@ class SloReport:
 
     def __init__(
         self,
-        settings: SloOptions,
+        options: SloOptions,
         journal: ActionJournal,
         *,
         count: Callable[[str, Result], None] = _ignore_count,
         escalate: Escalate = _ignore_event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._journal, self._clock = settings, journal, clock
+        self._options, self._journal, self._clock = options, journal, clock
         self.count, self._escalate = count, escalate
         self._actions: deque[dict[str, Any]] = deque(maxlen=_ACTIONS)
         self._titles: Mapping[str, str] = {}
@@ -116,7 +116,7 @@ class SloReport:
     def violations(self, seen: SloView, sources: SloSources) -> None:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
-        found = states(seen.objectives, self._settings.balm)
+        found = states(seen.objectives, self._options.balm)
         for lc in seen.objectives:
             uuid, state = lc.uuid, found[lc.uuid]
             measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
@@ -176,7 +176,7 @@ class SloReport:
                 what = {"what": event.what.value, "in_vain_for": list(event.lcs)}
                 self._note("release", event.be, what=what)
             case BudgetExhausted():
-                ignored = self._settings.balm.ignore_s
+                ignored = self._options.balm.ignore_s
                 problem = (
                     f"others were throttled for {event.seconds:.0f} s while it was violated or silent all the same; "
                     f"it is not listened to for {ignored:.0f} s"
@@ -211,7 +211,7 @@ class SloReport:
         """Take the latencies of whole windows, for status and metrics."""
         self._shown = _Shown(
             {lc.uuid: lc for lc in whole.lcs},
-            states(whole.objectives, self._settings.balm),
+            states(whole.objectives, self._options.balm),
             sources.sources,
             sources.guessed,
         )
@@ -239,7 +239,7 @@ class SloReport:
                 "samples": found.reading.samples
                 if (found := shown.lcs.get(lc.uuid)) and found.reading
                 else 0,
-                "window_s": self._settings.feed.window_s,
+                "window_s": self._options.feed.window_s,
                 "state": shown.states[lc.uuid].name.lower() if lc.uuid in shown.states else None,
                 "feed": asdict(counts[lc.uuid]) if lc.uuid in counts else {},
                 "problem": problems.get(lc.uuid, ""),

@@ -59,14 +59,14 @@ class Host:
         lcs: Mapping[str, int],
         bes: Mapping[str, Be],
         plant: Plant,
-        settings: BalmOptions = OURS,
+        options: BalmOptions = OURS,
         *,
         levels: tuple[int, ...] = LEVELS,
         nodes: tuple[int, ...] = (0, 1),
         pages_per_s: float = 0.5,
         poll_s: float = 0.1,
     ) -> None:
-        self.lcs, self.bes, self.plant, self.settings = dict(lcs), dict(bes), plant, settings
+        self.lcs, self.bes, self.plant, self.options = dict(lcs), dict(bes), plant, options
         self.levels, self.nodes = levels, nodes
         self.pages_per_s, self.poll_s = pages_per_s, poll_s
         self.state, self.now = BalmState(), 0.0
@@ -136,7 +136,7 @@ class Host:
         self.now = round(self.now + self.poll_s, 6)
         if any(ratio is not None and ratio > 1.0 for ratio in self.ratios().values()):
             self.red_s += self.poll_s
-        decision = balm.decide(self.observe(), self.state, self.settings, self.now)
+        decision = balm.decide(self.observe(), self.state, self.options, self.now)
         self.state = decision.state
         self.events.extend(decision.events)
         for uuid, wish in decision.changes.items():

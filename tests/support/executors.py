@@ -20,7 +20,7 @@ def _no_count(_action: str, _result: Result) -> None:
 def make_executor(
     host: FakeHost,
     journal: ActionJournal,
-    settings: Options,
+    options: Options,
     moved: Callable[[str], None],
     *,
     seam: Privileged | None = None,
@@ -36,6 +36,6 @@ def make_executor(
     """
     privileged = seam or host
     report = ActionReport(journal, count, dry_run=dry_run)
-    control = ResourceControl(host, privileged, report, settings.rdt, levels, clock=clock)
+    control = ResourceControl(host, privileged, report, options.rdt, levels, clock=clock)
     hooks = RoundHooks(host.migrating, moved, progress, clock)
-    return Executor(privileged, control, report, settings, hooks)
+    return Executor(privileged, control, report, options, hooks)

@@ -195,7 +195,7 @@ class MappingConfiguration:
 def decide(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     layout: CoreLayout,
 ) -> tuple[MappingState, Mapping[str, Reasons]]:
     """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
@@ -204,8 +204,8 @@ def decide(
     """
     reasons: dict[str, Reasons] = {}
     state = _forget(observation, state, layout)
-    occupancy = Occupancy(layout, observation.servers, state.slots, settings.reserve_share)
-    moved, unplaced = _arrivals(observation, state.unplaced, occupancy, settings, reasons)
+    occupancy = Occupancy(layout, observation.servers, state.slots, options.reserve_share)
+    moved, unplaced = _arrivals(observation, state.unplaced, occupancy, options, reasons)
     moved |= _make_way(observation, state, occupancy, reasons)
     state = replace(
         state,
@@ -213,10 +213,10 @@ def decide(
         moved_s={**state.moved_s, **moved},
         unplaced=unplaced,
     )
-    state = _learn(observation, state, settings, occupancy)
-    if observation.now_s - state.decided_s >= settings.interval_s:
-        state = _judge_trials(observation, state, settings, reasons)
-        state = _repair(observation, state, settings, occupancy, reasons)
+    state = _learn(observation, state, options, occupancy)
+    if observation.now_s - state.decided_s >= options.interval_s:
+        state = _judge_trials(observation, state, options, reasons)
+        state = _repair(observation, state, options, occupancy, reasons)
         state = replace(state, decided_s=observation.now_s)
     return state, reasons
 
@@ -262,7 +262,7 @@ def _arrivals(
     observation: MappingObservation,
     refused: Mapping[str, ArrivalAttempt],
     occupancy: Occupancy,
-    settings: MappingOptions,
+    options: MappingOptions,
     reasons: dict[str, Reasons],
 ) -> tuple[dict[str, float], dict[str, ArrivalAttempt]]:
     """Place servers without a slot: those that nova placed, those that already sit well, the others, large first.
@@ -287,7 +287,7 @@ def _arrivals(
         if refused.get(server.name) == attempt:
             unplaced[server.name] = attempt
             continue
-        reasons[server.name] = _arrive(occupancy, server, settings)
+        reasons[server.name] = _arrive(occupancy, server, options)
         if server.name not in occupancy.slots:
             unplaced[server.name] = attempt
         for name, slot in occupancy.slots.items():
@@ -340,7 +340,7 @@ def _adoptable(occupancy: Occupancy, server: MappedServer, slot: Slot) -> bool:
     return len(set(slot.cpus)) == server.vcpus and set(slot.cpus) <= free
 
 
-def _arrive(occupancy: Occupancy, server: MappedServer, settings: MappingOptions) -> Reasons:
+def _arrive(occupancy: Occupancy, server: MappedServer, options: MappingOptions) -> Reasons:
     free = sum(map(len, occupancy.free(server).values()))
     if free < server.vcpus:
         return (Reason(Term.HOST_FULL, f"{free} free CPUs", f"{server.vcpus} vCPUs"),)
@@ -351,7 +351,7 @@ def _arrive(occupancy: Occupancy, server: MappedServer, settings: MappingOptions
         return (Reason(Term.MAPPED, _nodes_text(occupancy, slot), "good slot"), *rank.reasons())
     notes: Reasons = ()
     try:
-        found = reshuffle(occupancy, server, settings)
+        found = reshuffle(occupancy, server, options)
     except SearchLimitError as limit:
         found, notes = None, (Reason(Term.SEARCH_LIMIT, str(limit)),)
     if found is not None:
@@ -397,34 +397,34 @@ def _nodes(layout: CoreLayout, slot: Slot) -> frozenset[int]:
 def _learn(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     occupancy: Occupancy,
 ) -> MappingState:
     """Take samples; a full quiet window sets the expectation, up or down: no neighbour is to blame."""
     if not observation.sampled:
         return state
     known = {
-        name: _unseen(was, settings) if name not in observation.measured else was
+        name: _unseen(was, options) if name not in observation.measured else was
         for name, was in state.expectations.items()
     }
     for name, value in observation.measured.items():
         if name not in state.slots:
             continue
         was = known.get(name, Expectation())
-        recent = (*was.recent, value)[-settings.smooth_samples :]
+        recent = (*was.recent, value)[-options.smooth_samples :]
         quiet: tuple[float, ...] = ()
         expected = was.value
-        if _quiet(observation, state, settings, occupancy, name):
-            quiet = (*was.quiet, value)[-settings.quiet_samples :]
-        if len(quiet) == settings.quiet_samples:
+        if _quiet(observation, state, options, occupancy, name):
+            quiet = (*was.quiet, value)[-options.quiet_samples :]
+        if len(quiet) == options.quiet_samples:
             expected = median(quiet)
         known[name] = Expectation(expected, recent, quiet)
     return replace(state, expectations=known)
 
 
-def _unseen(known: Expectation, settings: MappingOptions) -> Expectation:
+def _unseen(known: Expectation, options: MappingOptions) -> Expectation:
     """Hold for some samples, then forget all but the expectation: an old figure is no reason for a move."""
-    if known.blind + 1 < settings.blind_samples:
+    if known.blind + 1 < options.blind_samples:
         return replace(known, blind=known.blind + 1)
     return Expectation(known.value, blind=known.blind + 1)
 
@@ -432,14 +432,14 @@ def _unseen(known: Expectation, settings: MappingOptions) -> Expectation:
 def _quiet(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     occupancy: Occupancy,
     name: str,
 ) -> bool:
     mine = observation.servers[name].interference_class
     around = occupancy.neighbours(occupancy.l3_domains(state.slots[name]))
     for other in around:
-        if observation.now_s - state.moved_s.get(other, float("-inf")) < settings.settle_s:
+        if observation.now_s - state.moved_s.get(other, float("-inf")) < options.settle_s:
             return False
         theirs = observation.servers[other].interference_class
         if other != name and (penalty(mine, theirs) or theirs is InterferenceClass.DEVIL):
@@ -447,25 +447,25 @@ def _quiet(
     return True
 
 
-def deviations(state: MappingState, settings: MappingOptions) -> dict[str, float]:
+def deviations(state: MappingState, options: MappingOptions) -> dict[str, float]:
     """Return server -> deviation, for those with an expectation and enough samples."""
     return {
-        name: deviation(median(known.recent), known.value, settings.metric)
+        name: deviation(median(known.recent), known.value, options.metric)
         for name, known in state.expectations.items()
         if known.value is not None
         and not known.blind
-        and len(known.recent) == settings.smooth_samples
+        and len(known.recent) == options.smooth_samples
     }
 
 
 def _judge_trials(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     reasons: dict[str, Reasons],
 ) -> MappingState:
     """Let the benefit matrix learn from moves that have settled."""
-    now = deviations(state, settings)
+    now = deviations(state, options)
     benefit, waiting = state.benefit, []
     for trial in state.trials:
         if trial.due_s > observation.now_s:
@@ -473,7 +473,7 @@ def _judge_trials(
         elif trial.server in now:
             kind = observation.servers[trial.server].interference_class
             observed = observed_benefit(trial.before - now[trial.server])
-            new = updated_benefit(benefit, trial.domain, kind, observed, keep=settings.benefit_keep)
+            new = updated_benefit(benefit, trial.domain, kind, observed, keep=options.benefit_keep)
             learnt = Reason(
                 Term.BENEFIT,
                 new[trial.domain][kind],
@@ -496,36 +496,36 @@ def observed_benefit(gain: float) -> float:
 def _repair(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     occupancy: Occupancy,
     reasons: dict[str, Reasons],
 ) -> MappingState:
-    deviating = _deviating(state, settings, occupancy)
+    deviating = _deviating(state, options, occupancy)
     affected = sorted(
-        (name for name, value in deviating.items() if value >= settings.threshold),
+        (name for name, value in deviating.items() if value >= options.threshold),
         key=lambda name: (-deviating[name], name),
     )
-    moves = settings.moves_per_round
-    budget = Budget(settings.reshuffle_operations)
+    moves = options.moves_per_round
+    budget = Budget(options.reshuffle_operations)
     on_trial = {trial.server for trial in state.trials}
-    state = replace(state, searched=_searched(observation, state, settings, occupancy))
+    state = replace(state, searched=_searched(observation, state, options, occupancy))
     for name in affected:
-        if name in on_trial or _resting(observation, state, settings, name):
+        if name in on_trial or _resting(observation, state, options, name):
             continue
         chosen = None
         if moves > 0 and name not in state.searched.exhausted:
-            search = _RepairSearch(observation, state, settings, occupancy, budget)
+            search = _RepairSearch(observation, state, options, occupancy, budget)
             chosen, searched = _best_configuration(search, name)
             state = replace(state, searched=searched)
-        seen = Reason(Term.DEVIATION, deviating[name], settings.threshold)
+        seen = Reason(Term.DEVIATION, deviating[name], options.threshold)
         if chosen is not None:
             moves -= len(chosen.slots)
-            state = _move(observation, state, settings, occupancy, chosen)
-            due_s = observation.now_s + 2 * settings.settle_s
+            state = _move(observation, state, options, occupancy, chosen)
+            due_s = observation.now_s + 2 * options.settle_s
             trial = MoveTrial(name, chosen.domain, deviating[name], due_s)
             state = replace(state, trials=(*state.trials, trial))
-            state = replace(state, searched=_searched(observation, state, settings, occupancy))
-            why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, settings.least_benefit))
+            state = replace(state, searched=_searched(observation, state, options, occupancy))
+            why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, options.least_benefit))
             _tell_moved(reasons, chosen, why, occupancy, name)
         elif name in state.searched.unsatisfiable and rank_of(occupancy, name).violations:
             propose = Reason(Term.PROPOSE_LIVE_MIGRATION, name, "no better slot here")
@@ -534,16 +534,16 @@ def _repair(
 
 
 def _deviating(
-    state: MappingState, settings: MappingOptions, occupancy: Occupancy
+    state: MappingState, options: MappingOptions, occupancy: Occupancy
 ) -> dict[str, float]:
     """Return server -> deviation; one that was never quiet beside a forbidden neighbour is just at the threshold."""
-    deviating = deviations(state, settings)
+    deviating = deviations(state, options)
     for name in sorted(occupancy.slots):
         known = state.expectations.get(name, Expectation())
-        measured = len(known.recent) == settings.smooth_samples and not known.blind
+        measured = len(known.recent) == options.smooth_samples and not known.blind
         never_quiet = known.value is None and measured
         if never_quiet and rank_of(occupancy, name).violations:
-            deviating[name] = settings.threshold
+            deviating[name] = options.threshold
     return deviating
 
 
@@ -564,12 +564,12 @@ def _tell_moved(
 def _searched(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     occupancy: Occupancy,
 ) -> Searched:
     """Return what is known to be no use now: in another situation everything is worth another look."""
     slots = occupancy.slots
-    resting = frozenset(n for n in slots if _resting(observation, state, settings, n))
+    resting = frozenset(n for n in slots if _resting(observation, state, options, n))
     now = MappingSituation(
         servers=dict(observation.servers),
         slots=dict(slots),
@@ -585,9 +585,9 @@ def _searched(
 
 
 def _resting(
-    observation: MappingObservation, state: MappingState, settings: MappingOptions, name: str
+    observation: MappingObservation, state: MappingState, options: MappingOptions, name: str
 ) -> bool:
-    return observation.now_s - state.moved_s.get(name, float("-inf")) < settings.cooldown_s
+    return observation.now_s - state.moved_s.get(name, float("-inf")) < options.cooldown_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,12 +596,12 @@ class _RepairSearch:
 
     observation: MappingObservation
     state: MappingState
-    settings: MappingOptions
+    options: MappingOptions
     occupancy: Occupancy
     budget: Budget
 
     def resting(self, name: str) -> bool:
-        return _resting(self.observation, self.state, self.settings, name)
+        return _resting(self.observation, self.state, self.options, name)
 
 
 def _best_configuration(
@@ -633,7 +633,7 @@ def _best_single_move(search: _RepairSearch, server: MappedServer) -> MappingCon
         (
             configuration
             for configuration in _single_moves(search, server)
-            if configuration.benefit >= search.settings.least_benefit
+            if configuration.benefit >= search.options.least_benefit
         ),
         key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank),
         default=None,
@@ -664,7 +664,7 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Mappi
             occupancy.take(name)
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
-                cost = move_cost_mb(mover, search.settings)
+                cost = move_cost_mb(mover, search.options)
                 yield MappingConfiguration({name: slot}, cost, found[0], found[1], after)
         occupancy.put(name, old)
 
@@ -673,13 +673,13 @@ def _by_reshuffle(
     search: _RepairSearch, server: MappedServer
 ) -> tuple[MappingConfiguration | None, bool]:
     """Return the best reshuffle, None when there is none, and whether the search came to its own end."""
-    occupancy, settings = search.occupancy, search.settings
+    occupancy, options = search.occupancy, search.options
     before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
     # What others have used up may be what it needs: the next decision has all of it for the first.
-    whole = search.budget.left == settings.reshuffle_operations
+    whole = search.budget.left == options.reshuffle_operations
     old = occupancy.take(server.name)
     try:
-        found = reshuffle(occupancy, server, settings, search.budget)
+        found = reshuffle(occupancy, server, options, search.budget)
     except SearchLimitError:
         return None, whole
     finally:
@@ -691,9 +691,9 @@ def _by_reshuffle(
     after, gained = rank_of(occupancy, server.name), _owned(occupancy, server) - owned
     _apply(occupancy, previous)
     gain = _gain(search.state.benefit, server, before, after, gained)
-    if gain is None or gain[0] < search.settings.least_benefit:
+    if gain is None or gain[0] < search.options.least_benefit:
         return None, True
-    cost = found.cost_mb + move_cost_mb(server, settings)
+    cost = found.cost_mb + move_cost_mb(server, options)
     return MappingConfiguration(found.slots, cost, gain[0], gain[1], after), True
 
 
@@ -754,13 +754,13 @@ def _back(state: MappingState, layout: CoreLayout, name: str, slot: Slot) -> boo
 def _move(
     observation: MappingObservation,
     state: MappingState,
-    settings: MappingOptions,
+    options: MappingOptions,
     occupancy: Occupancy,
     chosen: MappingConfiguration,
 ) -> MappingState:
     old = {name: occupancy.slots[name] for name in chosen.slots}
     _apply(occupancy, chosen.slots)
-    until = observation.now_s + settings.memory_s
+    until = observation.now_s + options.memory_s
     left = tuple(
         LeftNodes(name, _nodes(occupancy.layout, slot), until) for name, slot in old.items()
     )

@@ -132,20 +132,20 @@ class BwapSearch:
 
 
 def decide(
-    observation: SearchSample, state: BwapSearch, settings: BwapOptions
+    observation: SearchSample, state: BwapSearch, options: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Take one sample and return the new state of the search with the reasons for every change."""
-    if observation.now_s - state.sampled_s < settings.sample_interval_s * 0.999:
+    if observation.now_s - state.sampled_s < options.sample_interval_s * 0.999:
         return state, ()
-    state = _take_mapi(observation, state, settings)
+    state = _take_mapi(observation, state, options)
     if state.phase is BwapPhase.WAITING:
-        return _wait(observation, state, settings)
-    changed = _phase_change(state, settings)
+        return _wait(observation, state, options)
+    changed = _phase_change(state, options)
     if changed is not None:
         return _restart(state), (changed,)
     if state.phase is BwapPhase.PLACING:
-        return _place(observation, state, settings)
-    return _measure(observation, state, settings)
+        return _place(observation, state, options)
+    return _measure(observation, state, options)
 
 
 def trimmed_mean(samples: Sequence[float], drop: int) -> tuple[float, float]:
@@ -169,43 +169,43 @@ def trimmed_mean(samples: Sequence[float], drop: int) -> tuple[float, float]:
     return mean, deviation / (len(kept) / count) / math.sqrt(count)
 
 
-def memory_intensive(mapi: float, settings: BwapOptions) -> bool:
+def memory_intensive(mapi: float, options: BwapOptions) -> bool:
     """Classify a guest by its memory accesses per instruction."""
-    return mapi >= settings.memory_intensive_mapi
+    return mapi >= options.memory_intensive_mapi
 
 
-def stable(mapi: Sequence[float], settings: BwapOptions) -> bool:
+def stable(mapi: Sequence[float], options: BwapOptions) -> bool:
     """Tell whether MAPI varies so little that the guest is in a stable phase (the trigger of ``BWAP-init``)."""
-    if len(mapi) < settings.stable_samples:
+    if len(mapi) < options.stable_samples:
         return False
     mean = sum(mapi) / len(mapi)
     if mean <= 0:
         return True
     variance = sum((value - mean) ** 2 for value in mapi) / len(mapi)
-    return math.sqrt(variance) / mean <= settings.stable_variation
+    return math.sqrt(variance) / mean <= options.stable_variation
 
 
-def _take_mapi(observation: SearchSample, state: BwapSearch, settings: BwapOptions) -> BwapSearch:
+def _take_mapi(observation: SearchSample, state: BwapSearch, options: BwapOptions) -> BwapSearch:
     mapi = state.mapi
     if observation.mapi is not None:
-        mapi = (*mapi, observation.mapi)[-settings.stable_samples :]
+        mapi = (*mapi, observation.mapi)[-options.stable_samples :]
     return replace(state, mapi=mapi, sampled_s=observation.now_s)
 
 
 def _wait(
-    observation: SearchSample, state: BwapSearch, settings: BwapOptions
+    observation: SearchSample, state: BwapSearch, options: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if observation.mapi is None:
         blind = state.blind + 1
-        if blind != settings.blind_samples or state.started:
+        if blind != options.blind_samples or state.started:
             return replace(state, blind=blind), ()
         reason = Reason(Term.NO_COUNTERS, "canonical weights without a search")
         return replace(state, blind=blind, started=True, dwp=0.0), (reason,)
-    if not stable(state.mapi, settings):
+    if not stable(state.mapi, options):
         return replace(state, blind=0), ()
     mapi = sum(state.mapi) / len(state.mapi)
-    if not memory_intensive(mapi, settings):
-        reason = Reason(Term.NOT_MEMORY_INTENSIVE, mapi, settings.memory_intensive_mapi)
+    if not memory_intensive(mapi, options):
+        reason = Reason(Term.NOT_MEMORY_INTENSIVE, mapi, options.memory_intensive_mapi)
         local = replace(
             state, started=True, phase=BwapPhase.FOUND, dwp=1.0, phase_mapi=mapi, best=None
         )
@@ -223,11 +223,11 @@ def _wait(
         blind=0,
         phase_mapi=mapi,
     )
-    return started, (Reason(Term.SEARCH_STARTED, mapi, settings.memory_intensive_mapi),)
+    return started, (Reason(Term.SEARCH_STARTED, mapi, options.memory_intensive_mapi),)
 
 
 def _place(
-    observation: SearchSample, state: BwapSearch, settings: BwapOptions
+    observation: SearchSample, state: BwapSearch, options: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Wait for the pages: they may never come (no room, other movers), and waiting asks for a look at every sample."""
     if observation.placed:
@@ -237,23 +237,23 @@ def _place(
     if observation.left < state.left - _PROGRESS:
         return replace(state, left=observation.left, waited=0), ()
     state = replace(state, waited=state.waited + 1)
-    waited_s = state.waited * settings.sample_interval_s
-    if waited_s < settings.stuck_s:
+    waited_s = state.waited * options.sample_interval_s
+    if waited_s < options.stuck_s:
         return state, ()
-    reason = Reason(Term.SEARCH_GIVEN_UP_STUCK, waited_s, settings.stuck_s)
-    return _found(state, settings), (reason,)
+    reason = Reason(Term.SEARCH_GIVEN_UP_STUCK, waited_s, options.stuck_s)
+    return _found(state, options), (reason,)
 
 
-def _phase_change(state: BwapSearch, settings: BwapOptions) -> Reason | None:
+def _phase_change(state: BwapSearch, options: BwapOptions) -> Reason | None:
     """A new phase shows in MAPI at any time, and in the stall rate once the search has ended."""
-    if state.phase_mapi and len(state.mapi) == settings.stable_samples:
+    if state.phase_mapi and len(state.mapi) == options.stable_samples:
         mapi, _ = trimmed_mean(state.mapi, len(state.mapi) // 4)
-        if abs(mapi - state.phase_mapi) > settings.phase_change * state.phase_mapi:
+        if abs(mapi - state.phase_mapi) > options.phase_change * state.phase_mapi:
             return Reason(Term.PHASE_CHANGED_MAPI, mapi, state.phase_mapi)
     ended = state.phase is BwapPhase.FOUND and state.best is not None
-    if ended and state.best is not None and len(state.samples) == settings.samples:
-        rate, _ = trimmed_mean(state.samples, settings.drop)
-        if abs(rate - state.best.stall_rate) > settings.phase_change * state.best.stall_rate:
+    if ended and state.best is not None and len(state.samples) == options.samples:
+        rate, _ = trimmed_mean(state.samples, options.drop)
+        if abs(rate - state.best.stall_rate) > options.phase_change * state.best.stall_rate:
             return Reason(Term.PHASE_CHANGED_STALL_RATE, rate, state.best.stall_rate)
     return None
 
@@ -273,50 +273,50 @@ def _restart(state: BwapSearch) -> BwapSearch:
 
 
 def _measure(
-    observation: SearchSample, state: BwapSearch, settings: BwapOptions
+    observation: SearchSample, state: BwapSearch, options: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     guided_by_own = state.guide is BwapGuide.OWN or state.phase is BwapPhase.FOUND
     sample = observation.stall_rate if guided_by_own else observation.neighbour_stall_rate
     if sample is None:
         blind = state.blind + 1
-        if blind < settings.blind_samples or state.phase is BwapPhase.FOUND:
+        if blind < options.blind_samples or state.phase is BwapPhase.FOUND:
             return replace(state, blind=blind), ()
-        reason = Reason(Term.SEARCH_GIVEN_UP_BLIND, blind, settings.blind_samples)
-        return _found(state, settings), (reason,)
-    samples = (*state.samples, sample)[-settings.samples :]
+        reason = Reason(Term.SEARCH_GIVEN_UP_BLIND, blind, options.blind_samples)
+        return _found(state, options), (reason,)
+    samples = (*state.samples, sample)[-options.samples :]
     state = replace(state, samples=samples, blind=0)
-    if state.phase is BwapPhase.FOUND or len(samples) < settings.samples:
+    if state.phase is BwapPhase.FOUND or len(samples) < options.samples:
         return state, ()
-    return _judge(state, settings)
+    return _judge(state, options)
 
 
-def _judge(state: BwapSearch, settings: BwapOptions) -> tuple[BwapSearch, tuple[Reason, ...]]:
+def _judge(state: BwapSearch, options: BwapOptions) -> tuple[BwapSearch, tuple[Reason, ...]]:
     """Compare a finished measurement with the best one and step on, undo or change the guide."""
-    current = StallMeasurement(state.dwp, *trimmed_mean(state.samples, settings.drop))
+    current = StallMeasurement(state.dwp, *trimmed_mean(state.samples, options.drop))
     if state.best is None:
-        return _step(replace(state, best=current), settings, Reason(Term.FIRST, current.stall_rate))
-    noise = settings.noise_sigmas * math.hypot(current.error, state.best.error)
+        return _step(replace(state, best=current), options, Reason(Term.FIRST, current.stall_rate))
+    noise = options.noise_sigmas * math.hypot(current.error, state.best.error)
     gain = state.best.stall_rate - current.stall_rate
     reason = Reason(Term.STALL_RATE, current.stall_rate, state.best.stall_rate)
     if gain > noise:
-        return _step(replace(state, best=current, plateau=0), settings, reason)
-    if gain >= -noise and state.plateau < settings.plateau_steps:
-        return _step(replace(state, plateau=state.plateau + 1), settings, reason)
-    return _end_of_stage(state, settings, reason)
+        return _step(replace(state, best=current, plateau=0), options, reason)
+    if gain >= -noise and state.plateau < options.plateau_steps:
+        return _step(replace(state, plateau=state.plateau + 1), options, reason)
+    return _end_of_stage(state, options, reason)
 
 
 def _step(
-    state: BwapSearch, settings: BwapOptions, reason: Reason
+    state: BwapSearch, options: BwapOptions, reason: Reason
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if state.dwp >= 1.0:
-        return _end_of_stage(state, settings, reason)
-    dwp = min(1.0, state.dwp + dwp_step(state.canonical, state.workers, settings.step))
+        return _end_of_stage(state, options, reason)
+    dwp = min(1.0, state.dwp + dwp_step(state.canonical, state.workers, options.step))
     moved = replace(state, phase=BwapPhase.PLACING, dwp=dwp, samples=())
     return moved, (reason, Reason(Term.DWP, dwp, state.dwp))
 
 
 def _end_of_stage(
-    state: BwapSearch, settings: BwapOptions, reason: Reason
+    state: BwapSearch, options: BwapOptions, reason: Reason
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if state.guide is BwapGuide.NEIGHBOUR and state.best is not None:
         bound = state.best.dwp
@@ -331,14 +331,14 @@ def _end_of_stage(
             samples=(),
         )
         return second, (reason, Reason(Term.LOWER_BOUND, bound, state.dwp))
-    ended = _found(state, settings)
+    ended = _found(state, options)
     return ended, (reason, Reason(Term.DWP_FOUND, ended.dwp, state.dwp))
 
 
-def _found(state: BwapSearch, settings: BwapOptions) -> BwapSearch:
+def _found(state: BwapSearch, options: BwapOptions) -> BwapSearch:
     """End the search on its best step; without undo the pages of the last step stay."""
     dwp = state.dwp
-    if settings.undo:
+    if options.undo:
         dwp = state.best.dwp if state.best is not None else state.lower_bound
     return replace(
         state,

@@ -45,15 +45,15 @@ from host_agent.model import levels
 _T = TypeVar("_T")
 
 
-def decide(view: SloView, state: BalmState, settings: BalmOptions, now_s: float) -> BalmDecision:
+def decide(view: SloView, state: BalmState, options: BalmOptions, now_s: float) -> BalmDecision:
     """Decide what is wanted of every best-effort server now.
 
     :param view: the host; readings leave out what was received before ``state.judge_from_s``
     :param state: of the last decision, ``BalmState()`` at the start
-    :param settings: the operator's choices
+    :param options: the operator's
     :param now_s: host's monotonic clock, seconds
     """
-    turn = Turn(view, state, settings, now_s)
+    turn = Turn(view, state, options, now_s)
     _come_and_go(turn)
     turn.listen()
     budget.charge(turn)
@@ -114,7 +114,7 @@ def _come_and_go(turn: Turn) -> None:
             # What goes on began before a newcomer came: its turn is the last.
             turn.keep(search=replace(search, order=search.order + arrived))
     if state.moving is not None and state.moving.be not in wanted:
-        turn.keep(moving=None, judge_from_s=turn.now_s + turn.settings.settle_s)
+        turn.keep(moving=None, judge_from_s=turn.now_s + turn.options.settle_s)
     if state.trial is not None and state.trial.be not in wanted:
         turn.watch()
 

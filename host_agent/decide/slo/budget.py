@@ -15,7 +15,7 @@ from host_agent.model.terms import Term
 
 def charge(turn: Turn) -> None:
     """Charge the time since the last decision; stop listening to servers that have used up their budget."""
-    state, budget = turn.state, turn.settings.budget_s_per_hour
+    state, budget = turn.state, turn.options.budget_s_per_hour
     passed = 0.0 if state.seen_s is None else max(0.0, turn.now_s - state.seen_s)
     throttled = any(target.level < FULL for target in state.wanted.values())
     unwell = turn.verdict.violated | turn.verdict.unknown if throttled else frozenset()
@@ -28,7 +28,7 @@ def charge(turn: Turn) -> None:
         if used > 0.0:
             spent[lc.uuid] = used
         if used > budget and lc.uuid not in ignored:
-            ignored[lc.uuid] = turn.now_s + turn.settings.ignore_s
+            ignored[lc.uuid] = turn.now_s + turn.options.ignore_s
             turn.events.append(BudgetExhausted(lc.uuid, used))
             turn.reason(Term.THROTTLE_BUDGET_S, used, budget, lc.uuid)
     turn.keep(spent_s=spent, ignored=ignored, seen_s=turn.now_s)

@@ -77,7 +77,7 @@ def release(turn: Turn) -> None:
         uuid, what, before = releasing.trying
         harmed = verdict.endangered - releasing.violated
         worst = verdict.worst(releasing.violated)
-        worse = worst > releasing.baseline * (1.0 + turn.settings.effect)
+        worse = worst > releasing.baseline * (1.0 + turn.options.effect)
         if uuid in turn.bes:
             if harmed or worse:
                 turn.reason(Term.EFFECT_SHOWN, worst, releasing.baseline, uuid)
@@ -124,7 +124,7 @@ def _next(turn: Turn) -> None:
 
 
 def _end(turn: Turn, releasing: Releasing) -> None:
-    until = turn.now_s + turn.settings.ignore_s
+    until = turn.now_s + turn.options.ignore_s
     gone = dict.fromkeys(releasing.violated & turn.verdict.violated, until)
     if releasing.helpful:
         turn.keep(parked={**turn.state.parked, **gone})
@@ -135,5 +135,5 @@ def _end(turn: Turn, releasing: Releasing) -> None:
         turn.keep(ignored={**turn.state.ignored, **gone})
     for uuid in sorted(gone):
         term = Term.PARKED if releasing.helpful else Term.IGNORED
-        turn.reason(term, turn.settings.ignore_s, where=uuid)
+        turn.reason(term, turn.options.ignore_s, where=uuid)
     turn.watch(retries=0)

@@ -133,7 +133,7 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
         (ratio + search.rises.get(lc, 0.0) for lc, ratio in turn.verdict.ratios.items()),
         default=0.0,
     )
-    if turn.settings.foresee and foreseen > 1.0:
+    if turn.options.foresee and foreseen > 1.0:
         turn.reason(Term.FORESEEN, foreseen, 1.0, be.uuid)
         shares = _pages_away(turn, be)
         if shares is None:
@@ -160,7 +160,7 @@ def _pages_away(turn: Turn, be: BeServer) -> dict[int, float] | None:
     """Return the shares of a server after one step away from the violated nodes, None when it must not take one."""
     if not be.movable or be.uuid in turn.state.barred:
         return None
-    location, step = _search(turn).location, turn.settings.page_step
+    location, step = _search(turn).location, turn.options.page_step
     return away(turn.shares(be), location, be.preferred, turn.room(be), step)
 
 
@@ -179,7 +179,7 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
     if shares is not None:
         outbound = be.nodes & search.location
         why = Term.PAGES_OUTBOUND if outbound else Term.PAGES_INBOUND
-        known_good = valid is not None and turn.settings.throttle_while_moving
+        known_good = valid is not None and turn.options.throttle_while_moving
         meanwhile = valid.level if valid is not None and known_good else now.level
         turn.keep(search=replace(search, undo=now, ratios=None))
         turn.move(
@@ -205,7 +205,7 @@ def _roll_back(turn: Turn, uuid: str) -> None:
     good = search.valid.get(uuid) or search.undo or turn.wanted(uuid)
     turn.reason(Term.HARM_ELSEWHERE, _nodes(turn.verdict.location), _nodes(search.location))
     if good.shares != turn.wanted(uuid).shares:
-        until = turn.now_s + turn.settings.bar_s
+        until = turn.now_s + turn.options.bar_s
         turn.keep(barred={**turn.state.barred, uuid: until})
     turn.put_back(uuid, good, Term.ROLL_BACK)
     _cap(turn, uuid)
@@ -243,7 +243,7 @@ def _end(turn: Turn) -> None:
         turn.watch(retries=0)
     elif state is SloState.AT_RISK:
         turn.reason(Term.SEARCH_ENDED, state.name.lower(), "nothing left to do")
-        turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.settings.yellow_pause_s)
+        turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.options.yellow_pause_s)
     else:
         _again(turn)
 
@@ -251,11 +251,11 @@ def _end(turn: Turn) -> None:
 def _again(turn: Turn) -> None:
     """The pass has failed, or the world has changed: once more, unless there were too many."""
     retries = turn.state.retries
-    if retries > turn.settings.max_retries:
+    if retries > turn.options.max_retries:
         release.give_up(turn)
         return
-    turn.keep(retries=retries + 1, moving=None, judge_from_s=turn.now_s + turn.settings.settle_s)
-    turn.reason(Term.RETRY, retries + 1, turn.settings.max_retries)
+    turn.keep(retries=retries + 1, moving=None, judge_from_s=turn.now_s + turn.options.settle_s)
+    turn.reason(Term.RETRY, retries + 1, turn.options.max_retries)
     start(turn)
 
 

@@ -32,15 +32,13 @@ class Turn:
     :ivar verdict: the state of the objectives that are listened to
     """
 
-    def __init__(
-        self, view: SloView, state: BalmState, settings: BalmOptions, now_s: float
-    ) -> None:
+    def __init__(self, view: SloView, state: BalmState, options: BalmOptions, now_s: float) -> None:
         self.view = view
-        self.settings = settings
+        self.options = options
         self.now_s = now_s
         self.state = state
         self.bes = {be.uuid: be for be in view.bes}
-        self.verdict = SloVerdict(evaluate((), settings).state)
+        self.verdict = SloVerdict(evaluate((), options).state)
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.wanted
@@ -61,10 +59,10 @@ class Turn:
     def listen(self) -> None:
         """Evaluate all objectives but those of ignored servers."""
         listened = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
-        self.verdict = evaluate(listened, self.settings)
+        self.verdict = evaluate(listened, self.options)
         if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
-            latest = self.now_s - self.settings.judge_s
+            latest = self.now_s - self.options.judge_s
             self.keep(judge_from_s=max(self.state.judge_from_s, latest))
 
     @property
@@ -74,7 +72,7 @@ class Turn:
             return False
         if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             return False
-        waited = self.now_s - self.state.judge_from_s >= self.settings.judge_s - 1e-9
+        waited = self.now_s - self.state.judge_from_s >= self.options.judge_s - 1e-9
         return waited or (self.verdict.state.bad and self.verdict.sure)
 
     # -- targets --
@@ -87,7 +85,7 @@ class Turn:
 
     def level_up(self, level: int) -> int:
         """Return the next level that is a step weaker."""
-        return throttle.step_up(self.view.levels, level, self.settings.throttle_step)
+        return throttle.step_up(self.view.levels, level, self.options.throttle_step)
 
     def wanted(self, uuid: str) -> BeTarget:
         """Return what is wanted of a server."""
@@ -123,7 +121,7 @@ class Turn:
         """Return those servers whose part of the best-effort traffic at some nodes is worth a throttle."""
         found = self._traffic_at(location)
         total = sum(value for value in found.values() if value is not None)
-        least = self.settings.noticeable * total
+        least = self.options.noticeable * total
         return tuple(u for u in order if (value := found[u]) is None or value > least)
 
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
@@ -136,10 +134,10 @@ class Turn:
             return
         self.keep(
             wanted={**self.state.wanted, uuid: target},
-            judge_from_s=self.now_s + self.settings.settle_s,
+            judge_from_s=self.now_s + self.options.settle_s,
         )
         if target.level < old.level or target.shares is not old.shares:
-            self.keep(healing_until_s=self.now_s + self.settings.heal_s)
+            self.keep(healing_until_s=self.now_s + self.options.heal_s)
         self.reason(why, _text(target), _text(old), uuid)
 
     def move(
@@ -176,17 +174,17 @@ class Turn:
         goal = self.wanted(moving.be).shares
         left = distance(be.shares, be.preferred if goal is None else goal)
         raises = moving.then > self.wanted(moving.be).level
-        if left <= self.settings.arrived:
+        if left <= self.options.arrived:
             if raises and self.verdict.state is SloState.UNKNOWN:
                 return "moving"  # nothing is released in silence
-            self.keep(moving=None, judge_from_s=self.now_s + self.settings.settle_s)
+            self.keep(moving=None, judge_from_s=self.now_s + self.options.settle_s)
             self.want(
                 moving.be, replace(self.wanted(moving.be), level=moving.then), Term.PAGES_ARRIVED
             )
             return "arrived"
         if left < moving.left - 0.005:
             self.keep(moving=replace(moving, left=left, progress_s=self.now_s))
-        elif self.now_s - moving.progress_s > self.settings.stuck_s:
+        elif self.now_s - moving.progress_s > self.options.stuck_s:
             self.keep(moving=None)
             shares = dict(be.shares)
             self.want(moving.be, replace(self.wanted(moving.be), shares=shares), Term.PAGES_STUCK)

@@ -24,14 +24,14 @@ class SloFeed:
     """What one server reports.
 
     :param slo_p99_us: its objective, microseconds
-    :param settings: window and limits
+    :param options: window and limits
     """
 
-    def __init__(self, slo_p99_us: float, settings: FeedOptions = _DEFAULTS) -> None:
+    def __init__(self, slo_p99_us: float, options: FeedOptions = _DEFAULTS) -> None:
         self.slo_p99_us = slo_p99_us
-        self._parser = Parser(settings.limits)
+        self._parser = Parser(options.limits)
         self._window = LatencyWindow(
-            slo_p99_us, settings.window_s, least_samples=settings.least_samples
+            slo_p99_us, options.window_s, least_samples=options.least_samples
         )
 
     @property
@@ -51,12 +51,12 @@ class SloFeed:
 class ChannelFeed:
     """The ports of all latency-critical servers of a host.
 
-    :param settings: window and limits, for each of them
+    :param options: window and limits, for each of them
     :param sockets: the host's ends
     """
 
-    def __init__(self, settings: FeedOptions, sockets: PortSockets) -> None:
-        self._settings = settings
+    def __init__(self, options: FeedOptions, sockets: PortSockets) -> None:
+        self._options = options
         self._sockets = sockets
         self._feeds: dict[str, SloFeed] = {}
 
@@ -74,7 +74,7 @@ class ChannelFeed:
         found = self._feeds.get(uuid)
         if found is not None and found.slo_p99_us == slo_p99_us:
             return found
-        return SloFeed(slo_p99_us, self._settings)
+        return SloFeed(slo_p99_us, self._options)
 
     def receive(self, timeout_s: float, clock: Callable[[], float]) -> None:
         """Wait for reports at most so long, and take them.

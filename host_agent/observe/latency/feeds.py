@@ -46,6 +46,6 @@ FEEDS: Final[tuple[Callable[[SloOptions], LatencyFeed | None], ...]] = (
 """Makers, best first; None: the operator has not configured it."""
 
 
-def build(settings: SloOptions) -> tuple[LatencyFeed, ...]:
+def build(options: SloOptions) -> tuple[LatencyFeed, ...]:
     """Return the configured feeds, best first."""
-    return tuple(feed for make in FEEDS if (feed := make(settings)) is not None)
+    return tuple(feed for make in FEEDS if (feed := make(options)) is not None)

@@ -40,9 +40,9 @@ class _Server:
     readings: list[float] = field(default_factory=list)
 
 
-def build(settings: SloOptions) -> "IpcProxy | None":
+def build(options: SloOptions) -> "IpcProxy | None":
     """Return the feed, None where the operator wants no guesses."""
-    return IpcProxy(settings.ipc_tolerance) if settings.ipc_tolerance else None
+    return IpcProxy(options.ipc_tolerance) if options.ipc_tolerance else None
 
 
 class IpcProxy:

@@ -27,19 +27,19 @@ _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
 
 
-def ask(settings: PrometheusOptions, query: str) -> float | None:
+def ask(options: PrometheusOptions, query: str) -> float | None:
     """Return the answer to an instant query; None when it has no value now.
 
     :raises OSError: the server does not answer, or not what was asked
     """
-    # Loaded when it is needed: most hosts ask no Prometheus server, and every command reads its settings.
+    # Loaded when it is needed: most hosts ask no Prometheus server, and every command reads its options.
     import http.client
     import urllib.parse
     import urllib.request
 
-    address = f"{settings.base_url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    address = f"{options.base_url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
-        with urllib.request.urlopen(address, timeout=settings.timeout_s) as answer:
+        with urllib.request.urlopen(address, timeout=options.timeout_s) as answer:
             found: Any = json.loads(answer.read(_ANSWER_BYTES))
         result = found["data"]["result"]
         if found["data"]["resultType"] == "scalar":
@@ -49,7 +49,7 @@ def ask(settings: PrometheusOptions, query: str) -> float | None:
         return float(result[0]["value"][1]) if result else None
     except (ValueError, LookupError, TypeError, http.client.HTTPException) as error:
         raise OSError(
-            f"{settings.base_url} does not answer as Prometheus does: {error!r}"
+            f"{options.base_url} does not answer as Prometheus does: {error!r}"
         ) from error
 
 
@@ -59,17 +59,17 @@ class _Answer:
     p99_us: float | None
 
 
-def build(settings: SloOptions) -> "PrometheusFeed | None":
+def build(options: SloOptions) -> "PrometheusFeed | None":
     """Return the feed, None where no server is configured."""
-    if not settings.prometheus.url:
+    if not options.prometheus.url:
         return None
-    return PrometheusFeed(settings.prometheus, settings.feed.least_samples)
+    return PrometheusFeed(options.prometheus, options.feed.least_samples)
 
 
 class PrometheusFeed:
     """A :class:`~host_agent.observe.latency.feeds.LatencyFeed`: asks in the background.
 
-    :param settings: where and what
+    :param options: where and what
     :param least_samples: stands for the number of requests behind an answer: it is a percentile already
     :param fetch: asks one query
     """
@@ -79,12 +79,12 @@ class PrometheusFeed:
 
     def __init__(
         self,
-        settings: PrometheusOptions,
+        options: PrometheusOptions,
         least_samples: int,
         fetch: Callable[[PrometheusOptions, str], float | None] = ask,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings = settings
+        self._options = options
         self._samples = least_samples
         self._fetch = fetch
         self._clock = clock
@@ -97,7 +97,7 @@ class PrometheusFeed:
     def serve(self, lcs: Iterable[LcServer]) -> None:
         """Ask for exactly these servers, as far as they may be asked for and their flavors have a query."""
         texts = {
-            lc.uuid: self._settings.promql(lc.flavor, lc.uuid, lc.title)
+            lc.uuid: self._options.promql(lc.flavor, lc.uuid, lc.title)
             for lc in lcs
             if lc.reads(SloSource.PROMETHEUS)
         }
@@ -113,11 +113,11 @@ class PrometheusFeed:
     def read(self, lc: LcServer, now_s: float, since_s: float = -math.inf) -> LatencyReading:
         """Return a server's latency; unknown when the last answer is old, or covers time before ``since_s``."""
         answer = self._answers.get(lc.uuid)
-        settings = self._settings
+        options = self._options
         fresh = (
             answer is not None
-            and now_s - answer.at <= 3.0 * settings.interval_s + settings.timeout_s
-            and answer.at - settings.window_s >= since_s
+            and now_s - answer.at <= 3.0 * options.interval_s + options.timeout_s
+            and answer.at - options.window_s >= since_s
         )
         if answer is None or answer.p99_us is None or not fresh:
             return LatencyReading(None, 0, 0, since_s)
@@ -129,7 +129,7 @@ class PrometheusFeed:
         problem = ""
         for uuid, query in queries.items():
             try:
-                seconds = self._fetch(self._settings, query)
+                seconds = self._fetch(self._options, query)
             except OSError as error:
                 problem = str(error)
                 continue
@@ -144,7 +144,7 @@ class PrometheusFeed:
         self._problem = problem
 
     def _run(self) -> None:
-        while not self._stop.wait(self._settings.interval_s):
+        while not self._stop.wait(self._options.interval_s):
             try:
                 self.ask_all()
             except Exception:  # the outermost guard: logged, and the next round comes

@@ -56,13 +56,13 @@ class Bench:
     """The agent with a fake host below it and its journal in a list."""
 
     def __init__(
-        self, folder: Path, *, dry_run: bool = False, settings: Options | None = None
+        self, folder: Path, *, dry_run: bool = False, options: Options | None = None
     ) -> None:
         self.folder = folder
         self.host = FakeHost(four_nodes())
         self.journal: list[Entry] = []
         self.metrics = Metrics()
-        self.settings = settings or Options(rdt=RdtOptions(verify_s=1e9))
+        self.options = options or Options(rdt=RdtOptions(verify_s=1e9))
         self.dry_run = dry_run
         self.levels = Levels()
         self.nodes = folder / "node"
@@ -87,7 +87,7 @@ class Bench:
         executor = make_executor(
             self.host,
             self,
-            self.settings,
+            self.options,
             observer.forget_memory,
             seam=seam,
             levels=self.levels,
@@ -96,7 +96,7 @@ class Bench:
         )
         self.agent = Agent(
             Stages(self.host, observer, executor),
-            self.settings,
+            self.options,
             AgentFiles(
                 None if self.dry_run else self.folder / "state.json",
                 self.folder / "paused",
@@ -289,7 +289,7 @@ def test_a_dry_run_only_says_what_it_would_do(make_bench: Callable[..., Bench]) 
 
 
 def test_a_dry_run_says_each_thing_once(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(dry_run=True, settings=Options(rdt=RdtOptions(verify_s=0.0)))
+    bench = make_bench(dry_run=True, options=Options(rdt=RdtOptions(verify_s=0.0)))
     server = bench.host.boot(be(), {0: 32, 3: 32})
     bench.round()
     said = len(bench.journal)
@@ -502,7 +502,7 @@ def test_drift_is_seen_by_samples_between_full_passes(bench: Bench) -> None:
 
 
 def test_a_small_stray_part_is_tolerated(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(settings=Options(memory=MemoryOptions(dead_band_percent=10.0)))
+    bench = make_bench(options=Options(memory=MemoryOptions(dead_band_percent=10.0)))
     server = bench.host.boot(be(), {0: 60, 2: 4})
     bench.round()
     assert bench.host.memory_mb(server) == {0: 60, 2: 4}
@@ -584,7 +584,7 @@ def test_partitions_are_asked_for_only_when_something_changed(bench: Bench) -> N
 def test_lost_exclusiveness_is_told_once_and_its_return_too(
     make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=0.0)))
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=0.0)))
     bench.host.boot(lc())
     bench.round()
     for against in ("other", "other", "", ""):
@@ -646,7 +646,7 @@ def test_the_agent_never_leaves_the_cpus_it_was_started_on(bench: Bench) -> None
 def test_groups_that_others_have_changed_are_put_right_and_told(
     make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=0.0)))
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=0.0)))
     bench.host.boot(lc())
     bench.round()
     bench.round()
@@ -665,7 +665,7 @@ def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_say
 ) -> None:
     for wanted in (False, True):
         choices = RdtOptions(cpu_time_fallback=wanted, verify_s=1e9)
-        bench = make_bench(settings=Options(rdt=choices))
+        bench = make_bench(options=Options(rdt=choices))
         bench.host.topology = replace(bench.host.topology, rdt=None)
         for cpu, node in ((1, 0), (3, 1), (5, 2), (7, 3)):
             bench.host.boot(lc(cpu, node))
@@ -680,7 +680,7 @@ def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_
     make_bench: Callable[..., Bench],
 ) -> None:
     """The operator has turned cpu_time_fallback off and started the agent anew; others' quotas are asked for once."""
-    bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=0.0)))
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=0.0)))
     server = bench.host.boot(be())
     bench.host.cpu_levels = {server.uuid: 10}
     bench.round()
@@ -693,7 +693,7 @@ def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_
 def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
     make_bench: Callable[..., Bench],
 ) -> None:
-    bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=1e9)))
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=1e9)))
     bench.host.boot(lc())
     bench.round()
     calls = bench.host.partition_calls
@@ -707,7 +707,7 @@ def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
 def test_a_level_that_other_software_has_written_is_told_and_one_of_the_controller_is_not(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench(settings=Options(rdt=RdtOptions(verify_s=0.0)))
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=0.0)))
     bench.host.boot(lc())
     bench.round()
     really = bench.host.partition

@@ -80,7 +80,7 @@ class Throttler:
 class Bench:
     """The agent with refiners over a fake host that has one best-effort server."""
 
-    def __init__(self, folder: Path, *refiners: Throttler, settings: Options | None = None):
+    def __init__(self, folder: Path, *refiners: Throttler, options: Options | None = None):
         self.folder = folder
         self.host = FakeHost(four_nodes())
         specs = {**BE_SPECS, "numa_ext:memory_policy": "local"}
@@ -92,14 +92,12 @@ class Bench:
             meminfo = folder / f"node{node}" / "meminfo"
             meminfo.parent.mkdir()
             meminfo.write_text(f"Node {node} MemFree: 2000000 kB\n")
-        settings = settings or Options()
+        options = options or Options()
         observer = Observer(self.host, self.host, lambda: self.host.topology, folder)
-        executor = make_executor(
-            self.host, self, settings, observer.forget_memory, clock=self.clock
-        )
+        executor = make_executor(self.host, self, options, observer.forget_memory, clock=self.clock)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners(refiners, self.metrics.failed_refiner)),
-            settings,
+            options,
             AgentFiles(None, folder / "paused"),
             Listeners((self,)),
             write=False,
@@ -315,8 +313,8 @@ def test_page_moves_leave_time_for_a_refiner_that_polls(
     period_s: float,
     slice_s: float,
 ) -> None:
-    settings = Options(memory=MemoryOptions(slice_s=1.0, polled_slice_s=0.1))
-    bench = make_bench(Throttler(period_s=period_s), settings=settings)
+    options = Options(memory=MemoryOptions(slice_s=1.0, polled_slice_s=0.1))
+    bench = make_bench(Throttler(period_s=period_s), options=options)
     bench.host.running[bench.server.uuid].memory_kb = {0: 1024, 3: 63 * 1024}
     given: list[float] = []
 

@@ -103,7 +103,7 @@ class Bench:
         self.guests: dict[str, Guest] = {}
         self.proxy = IpcProxy(0.25)
         self.ipc = 2.0
-        self.settings = SloOptions(**slo)  # type: ignore[arg-type]
+        self.options = SloOptions(**slo)  # type: ignore[arg-type]
         nodes = folder / "node"
         for node in range(4):
             (nodes / f"node{node}").mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,8 @@ class Bench:
         """A new agent process; host and files stay."""
         self.ports = SloPorts(self.host.attach, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
         self.qos = BandwidthQos(
-            self.settings,
-            SloSources(ChannelFeed(self.settings.feed, PortSockets(self.clock)), (self.proxy,)),
+            self.options,
+            SloSources(ChannelFeed(self.options.feed, PortSockets(self.clock)), (self.proxy,)),
             SloHost(
                 self._throttle,
                 self._limit,
@@ -128,7 +128,7 @@ class Bench:
             ),
             SloStore(self.folder / "slo.json"),
             SloReport(
-                self.settings,
+                self.options,
                 self,
                 escalate=lambda event, _titles: self.proposals.append(event.leave),
                 clock=self.clock,
@@ -136,11 +136,11 @@ class Bench:
             clock=self.clock,
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
-        settings = Options(rdt=RdtOptions(verify_s=1e9))
-        executor = make_executor(self.host, self, settings, observer.forget_memory, levels=self.qos)
+        options = Options(rdt=RdtOptions(verify_s=1e9))
+        executor = make_executor(self.host, self, options, observer.forget_memory, levels=self.qos)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners((self.qos,))),
-            settings,
+            options,
             AgentFiles(self.folder / "state.json", self.folder / "paused"),
             Listeners((self.qos,)),
         )
@@ -560,8 +560,8 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
 
 def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> None:
     """With source auto: the agent plugs the port by itself, and the guest may know nothing of it."""
-    settings = PrometheusOptions("http://p", ("any=$uuid",), window_s=1.0, interval_s=3600.0)
-    prometheus = PrometheusFeed(settings, 200, lambda _s, _q: 0.0007, bench.clock)
+    options = PrometheusOptions("http://p", ("any=$uuid",), window_s=1.0, interval_s=3600.0)
+    prometheus = PrometheusFeed(options, 200, lambda _s, _q: 0.0007, bench.clock)
     bench.qos._sources._feeds = (prometheus,)
     lc = bench.lc()
     bench.be()

@@ -32,7 +32,7 @@ def server(
 class Host:
     """The agent's loop over one host; what it wants becomes true at once."""
 
-    settings: MappingOptions = QUICK
+    options: MappingOptions = QUICK
     state: MappingState = field(default_factory=MappingState)
     servers: dict[str, MappedServer] = field(default_factory=dict)
     now_s: float = 0.0
@@ -41,9 +41,9 @@ class Host:
     def round(
         self, measured: Mapping[str, float] | None = None, **actual: Slot
     ) -> Mapping[str, tuple[Reason, ...]]:
-        self.now_s += self.settings.interval_s
+        self.now_s += self.options.interval_s
         seen = MappingObservation(self.now_s, dict(self.servers), actual, measured or {})
-        self.state, reasons = mapping.decide(seen, self.state, self.settings, self.layout)
+        self.state, reasons = mapping.decide(seen, self.state, self.options, self.layout)
         used = [cpu for slot in self.state.slots.values() for cpu in slot.cpus]
         assert len(used) == len(set(used)), "never two vCPUs on a core"
         return reasons
@@ -135,7 +135,7 @@ def test_servers_on_a_core_that_went_offline_are_mapped_again() -> None:
 
 def _disturbed(metric: PerformanceMetric = PerformanceMetric.IPC, **fixed: bool) -> Host:
     """A rabbit that was quiet, then got a devil beside it which was put there by somebody else."""
-    host = Host(settings=replace(QUICK, metric=metric))
+    host = Host(options=replace(QUICK, metric=metric))
     host.arrive(
         server("r", 2, RABBIT, movable=not fixed.get("rabbit", False)), r=Slot((0, 1), {0: 1024})
     )
@@ -172,7 +172,7 @@ def test_f_001_09_the_sign_of_mpi_is_turned() -> None:
 
 
 def test_f_001_09_the_worst_is_helped_first() -> None:
-    host = Host(settings=replace(QUICK, moves_per_round=1))
+    host = Host(options=replace(QUICK, moves_per_round=1))
     places = {"mild": Slot((0, 1), {0: 1024}), "bad": Slot((4, 5), {1: 1024})}
     host.arrive(*(server(name, 2, RABBIT) for name in places), **places)
     for _ in range(4):
@@ -281,9 +281,9 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def _crowded(settings: MappingOptions = QUICK) -> Host:
+def _crowded(options: MappingOptions = QUICK) -> Host:
     """Every node is full with a rabbit and a devil."""
-    host = Host(settings=settings)
+    host = Host(options=options)
     sitting = {
         f"{kind}{node}": Slot((4 * node + at, 4 * node + at + 1), {node: 1024})
         for node in range(4)

@@ -23,7 +23,7 @@ class Guest:
     """A guest that runs under the search; ``stall`` maps DWP to stalled cycles per second."""
 
     state: BwapSearch
-    settings: BwapOptions
+    options: BwapOptions
     stall: Callable[[float], float]
     neighbour: Callable[[float], float] | None = None
     mapi: float = 0.02
@@ -32,7 +32,7 @@ class Guest:
 
     def run(self, samples: int = 2000, until: BwapPhase | None = BwapPhase.FOUND) -> BwapSearch:
         for _ in range(samples):
-            self.now_s += self.settings.sample_interval_s
+            self.now_s += self.options.sample_interval_s
             dwp = self.state.dwp
             seen = SearchSample(
                 self.now_s,
@@ -41,7 +41,7 @@ class Guest:
                 mapi=self.mapi,
                 neighbour_stall_rate=self.neighbour(dwp) if self.neighbour else None,
             )
-            self.state, _ = bwap.decide(seen, self.state, self.settings)
+            self.state, _ = bwap.decide(seen, self.state, self.options)
             if not self.visited or self.visited[-1] != self.state.dwp:
                 self.visited.append(self.state.dwp)
             if self.state.phase is until:
@@ -49,9 +49,9 @@ class Guest:
         return self.state
 
 
-def guest(stall: Callable[[float], float], settings: BwapOptions = FAST, **more: object) -> Guest:
+def guest(stall: Callable[[float], float], options: BwapOptions = FAST, **more: object) -> Guest:
     state = BwapSearch(canonical=A_0, workers=frozenset({0}), co_scheduled="neighbour" in more)
-    return Guest(state, settings, stall, **more)  # type: ignore[arg-type]
+    return Guest(state, options, stall, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_f_004_09_the_search_ends_within_one_step_of_the_optimum(
     def stall(dwp: float) -> float:
         return 1 + (dwp - optimum) ** 2
 
-    settings = replace(FAST, plateau_steps=plateau_steps)
-    assert guest(stall, settings).run().dwp == pytest.approx(found, abs=1e-3)
-    literal = replace(settings, undo=False)
+    options = replace(FAST, plateau_steps=plateau_steps)
+    assert guest(stall, options).run().dwp == pytest.approx(found, abs=1e-3)
+    literal = replace(options, undo=False)
     assert guest(stall, literal).run().dwp == pytest.approx(left_without_undo, abs=1e-3)
 
 
@@ -82,14 +82,14 @@ def test_f_004_10_outliers_in_the_dropped_samples_change_nothing() -> None:
 
 
 def test_f_004_10_the_defaults_are_the_source_s() -> None:
-    settings = BwapOptions()
-    assert (settings.samples, settings.drop, settings.interval_s, settings.step) == (
+    options = BwapOptions()
+    assert (options.samples, options.drop, options.interval_s, options.step) == (
         20,
         5,
         0.2,
         0.1,
     )
-    assert replace(settings, interval_is_period=True).sample_interval_s == pytest.approx(0.01)
+    assert replace(options, interval_is_period=True).sample_interval_s == pytest.approx(0.01)
 
 
 def test_f_004_15_stage_two_never_goes_below_the_bound_of_stage_one() -> None:
@@ -211,15 +211,15 @@ def test_a_search_whose_pages_never_arrive_is_given_up_and_one_whose_pages_come_
     None
 ):
     """No room, BALM's hold or another mover: to wait for ever asks for a look at the host at every sample."""
-    settings = replace(FAST, stuck_s=2.0)
-    run = guest(lambda dwp: 1.0, settings)
+    options = replace(FAST, stuck_s=2.0)
+    run = guest(lambda dwp: 1.0, options)
     run.run(until=BwapPhase.PLACING)
     now_s = run.now_s
     story: list[str] = []
     for sample, left in enumerate((0.5, *(0.4 - 0.01 * n for n in range(30)), *([0.1] * 30))):
-        now_s += settings.sample_interval_s
+        now_s += options.sample_interval_s
         seen = SearchSample(now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
-        run.state, reasons = bwap.decide(seen, run.state, settings)
+        run.state, reasons = bwap.decide(seen, run.state, options)
         story += [reason.term for reason in reasons]
         if sample < 31:
             assert run.state.phase is BwapPhase.PLACING

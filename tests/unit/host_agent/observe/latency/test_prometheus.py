@@ -69,8 +69,8 @@ class Clock:
 
 def feeds(prometheus: Prometheus, clock: Clock) -> PrometheusFeed:
     queries = ('lc.web=p99{vm="$name", id="$uuid"}',)
-    settings = PrometheusOptions(prometheus.url, queries, window_s=10.0, interval_s=3600.0)
-    made = PrometheusFeed(settings, LEAST, clock=clock)
+    options = PrometheusOptions(prometheus.url, queries, window_s=10.0, interval_s=3600.0)
+    made = PrometheusFeed(options, LEAST, clock=clock)
     made.serve([U1, U2])
     return made
 
@@ -117,8 +117,8 @@ def test_answers_that_stop_are_told_once_and_grow_old(
     prometheus: Prometheus, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    settings = PrometheusOptions("http://127.0.0.1:1", ("any=x",), interval_s=5.0, timeout_s=0.2)
-    found = PrometheusFeed(settings, LEAST, clock=clock)
+    options = PrometheusOptions("http://127.0.0.1:1", ("any=x",), interval_s=5.0, timeout_s=0.2)
+    found = PrometheusFeed(options, LEAST, clock=clock)
     found.serve([U1])
     found.ask_all()
     found.ask_all()
@@ -157,12 +157,12 @@ def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
 def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> None:
     asked = threading.Semaphore(0)
 
-    def fetch(_settings: PrometheusOptions, _query: str) -> float:
+    def fetch(_options: PrometheusOptions, _query: str) -> float:
         asked.release()
         raise RuntimeError("of an unknown kind")
 
-    settings = PrometheusOptions("http://p", ("any=x",), interval_s=0.01)
-    found = PrometheusFeed(settings, LEAST, fetch)
+    options = PrometheusOptions("http://p", ("any=x",), interval_s=0.01)
+    found = PrometheusFeed(options, LEAST, fetch)
     found.serve([U1])
     for _ in range(2):
         assert asked.acquire(timeout=30)
@@ -171,9 +171,9 @@ def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> No
 
 def test_a_name_stays_within_its_quotes() -> None:
     """A tenant who calls a server so must not have another's latency read for it."""
-    settings = PrometheusOptions("http://p", ('any=p99{vm="$name"}',))
+    options = PrometheusOptions("http://p", ('any=p99{vm="$name"}',))
     assert (
-        settings.promql("f", "U", 'a"} or vector(0) #\\\n')
+        options.promql("f", "U", 'a"} or vector(0) #\\\n')
         == r"""p99{vm="a\"} or vector(0) #\\\n"}"""
     )
 
