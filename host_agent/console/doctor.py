@@ -208,7 +208,7 @@ def _placement(conf: Configuration) -> Iterator[Finding]:
     if not conf.placement.enabled:
         yield Finding("placement", Level.DEGRADED, "[placement]enabled is false")
         return
-    from host_agent.report.publisher import make_adapter
+    from host_agent.report.clients import make_adapter
     from placement_traits.client import PlacementClient
 
     try:
@@ -223,8 +223,8 @@ def _nova(conf: Configuration) -> Iterator[Finding]:
     """Nova is asked before an allocation is moved or healed."""
     if not conf.placement.enabled or not conf.placement.rehome:
         return
+    from host_agent.report.clients import make_adapter
     from host_agent.report.nova_api import NovaApi
-    from host_agent.report.publisher import make_adapter
 
     try:
         NovaApi(make_adapter(conf, "compute")).check()

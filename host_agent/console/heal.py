@@ -28,8 +28,8 @@ from host_agent.machine.libvirt import LibvirtSource, ListedDomain
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.workload import parse
+from host_agent.report.clients import make_allocations
 from host_agent.report.nova_resources import nova_part
-from host_agent.report.publisher import make_allocations
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:  # HTTP clients are loaded when they are needed: it takes long

@@ -21,20 +21,17 @@ from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.machine.rdt.backend import foreign_groups, tree
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.journal import ActionJournal
+from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
+from host_agent.report.clients import make_allocations, make_reporter
 from host_agent.report.metrics import Measured, Metrics
-from host_agent.report.publisher import (
-    PublishedFacts,
-    Publisher,
-    Rehoming,
-    make_rehomer,
-    make_reporter,
-    make_reservation,
-    publish_settings,
-)
-from host_agent.report.rehome import Settled
+from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
+from host_agent.report.rehome import Rehomer, Settled
+from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits.reserved_bandwidth import ReservationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +60,36 @@ def build_publisher(
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     """
-    resctrl = tree(conf.paths)
     rehoming = Rehoming(
-        Settled(conf.placement.rehome_after_s), lambda root: make_rehomer(conf, root, journal)
+        Settled(conf.placement.rehome_after_s), lambda root: _rehomer(conf, root, journal)
     )
+    resctrl = tree(conf.paths)
     return Publisher(
-        lambda: publish_settings(conf, conf.host.name or source.hostname()),
+        conf,
+        lambda: conf.host.name or source.hostname(),
         lambda: make_reporter(conf),
         metrics,
         PublishedFacts(
-            lambda: len(foreign_groups(resctrl)), unsatisfiable, make_reservation(conf, resctrl)
+            lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
         ),
-        rehoming if conf.placement.rehome else None,
+        rehoming=rehoming if conf.placement.rehome else None,
     )
+
+
+def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
+    """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
+    return Rehomer(make_allocations(conf, root), root, journal)
+
+
+def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:
+    """Return what follows the measured memory traffic, None when it is turned off."""
+    interval_s = conf.placement.pressure_s
+    if not interval_s:
+        return None
+    # A group is read once per look; a rate is as old as the look is.
+    reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
+    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band)
+    return BandwidthReservation(reader.host, settings, interval_s)
 
 
 def build(

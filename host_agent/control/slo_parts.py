@@ -16,7 +16,7 @@ from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
-from host_agent.report.publisher import make_adapter
+from host_agent.report.clients import make_adapter
 from host_agent.util.background import BackgroundTasks
 from placement_traits.topology import HostTopology
 

@@ -16,7 +16,7 @@ from host_agent.model.round import Round
 from host_agent.model.workload import Activity, parse
 from host_agent.report.allocations import Allocations
 from host_agent.report.nova_api import NovaApi
-from host_agent.report.publisher import movable
+from host_agent.report.published import movable
 from host_agent.report.rehome import Rehomer, Settled
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from tests.support.allocations import L3_PART, SPECS, running, server_on

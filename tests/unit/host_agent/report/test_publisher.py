@@ -11,6 +11,9 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
+from host_agent.conf.options import Options
+from host_agent.conf.placement import PlacementOptions
+from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
@@ -18,26 +21,18 @@ from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
+from host_agent.report.clients import make_adapter
 from host_agent.report.metrics import Metrics
-from host_agent.report.publisher import (
-    PublishedFacts,
-    Publisher,
-    PublishSettings,
-    Rehoming,
-    declarations,
-    make_adapter,
-    movable,
-    neighbours,
-    wanted,
-)
+from host_agent.report.published import declarations, movable, neighbours, published_tree
+from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
 from host_agent.report.rehome import Settled
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
-from placement_traits.names import NeighbourTrait, PackingTrait, Tier, TierTrait
+from placement_traits.names import NeighbourTrait, TierTrait
 from placement_traits.reserved_bandwidth import ReservationSettings
 from placement_traits.tree import ProviderTree
 
-SETTINGS = PublishSettings("compute1", PackingTrait.PACK, frozenset(Tier), 1, 60.0, 0.01)
+OPTIONS = Options(placement=PlacementOptions(cell_packing="pack", backoff_max_s=0.01))
 
 
 def turn(*servers: tuple[Server, int], activity: Activity = Activity.RUNNING) -> Round:
@@ -63,7 +58,7 @@ def test_neighbours_are_told_per_l3_domain() -> None:
 def test_where_an_objective_cannot_be_kept_is_told() -> None:
     lc = Server("lc", LC_SPECS, cpus=(1,))
     round_ = turn((lc, 1), (Server("be", BE_SPECS), 4))
-    tree = wanted(round_, SETTINGS, 0, unsatisfiable={lc.uuid})
+    tree = published_tree(round_, "compute1", OPTIONS, 0, unsatisfiable={lc.uuid})
     told = [
         l3
         for l3 in range(4)
@@ -143,7 +138,7 @@ def test_the_place_of_a_floating_server_is_not_told_while_it_stands_still() -> N
 
 
 def test_what_is_held_back_is_in_the_tree() -> None:
-    tree = wanted(turn(), SETTINGS, 0, {2: 1_500})
+    tree = published_tree(turn(), "compute1", OPTIONS, 0, {2: 1_500})
     child = tree.child("compute1:l3_2")
     assert child is not None
     assert child.inventories["CUSTOM_MEMORY_BANDWIDTH_MBPS"].reserved == 1_500
@@ -153,9 +148,9 @@ def test_what_is_held_back_is_in_the_tree() -> None:
 
 
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
-    without = dataclasses.replace(SETTINGS, tiers=frozenset({Tier.BE}))
-    assert TierTrait.LC in wanted(turn(), SETTINGS, 0).root_traits
-    assert TierTrait.LC not in wanted(turn(), without, 0).root_traits
+    without = dataclasses.replace(OPTIONS, rdt=RdtOptions(enabled=False))
+    assert TierTrait.LC in published_tree(turn(), "compute1", OPTIONS, 0).root_traits
+    assert TierTrait.LC not in published_tree(turn(), "compute1", without, 0).root_traits
 
 
 @dataclass
@@ -189,11 +184,11 @@ class Placement:
 
 def test_what_was_missed_is_caught_up_in_one_pass() -> None:
     placement, metrics = Placement(failures=3), Metrics()
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, metrics)
+    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, metrics)
     thread = publisher.start()
     for cpu in (0, 2, 4):
         publisher.on_round(turn((Server("be", BE_SPECS), cpu)))
-    last = wanted(turn((Server("be", BE_SPECS), 4)), SETTINGS, 0)
+    last = published_tree(turn((Server("be", BE_SPECS), 4)), "compute1", OPTIONS, 0)
     placement.wait_for_writes(1)
     publisher.stop()
     thread.join(10)
@@ -203,7 +198,7 @@ def test_what_was_missed_is_caught_up_in_one_pass() -> None:
 
 def test_an_unchanged_tree_is_not_written_again() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -218,7 +213,7 @@ def test_an_unchanged_tree_is_not_written_again() -> None:
 def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
     """The interval is a minute: without the change being noticed it would come then."""
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
     newest = turn((Server("be", BE_SPECS), 2))
     sync = placement.sync
 
@@ -234,7 +229,10 @@ def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
     placement.wait_for_writes(2)
     publisher.stop()
     thread.join(10)
-    assert placement.written == [wanted(turn(), SETTINGS, 0), wanted(newest, SETTINGS, 0)]
+    assert placement.written == [
+        published_tree(turn(), "compute1", OPTIONS, 0),
+        published_tree(newest, "compute1", OPTIONS, 0),
+    ]
 
 
 def test_an_unforeseen_error_does_not_end_the_thread() -> None:
@@ -248,7 +246,7 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
             raise RuntimeError("unforeseen")
         return placement
 
-    publisher = Publisher(lambda: SETTINGS, make, Metrics())
+    publisher = Publisher(OPTIONS, lambda: "compute1", make, Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -273,7 +271,8 @@ def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_t
 ) -> None:
     placement, rehomer = Placement(failures=0), Rehomer()
     publisher = Publisher(
-        lambda: SETTINGS,
+        OPTIONS,
+        lambda: "compute1",
         lambda: placement,
         Metrics(),
         rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
@@ -292,7 +291,8 @@ def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_li
 ) -> None:
     rehomer = Rehomer()
     publisher = Publisher(
-        lambda: SETTINGS,
+        OPTIONS,
+        lambda: "compute1",
         lambda: Placement(failures=0),
         Metrics(),
         rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
@@ -309,16 +309,22 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
     traffic = Bandwidth({l3: Traffic(0.0, 3_000.0 * (l3 == 2)) for l3 in range(4)})
     reservation = BandwidthReservation(lambda: traffic, ReservationSettings(), 10.0)
     publisher = Publisher(
-        lambda: SETTINGS, lambda: placement, Metrics(), PublishedFacts(reservation=reservation)
+        OPTIONS,
+        lambda: "compute1",
+        lambda: placement,
+        Metrics(),
+        PublishedFacts(reservation=reservation),
     )
     publisher.on_round(turn())
     assert publisher.publish_once()
-    assert placement.written == [wanted(turn(), SETTINGS, 0, {0: 0, 1: 0, 2: 3_000, 3: 0})]
+    assert placement.written == [
+        published_tree(turn(), "compute1", OPTIONS, 0, {0: 0, 1: 0, 2: 3_000, 3: 0})
+    ]
 
 
 def test_a_paused_round_says_nothing_new() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(lambda: SETTINGS, lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
     publisher.on_round(dataclasses.replace(turn(), paused=True))
     assert not publisher.publish_once()
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of Placement and nova, with the credentials of ``[placement]``.
+
+Their libraries are imported where they are needed: loading keystoneauth takes long.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+
+from host_agent.conf.agent import Configuration
+from placement_traits.errors import CapabilityMissingError
+
+if TYPE_CHECKING:
+    from host_agent.report.allocations import Allocations
+    from placement_traits.reporter import Reporter
+
+
+def _register_auth(conf: cfg.ConfigOpts) -> None:
+    """Register keystoneauth's options of ``[placement]``."""
+    from keystoneauth1 import loading
+
+    loading.register_auth_conf_options(conf, "placement")
+    loading.register_session_conf_options(conf, "placement")
+    loading.register_adapter_conf_options(conf, "placement")
+
+
+def make_adapter(conf: Configuration, service: str = "placement") -> Any:
+    """Return a keystoneauth adapter for Placement, or for another service with the same credentials.
+
+    :param service: service type; ``[placement]endpoint_override`` and the like are for Placement alone
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from keystoneauth1 import adapter, exceptions, loading
+
+    from placement_traits.client import REQUEST_TIMEOUT_S
+
+    _register_auth(conf.oslo)
+    try:
+        auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
+        session = loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
+        session.timeout = session.timeout or REQUEST_TIMEOUT_S
+    except exceptions.ClientException as error:
+        raise CapabilityMissingError(f"[placement] holds no usable credentials: {error}") from error
+    if auth is None:
+        raise CapabilityMissingError(
+            "[placement] holds no auth_type: copy nova-compute's [placement] section, or set enabled = false"
+        )
+    if service != "placement":
+        return adapter.Adapter(
+            session,
+            auth=auth,
+            service_type=service,
+            interface=conf.oslo.placement.valid_interfaces,
+            region_name=conf.oslo.placement.region_name,
+        )
+    return loading.load_adapter_from_conf_options(
+        conf.oslo, "placement", session=session, auth=auth, service_type="placement"
+    )
+
+
+def make_reporter(conf: Configuration) -> "Reporter":
+    """Return the reporter over a session made from ``[placement]``.
+
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from placement_traits.client import PlacementClient
+    from placement_traits.reporter import Reporter
+
+    return Reporter(PlacementClient(make_adapter(conf)))
+
+
+def make_allocations(conf: Configuration, root: str) -> "Allocations":
+    """Return the allocations of this host's servers, over sessions made from ``[placement]``.
+
+    :param root: name of nova's root provider
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from host_agent.report.allocations import Allocations
+    from host_agent.report.nova_api import NovaApi
+    from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
+
+    placement, nova = make_adapter(conf), NovaApi(make_adapter(conf, "compute"))
+    once = PlacementClient(
+        placement, RetrySettings(attempts=1), microversion=ALLOCATIONS_MICROVERSION
+    )
+    return Allocations(PlacementClient(placement), once, root, nova.why_busy)

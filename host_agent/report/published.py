@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement should hold after a round: the provider tree, and the claims of servers. Pure."""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+from host_agent.conf.options import Options
+from host_agent.decide.amounts.claims import Claim, Part
+from host_agent.model.assignment import Guest
+from host_agent.model.round import Round
+from host_agent.model.workload import Activity
+from placement_traits.names import (
+    GPU_COMM_TRAITS,
+    InterferenceClass,
+    NeighbourTrait,
+    PackingTrait,
+    Tier,
+)
+from placement_traits.topology import HostTopology
+from placement_traits.tree import L3State, ProviderTree, TreeSettings, desired_tree
+
+_PACKING: Mapping[str, PackingTrait] = {"pack": PackingTrait.PACK, "spread": PackingTrait.SPREAD}
+_TIER_TRAITS: Mapping[Tier, NeighbourTrait] = {
+    Tier.LC: NeighbourTrait.LC,
+    Tier.BE: NeighbourTrait.BE,
+}
+_CLASS_TRAITS: Mapping[InterferenceClass, NeighbourTrait] = {
+    InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
+    InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
+}
+
+
+def neighbours(
+    done: Round, *, pinned: bool = True, unsatisfiable: Container[str] = ()
+) -> dict[int, frozenset[NeighbourTrait]]:
+    """Return who lives in each L3 domain: a server lives in all domains that its vCPUs may run in.
+
+    Paused servers count: they come back.
+
+    :param pinned: vCPUs are where they were decided to be; else they are where they are
+    :param unsatisfiable: servers whose objective cannot be kept here
+    """
+    topology = done.observation.topology
+    found: dict[int, set[NeighbourTrait]] = {domain.id: set() for domain in topology.l3_domains}
+    for guest in done.observation.guests:
+        request = guest.workload.request
+        if request is None or guest.workload.activity is Activity.OFF:
+            continue
+        traits = {
+            trait
+            for trait in (
+                _TIER_TRAITS.get(request.tier) if request.tier else None,
+                _CLASS_TRAITS.get(request.interference_class),
+                NeighbourTrait.UNMET_SLO if guest.uuid in unsatisfiable else None,
+            )
+            if trait
+        }
+        for l3 in _domains(done, guest, pinned=pinned):
+            found[l3] |= traits
+        if guest.gpus and request.gpu_comm:
+            for l3 in _near_gpus(topology, guest):
+                found[l3].add(GPU_COMM_TRAITS[request.gpu_comm])
+    return {l3: frozenset(traits) for l3, traits in found.items()}
+
+
+def _near_gpus(topology: HostTopology, guest: Guest) -> set[int]:
+    """L3 domains on the NUMA nodes of a server's devices: who uses a socket's buses is shown there."""
+    nodes = {node for node in guest.gpus.values() if node is not None}
+    return {domain.id for node in nodes for domain in topology.l3_of_node(node)}
+
+
+def _domains(done: Round, guest: Guest, *, pinned: bool) -> set[int]:
+    """L3 domains of the CPUs that a server's vCPUs may run on, by the best that is known of each vCPU."""
+    topology, domain = done.observation.topology, guest.workload.domain
+    wanted = done.decision.get(guest.uuid) if pinned else None
+    decided = wanted.vcpu_cpus if wanted else {}
+    seen = guest.vcpu_cpus
+    every = frozenset(topology.cpus)
+    anywhere = every if domain.vcpu_cpuset is None else domain.vcpu_cpuset
+    chosen = every & frozenset[int]().union(
+        *(
+            decided.get(vcpu) or seen.get(vcpu) or domain.vcpu_pins.get(vcpu) or anywhere
+            for vcpu in range(domain.vcpus)
+        )
+    )
+    return {l3 for cpu in chosen if (l3 := topology.l3_of_cpu(cpu)) is not None}
+
+
+def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -> list[Claim]:
+    """Return the claims with those of servers that the agent places: their bandwidth is split over their domains.
+
+    :param placed: of the servers that nova has bound to cells
+    """
+    return [*placed, *_unbound(done, placed, pinned=pinned)]
+
+
+def movable(done: Round, placed: Sequence[Claim]) -> list[Claim]:
+    """Return the claims that have one right place in Placement.
+
+    Besides those of servers that nova has bound to cells, that of a floating server while its vCPU threads can run in
+    one L3 domain only. One that is spread over several stays where it was claimed.
+
+    :param placed: of the servers that nova has bound to cells
+    """
+    running = {
+        guest.uuid
+        for guest in done.observation.guests
+        if guest.workload.floating and guest.workload.activity is Activity.RUNNING
+    }
+    unbound = _unbound(done, placed, pinned=False)
+    return [*placed, *(one for one in unbound if one.uuid in running and len(one.parts) == 1)]
+
+
+def _unbound(done: Round, placed: Sequence[Claim], *, pinned: bool) -> Iterator[Claim]:
+    known = {claim.uuid for claim in placed}
+    for guest in done.observation.guests:
+        workload = guest.workload
+        request = workload.request
+        if request is None or not request.bandwidth_mbps or guest.uuid in known:
+            continue
+        domains = sorted(_domains(done, guest, pinned=pinned))
+        parts = tuple(Part(l3, 0, request.bandwidth_mbps // len(domains)) for l3 in domains)
+        yield Claim(guest.uuid, workload.title, parts)
+
+
+def published_tree(
+    done: Round,
+    root: str,
+    options: Options,
+    foreign_groups: int,
+    reserved_mbps: Mapping[int, int] | None = None,
+    *,
+    unsatisfiable: Container[str] = (),
+) -> ProviderTree:
+    """Return the tree that Placement should hold after a round.
+
+    :param root: name of nova's root provider
+    :param foreign_groups: resctrl control groups of other software
+    :param reserved_mbps: bandwidth that is not for sale now, by L3 domain; one that is missing keeps what Placement
+        has, None: nothing is held back
+    :param unsatisfiable: servers whose objective cannot be kept here
+    """
+    settings = TreeSettings(
+        packing=_PACKING[options.placement.cell_packing],
+        tiers=frozenset(Tier) if options.rdt.enabled else frozenset({Tier.BE}),
+        min_be_ways=options.rdt.shared_ways_min,
+        foreign_groups=foreign_groups,
+    )
+    states = {
+        l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3))
+        for l3, traits in neighbours(
+            done, pinned=options.pinning.enabled, unsatisfiable=unsatisfiable
+        ).items()
+    }
+    return desired_tree(root, done.observation.topology, settings, states)
