@@ -17,9 +17,9 @@ from pathlib import Path
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.paths import HostPaths
-from host_agent.control import assembly
 from host_agent.control.agent import Agent
-from host_agent.control.parts import topology_reader
+from host_agent.control.assembly import agent as assembly
+from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import (

@@ -29,7 +29,7 @@ from typing import Any, Final
 from benchmarks import report
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
-from host_agent.control import assembly
+from host_agent.control.assembly import agent as assembly
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
 

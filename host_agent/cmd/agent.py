@@ -16,7 +16,7 @@ from oslo_log import log
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.agent import Configuration
-from host_agent.control import assembly
+from host_agent.control.assembly import agent as assembly
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import NumaExtError

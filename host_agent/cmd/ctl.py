@@ -200,7 +200,7 @@ def _heal(conf: "Configuration", options: argparse.Namespace) -> int:
 
 
 def _topology(conf: "Configuration", options: argparse.Namespace) -> int:
-    from host_agent.control.parts import topology_reader
+    from host_agent.control.assembly.observer import topology_reader
     from placement_traits.draw import draw_text
     from placement_traits.draw_svg import draw_svg
 
@@ -219,7 +219,7 @@ def _topology(conf: "Configuration", options: argparse.Namespace) -> int:
 
 
 def _device_spec(conf: "Configuration", options: argparse.Namespace) -> int:
-    from host_agent.control.parts import topology_reader
+    from host_agent.control.assembly.observer import topology_reader
     from placement_traits.device_spec import device_spec_lines
 
     lines = list(device_spec_lines(topology_reader(conf)(), options.resource_class))

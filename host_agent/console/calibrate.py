@@ -7,6 +7,7 @@ from typing import Any
 
 from host_agent.conf.agent import Configuration
 from host_agent.control import calibration_store
+from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.calibration import (
     Profiler,
     calibrate,
@@ -14,7 +15,6 @@ from host_agent.control.calibration import (
     free_megabytes,
 )
 from host_agent.control.journal import utc_now
-from host_agent.control.parts import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.rdt.backend import tree
 from host_agent.observe.calibration.counters import CountedProfiler, refused

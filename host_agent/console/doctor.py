@@ -7,7 +7,7 @@ from pathlib import Path
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
-from host_agent.control.parts import topology_reader
+from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.rdt.backend import foreign_groups, tree

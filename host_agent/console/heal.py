@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from host_agent.conf.agent import Configuration
 from host_agent.control import home_nodes_store
-from host_agent.control.parts import open_journal, topology_reader
+from host_agent.control.assembly.observer import topology_reader
+from host_agent.control.journal import open_journal
 from host_agent.decide.amounts.claims import (
     Claim,
     Held,

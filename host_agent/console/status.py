@@ -10,7 +10,7 @@ from host_agent.conf.agent import Configuration
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
 from host_agent.control import slo_store
-from host_agent.control.parts import build_observer
+from host_agent.control.assembly.observer import build_observer
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.machine.rdt.backend import tree

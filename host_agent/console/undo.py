@@ -10,7 +10,8 @@ from typing import Any, Final
 from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control import slo_store
-from host_agent.control.parts import build_observer, open_journal
+from host_agent.control.assembly.observer import build_observer
+from host_agent.control.journal import open_journal
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.model import cpus

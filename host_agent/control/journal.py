@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from host_agent.conf.options import Options
 from host_agent.model.journal import Entry
 from placement_traits.best_effort import ignore_loss
 from placement_traits.errors import CapabilityMissingError
@@ -83,3 +84,13 @@ class PrintedJournal:
         """Print an entry."""
         plain = to_plain(entry, self._clock())
         self._out(json.dumps(plain, ensure_ascii=False, default=str) + "\n")
+
+
+def open_journal(options: Options, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
+    """Return the journal with its configured sizes; see :class:`FileJournal`."""
+    return FileJournal(
+        options.paths.journal,
+        max_bytes=options.agent.journal_mb << 20,
+        keep=options.agent.journal_files,
+        lost=lost,
+    )

@@ -13,7 +13,7 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
 from host_agent.console.explanation import as_text
-from host_agent.control import parts
+from host_agent.control.assembly import observer
 from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.model.journal import Entry, Result
@@ -49,7 +49,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     for command in (status, undo):
         monkeypatch.setattr(command, "LibvirtSource", lambda _uri: found)
         monkeypatch.setattr(command, "open_seam", lambda *_, **__: found)
-    monkeypatch.setattr(parts, "topology_reader", lambda _conf: lambda: found.topology)
+    monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: found.topology)
     return found
 
 

@@ -11,14 +11,14 @@ import pytest
 from emulation.hosts import four_nodes
 from host_agent.cmd import ctl
 from host_agent.console import heal
-from host_agent.control import parts
+from host_agent.control.assembly import observer
 from placement_traits.topology import HostTopology
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A configuration file of a host with the lab's topology."""
-    monkeypatch.setattr(parts, "topology_reader", lambda _conf: four_nodes)
+    monkeypatch.setattr(observer, "topology_reader", lambda _conf: four_nodes)
     file = tmp_path / "agent.conf"
     file.write_text("[host]\nname = h1\n")
     return f"--config-file={file}"
@@ -87,4 +87,6 @@ def test_what_needs_no_host_starts_without_what_looks_at_one(
     loaded = set(said.splitlines()[-1].split())
     assert "oslo_config.cfg" in loaded
     heavy = {"keystoneauth1", "libvirt", "numpy", "requests", "ssl", "xml.etree.ElementTree"}
-    assert not loaded & (heavy | {"host_agent.control.assembly", "host_agent.control.parts"})
+    assert not loaded & (
+        heavy | {"host_agent.control.assembly.agent", "host_agent.control.assembly.observer"}
+    )

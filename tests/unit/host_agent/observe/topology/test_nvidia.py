@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent.conf import agent as agent_conf
-from host_agent.control.parts import topology_reader
+from host_agent.control.assembly.observer import topology_reader
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.nvidia import (
     normal_address,

@@ -10,28 +10,22 @@ from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
 from host_agent.conf.agent import Configuration
 from host_agent.conf.paths import HostPaths
-from host_agent.control import refiners
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
+from host_agent.control.assembly import publisher as placement
+from host_agent.control.assembly import refiners
+from host_agent.control.assembly.observer import build_observer
 from host_agent.control.heartbeat import Heartbeat
-from host_agent.control.journal import PrintedJournal
-from host_agent.control.parts import build_observer, open_journal
+from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.slo import BandwidthQos
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
-from host_agent.machine.rdt.backend import foreign_groups, tree
-from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.journal import ActionJournal
-from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
-from host_agent.report.clients import make_allocations, make_reporter
 from host_agent.report.metrics import Measured, Metrics
-from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
-from host_agent.report.rehome import Rehomer, Settled
-from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.reserved_bandwidth import ReservationSettings
+from host_agent.report.publisher import Publisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,49 +41,6 @@ class Parts:
     publisher: Publisher | None
     qos: BandwidthQos | None
     agent: Agent
-
-
-def build_publisher(
-    conf: Configuration,
-    source: DomainSource,
-    metrics: Metrics,
-    journal: ActionJournal,
-    unsatisfiable: Callable[[], frozenset[str]] = frozenset,
-) -> Publisher:
-    """Return what publishes in Placement, not yet started.
-
-    :param unsatisfiable: returns the servers whose objectives cannot be kept here
-    """
-    rehoming = Rehoming(
-        Settled(conf.placement.rehome_after_s), lambda root: _rehomer(conf, root, journal)
-    )
-    resctrl = tree(conf.paths)
-    return Publisher(
-        conf,
-        lambda: conf.host.name or source.hostname(),
-        lambda: make_reporter(conf),
-        metrics,
-        PublishedFacts(
-            lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
-        ),
-        rehoming=rehoming if conf.placement.rehome else None,
-    )
-
-
-def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
-    """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
-    return Rehomer(make_allocations(conf, root), root, journal)
-
-
-def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:
-    """Return what follows the measured memory traffic, None when it is turned off."""
-    interval_s = conf.placement.pressure_s
-    if not interval_s:
-        return None
-    # A group is read once per look; a rate is as old as the look is.
-    reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
-    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band)
-    return BandwidthReservation(reader.host, settings, interval_s)
 
 
 def build(
@@ -136,7 +87,7 @@ def build(
     publisher = None
     if conf.placement.enabled and not dry_run:
         unsatisfiable = qos.unsatisfiable if qos else frozenset
-        publisher = build_publisher(conf, source, metrics, journal, unsatisfiable)
+        publisher = placement.build(conf, source, metrics, journal, unsatisfiable)
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []

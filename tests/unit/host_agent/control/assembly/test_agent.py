@@ -9,8 +9,8 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
-from host_agent.control import assembly
-from host_agent.control import parts as shared_parts
+from host_agent.control.assembly import agent as assembly
+from host_agent.control.assembly import observer, publisher
 from host_agent.control.slo import BandwidthQos
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
@@ -35,8 +35,8 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     writer = SimpleNamespace(
         sync=lambda tree: told.append(tree) or SimpleNamespace(changes=(), problems=())
     )
-    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: host.topology)
-    monkeypatch.setattr(assembly, "make_reporter", lambda _conf: writer)
+    monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
     monkeypatch.setattr(BandwidthQos, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
     conf = agent_conf.load([f"--config-file={tmp_path}/agent.conf"])

@@ -4,12 +4,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from host_agent.control import balancing_parts, slo_parts
+from host_agent.control.assembly import balancing, slo
 from host_agent.control.pipeline import Refiner, RefinerHost
 
 REFINERS: Final[tuple[Callable[[RefinerHost], Refiner | None], ...]] = (
-    balancing_parts.build,
-    slo_parts.build,
+    balancing.build,
+    slo.build,
 )
 """Makers, in order: the first refines the coarse decision, the last decides in the end. None: it may not act here.
 

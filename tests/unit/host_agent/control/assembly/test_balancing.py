@@ -18,9 +18,9 @@ from host_agent.conf import agent as agent_conf
 from host_agent.conf.bwap import BwapOptions
 from host_agent.conf.counters import CounterOptions
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
-from host_agent.control import assembly
-from host_agent.control import parts as shared_parts
-from host_agent.control.balancing_parts import build_balancing
+from host_agent.control.assembly import agent as assembly
+from host_agent.control.assembly import observer
+from host_agent.control.assembly.balancing import build_balancing
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
@@ -85,7 +85,7 @@ def test_options_that_exclude_each_other_are_refused_with_a_sentence(tmp_path: P
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry points that the emulated hardware declares, installed or not."""
-    text = (Path(__file__).parents[4] / "emulation/pyproject.toml").read_text()
+    text = (Path(__file__).parents[5] / "emulation/pyproject.toml").read_text()
     declared = tomllib.loads(text)["project"]["entry-points"][registry.GROUP]
     points = EntryPoints(EntryPoint(name, at, registry.GROUP) for name, at in declared.items())
     monkeypatch.setattr(registry, "entry_points", points.select)
@@ -120,7 +120,7 @@ def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     host = FakeHost(four_nodes())
     host.count_problem = "no PMU"
     host.boot(Server("silent", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
-    monkeypatch.setattr(shared_parts, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: host.topology)
     conf = load(tmp_path, f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n")
     taken: list[float] = []
     monkeypatch.setattr(IpcProxy, "take", lambda _self, _found, now_s: taken.append(now_s))

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that the agent and the commands of ``numa-host-agent-ctl`` share: topology, sensors and journal of this host.
-
-They are apart from :mod:`host_agent.control.assembly` because that loads everything: on a busy host a command would
-take long to start.
-"""
+"""Put the sensors together, for the agent and for the commands of ``numa-host-agent-ctl`` that look at the host."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from host_agent.conf.agent import Configuration
 from host_agent.control.calibration_store import CalibrationFile
-from host_agent.control.journal import FileJournal
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given
-from placement_traits.best_effort import ignore_loss
 from placement_traits.topology import HostTopology
 
 
@@ -60,14 +54,4 @@ def build_observer(
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,
         progress=progress,
-    )
-
-
-def open_journal(conf: Configuration, lost: Callable[[str], None] = ignore_loss) -> FileJournal:
-    """Return the journal with its configured sizes; see :class:`host_agent.control.journal.FileJournal`."""
-    return FileJournal(
-        conf.paths.journal,
-        max_bytes=conf.agent.journal_mb << 20,
-        keep=conf.agent.journal_files,
-        lost=lost,
     )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put together what publishes in Placement: clients, measured traffic, the agent that moves allocations."""
+
+from collections.abc import Callable
+
+from host_agent.conf.agent import Configuration
+from host_agent.machine.libvirt import DomainSource
+from host_agent.machine.rdt.backend import foreign_groups, tree
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.model.journal import ActionJournal
+from host_agent.observe.bandwidth import BandwidthReader
+from host_agent.report.clients import make_allocations, make_reporter
+from host_agent.report.metrics import Metrics
+from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
+from host_agent.report.rehome import Rehomer, Settled
+from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits.reserved_bandwidth import ReservationSettings
+
+
+def build(
+    conf: Configuration,
+    source: DomainSource,
+    metrics: Metrics,
+    journal: ActionJournal,
+    unsatisfiable: Callable[[], frozenset[str]] = frozenset,
+) -> Publisher:
+    """Return what publishes in Placement, not yet started.
+
+    :param unsatisfiable: returns the servers whose objectives cannot be kept here
+    """
+    rehoming = Rehoming(
+        Settled(conf.placement.rehome_after_s), lambda root: _rehomer(conf, root, journal)
+    )
+    resctrl = tree(conf.paths)
+    return Publisher(
+        conf,
+        lambda: conf.host.name or source.hostname(),
+        lambda: make_reporter(conf),
+        metrics,
+        PublishedFacts(
+            lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
+        ),
+        rehoming=rehoming if conf.placement.rehome else None,
+    )
+
+
+def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
+    """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
+    return Rehomer(make_allocations(conf, root), root, journal)
+
+
+def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:
+    """Return what follows the measured memory traffic, None when it is turned off."""
+    interval_s = conf.placement.pressure_s
+    if not interval_s:
+        return None
+    # A group is read once per look; a rate is as old as the look is.
+    reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
+    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band)
+    return BandwidthReservation(reader.host, settings, interval_s)
