@@ -2,7 +2,7 @@
 """Three ways to the privileged operations, all made of their table: in process, in a helper, and reading only."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.api import Privileged
@@ -10,8 +10,11 @@ from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.privileged.table import Way
 
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
-def open_seam(paths: HostPaths, conf: Any, *, dry_run: bool) -> Privileged:
+
+def open_seam(paths: HostPaths, conf: "cfg.ConfigOpts", *, dry_run: bool) -> Privileged:
     """Return the way to the operations that fits this process.
 
     :param conf: the loaded configuration, which the helper reads, too

@@ -178,7 +178,7 @@ from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 uuid = sys.argv[1]
 conf = agent_conf.load(sys.argv[2:])
-seam = separated.separated(conf)
+seam = separated.separated(conf.oslo)
 separated.context.start(method=priv_context.Method.FORK)
 found = seam.process(uuid)
 (ram,) = seam.guest_ram(uuid)

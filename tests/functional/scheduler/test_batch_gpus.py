@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nova import objects
-from nova.conf import CONF
 from nova.pci.stats import PciDeviceStats
 from nova.scheduler import host_manager
 
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.host_table import HostTable
@@ -135,7 +135,7 @@ def gpu_questions(draw):
         pci_requests=objects.InstancePCIRequests(requests=[asked]),
     )
     placed = tuple(draw(st.lists(gpu_picks(hosts), max_size=2)))
-    around = surroundings(draw, hosts, placed, planner=gpus.planner(CONF))
+    around = surroundings(draw, hosts, placed, planner=gpus.planner(SchedulerOptions()))
     return [state for state, _ in hosts], spec, around
 
 
