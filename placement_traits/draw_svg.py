@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host drawn as SVG: boxes in boxes for chassis, sockets and nodes, bars for L3 domains, arcs for GPU links.
 
-Every box knows its size before its place: :func:`_measure` works from the inside out, :func:`_place` from the outside
-in. An L3 domain that serves several nodes is a bar of the same colour in each of them. Distances are a heat map.
+Every box knows its size before its place: :func:`_grid` works from the inside out, :func:`_place` from the outside in.
+An L3 domain that serves several nodes is a bar of the same colour in each of them. Distances are a heat map.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -185,7 +185,7 @@ def offered(
     taken: Collection[str] = (),
     devices: CandidateDevices | None = None,
 ) -> Offered:
-    """Read the allocation candidates of all hosts, as :func:`.facts.candidate` does one by one.
+    """Read the allocation candidates of all hosts, as :func:`.nova_objects.candidate` does one by one.
 
     Nova makes new dictionaries for each request, several for each candidate: they are walked once.
 

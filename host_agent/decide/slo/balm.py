@@ -15,7 +15,7 @@ share of its pages on each node, which takes seconds and touches only what must 
 
 :func:`decide` is called at every poll (20 ms) and never waits: an action is judged by later calls, by requests
 received after it has settled; pages move in the background while objectives are watched on. An action stays in
-effect until a later decision changes it, so the caller applies :attr:`BalmDecision.changes` and nothing else.
+effect until a later decision changes it, so the caller applies :attr:`.shapes.BalmDecision.changes` and nothing else.
 
 *More than two sockets.* Gureya has two. Here a violation is located at *nodes*; a step takes pages from the
 violated nodes and distributes them over all others in the proportion of the server's own weights (see

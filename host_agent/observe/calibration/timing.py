@@ -4,7 +4,7 @@
 The processes of all workers run at the same time and visit all nodes equally often in random order, so the memory
 system is loaded as by evenly spread data; the time that each batch took shows how fast *its* node serves *this* CPU
 meanwhile. That needs no hardware counters, which many machines and all virtual ones lack (where they are there,
-:mod:`.calibration.counters` watches the readers). The traversal is numpy's gather of independent addresses (a
+:mod:`.counters` watches the readers). The traversal is numpy's gather of independent addresses (a
 compiled loop without the interpreter), one per cache line: nothing has to be built on a compute host.
 
 Processes instead of threads: the interpreter's lock would be measured, too. They only read what the parent has filled,

@@ -25,7 +25,7 @@ class LibvirtCounters:
         self._differences = Differences()
 
     def read(self, observation: Observation, now_s: float) -> Readings:
-        """See :class:`CounterSource`."""
+        """See :class:`.source.CounterSource`."""
         try:
             totals = self._totals()
         except NumaExtError as error:

@@ -20,7 +20,7 @@ class PerfCounters:
         self._differences = Differences()
 
     def read(self, observation: Observation, now_s: float) -> Readings:
-        """See :class:`CounterSource`."""
+        """See :class:`.source.CounterSource`."""
         wanted = [
             (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if measured(guest)
         ]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions of :mod:`.admission`, :mod:`.cells` and :mod:`.candidates` about all hosts at once.
+"""The decisions of :mod:`.requirements`, :mod:`.cells` and :mod:`.candidates` about all hosts at once.
 
-Those modules define the decision, one host at a time; here the same is computed over :mod:`.fleet_arrays`. A property
+Those modules define the decision, one host at a time; here the same is computed over :mod:`.arrays`. A property
 test holds the two against each other. Only requests whose guest cells are all alike are decided this way
 (:func:`decidable`): then a guest cell fits a host cell or not whatever the other guest cells do, and the first
 permutation of host cells in which all fit is simply the first so many cells that fit, in nova's order.
 
-Shapes as in :mod:`.fleet_arrays`; besides, ``N`` candidates of all hosts, each with at most ``G`` L3 domains.
+Shapes as in :mod:`.arrays`; besides, ``N`` candidates of all hosts, each with at most ``G`` L3 domains.
 """
 
 import functools
@@ -198,7 +198,7 @@ def _host_reasons(question: Question, hosts: HostArrays) -> dict[int, tuple[Reas
 
 
 def _must_be_remote(request: WorkloadRequest, hosts: HostArrays) -> Mask:
-    """:func:`.admission.local_memory`."""
+    """:func:`.requirements.local_memory`."""
     cells = hosts.cells
     if request.remote_memory is not RemoteMemory.SENSITIVE or not request.floating:
         return np.zeros(len(cells), bool)
@@ -425,7 +425,7 @@ def _lookup(table: Integers, offered: Offered, hosts: HostArrays) -> Integers:
 
 
 def _holds(domains: Records, offered: Offered) -> Mask:
-    """:func:`.admission.holds`."""
+    """:func:`.requirements.holds`."""
     return (domains["ways_free"] >= offered.ways) & (domains["bandwidth_free"] >= offered.bandwidth)
 
 
