@@ -291,12 +291,6 @@ class HostTopology:
         """Return the socket; raises InvalidValueError when there is none."""
         return self.sockets[_position("socket", [socket.id for socket in self.sockets], socket_id)]
 
-    def l3_domain(self, l3_id: int) -> L3Domain:
-        """Return the L3 domain; raises InvalidValueError when there is none."""
-        return self.l3_domains[
-            _position("L3 domain", [domain.id for domain in self.l3_domains], l3_id)
-        ]
-
     def gpu(self, address: str) -> Gpu:
         """Return the GPU at a PCI address; raises InvalidValueError when there is none."""
         return self.gpus[_position("GPU", [gpu.address for gpu in self.gpus], address)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into NUMA balancing: settings and inputs."""
+"""What goes into a decision of NUMA balancing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the seam to the privileged helper: named tuples of plain values, which msgpack carries as they are.
+"""What crosses the seam to the privileged helper: processes, threads, pins, pages and counters, as plain values.
 
 Never page lists: the helper gets ranges and shares and makes the lists itself.
 """
