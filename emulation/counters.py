@@ -2,17 +2,15 @@
 """The host model in place of performance counters; imported only where it is asked for, because numpy is large."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from emulation.physics.sensor import ModelSensor, Partition
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
+from host_agent.model.levels import FULL
 from host_agent.model.rdt import is_bandwidth
 from host_agent.observe.counters.source import CounterHost, CounterSource, Readings, measured
 from placement_traits.topology import HostTopology
-
-_FULL_PERCENT: Final = 100
 
 
 def build(host: CounterHost) -> CounterSource:
@@ -80,7 +78,7 @@ def effective_partitions(resctrl: Resctrl, observation: Observation) -> Mapping[
                 for resource, values in group.schemata.items()
                 if is_bandwidth(resource)
                 for domain, level in values.items()
-                if level <= _FULL_PERCENT
+                if level <= FULL
             }
             found[guest.uuid] = Partition(ways, levels)
     return found

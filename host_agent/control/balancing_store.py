@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NUMA balancing keeps over restarts: the mapping's memory, and where BWAP's searches stand.
+"""What NUMA balancing keeps over restarts: what the mapping has learnt, and where BWAP's searches stand.
 
 Slots and pages are read from the host itself. A search that had ended goes on watching for a new phase; one that had
 not begins again from where the pages are. A lost or broken file costs nothing but learning again.
@@ -9,8 +9,8 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.control import mapping_store
 from host_agent.decide.balancing import BalancingState
-from host_agent.decide.cores import memory
 from host_agent.decide.pages import bwap
 from host_agent.decide.pages.shares import Memory
 from placement_traits.json_store import JsonStore
@@ -27,7 +27,7 @@ def store(path: Path) -> JsonStore[BalancingState]:
 def to_plain(state: BalancingState) -> dict[str, Any]:
     """Return what is kept, as plain JSON types."""
     return {
-        "mapping": memory.to_plain(state.mapper),
+        "mapping": mapping_store.to_plain(state.mapper),
         "searches": {
             uuid: _plain(known.search)
             for uuid, known in sorted(state.memory.items())
@@ -37,7 +37,7 @@ def to_plain(state: BalancingState) -> dict[str, Any]:
 
 
 def _decode(found: Value) -> BalancingState:
-    mapper = memory.from_plain(found.member("mapping"))
+    mapper = mapping_store.from_plain(found.member("mapping"))
     searches = {uuid: _search(kept) for uuid, kept in found.member("searches").members().items()}
     return BalancingState(
         mapper, {uuid: Memory(search=search) for uuid, search in searches.items()}

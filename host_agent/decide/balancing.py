@@ -25,10 +25,10 @@ from host_agent.conf.options import Options
 from host_agent.decide.cores import mapping
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.placement import server_of
-from host_agent.decide.cores.resource_control import bandwidth_levels, level_reasons
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.pages.policy import Room, wanted_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
+from host_agent.decide.partitions.requests import bandwidth_levels, level_reasons
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
 from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters

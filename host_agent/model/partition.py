@@ -4,13 +4,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
+from host_agent.model.levels import FULL
 from host_agent.model.rdt import Actual, Capabilities, Schemata, format_schemata, is_bandwidth
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
-
-FULL_PERCENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class PartitionRequest:
     @property
     def levels(self) -> dict[int, int]:
         """L3 domain where it runs -> bandwidth level, per cent."""
-        return {domain: self.mba_percent.get(domain, FULL_PERCENT) for domain in self.domains}
+        return {domain: self.mba_percent.get(domain, FULL) for domain in self.domains}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.decide.cores.l3_groups import distribute
+from host_agent.decide.partitions.l3_groups import distribute
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity
 from placement_traits import names

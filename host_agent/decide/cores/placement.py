@@ -20,9 +20,9 @@ from host_agent.conf.options import Options
 from host_agent.decide.cores.choose import best_wide_slot, wide_slot_at
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
 from host_agent.decide.cores.ranking import Ties, rank
-from host_agent.decide.cores.resource_control import partition_of, reasons_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
+from host_agent.decide.partitions.requests import partition_of, reasons_of
 from host_agent.model import cpus as cpu_list
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest, Observation
 from host_agent.model.terms import Term

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, distribute
 from host_agent.decide.partitions.layout import L3Layout, Line, lay_out
-from host_agent.model.partition import FULL_PERCENT, PartitionPlace, PartitionRequest
+from host_agent.model.levels import FULL
+from host_agent.model.partition import PartitionPlace, PartitionRequest
 from host_agent.model.rdt import (
     GROUP_PREFIX,
     SHAREABLE_MODE,
@@ -436,7 +437,6 @@ def _schemata(
     bandwidth = capabilities.bandwidth
     if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
         wanted["MB"] = {
-            domain: bandwidth.from_percent(levels.get(domain, FULL_PERCENT))
-            for domain in bandwidth.domains
+            domain: bandwidth.from_percent(levels.get(domain, FULL)) for domain in bandwidth.domains
         }
     return wanted

@@ -8,7 +8,7 @@ import sys
 def test_controllers_import_no_heavy_module() -> None:
     code = (
         "import sys\n"
-        "import host_agent.decide.pages.bwap, host_agent.decide.cores.memory\n"
+        "import host_agent.decide.pages.bwap, host_agent.decide.cores.mapping\n"
         "import host_agent.model.pages, host_agent.decide.pages.worker_sets\n"
         "import host_agent.decide.slo.balm, host_agent.observe.latency.channel\n"
         "heavy = {'numpy', 'scipy', 'networkx', 'libvirt', 'nova', 'requests'} & set(sys.modules)\n"

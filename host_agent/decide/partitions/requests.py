@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server wants of resource control, where its CPUs are: ways for an LC, bandwidth levels for a BE. Pure.
+"""What a server requests of resource control, where its CPUs are: ways for an LC, bandwidth levels for a BE. Pure.
 
-A latency-critical server wants its ways in the L3 domains of its cells, in as many as its flavor has groups of them; a
-best-effort server wants a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
+A latency-critical server requests its ways in the L3 domains of its cells, in as many as its flavor has groups of
+them; a best-effort server requests a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
-from host_agent.decide.cores.l3_groups import distribute
+from host_agent.decide.partitions.l3_groups import distribute
 from host_agent.model.assignment import Guest
+from host_agent.model.levels import FULL
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
@@ -17,8 +17,6 @@ from placement_traits.names import Tier
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
 from placement_traits.topology import HostTopology
-
-_FULL_PERCENT: Final = 100
 
 
 def partition_of(
@@ -28,7 +26,7 @@ def partition_of(
     topology: HostTopology,
     levels: Mapping[int, int],
 ) -> PartitionRequest | None:
-    """Return what a managed server wants of resource control; None: the default group.
+    """Return what a managed server requests of resource control; None: the default group.
 
     :param cpus: CPUs it runs on
     :param pins: vCPU -> CPUs
@@ -51,13 +49,13 @@ def partition_of(
 
 def bandwidth_levels(domains: Iterable[int], levels: Mapping[int, int]) -> dict[int, int]:
     """Return L3 domain and bandwidth level of a best-effort server in each; see :func:`partition_of`."""
-    return {l3: levels.get(l3, _FULL_PERCENT) for l3 in domains}
+    return {l3: levels.get(l3, FULL) for l3 in domains}
 
 
 def reasons_of(
     partition: PartitionRequest | None, request: WorkloadRequest, lc_l3: Collection[int]
 ) -> tuple[Reason, ...]:
-    """Say why resource control is wanted as it is.
+    """Return why resource control is requested as it is.
 
     :param lc_l3: L3 domains with a latency-critical server
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mapping keeps over restarts, as plain JSON types: expectations and the learnt benefit matrix.
+"""The mapping's part of what NUMA balancing keeps over restarts: expectations and the learnt benefit matrix.
 
 Slots are not kept: they are read from the host, which is never disturbed by a restart. Moves in flight, rests and left
 nodes are forgotten; the worst that follows is one move more.
