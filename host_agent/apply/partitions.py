@@ -72,9 +72,9 @@ class Partitions:
         )
         writes = changes(state.actual, decided)
         members = tuple(
-            Membership(vm.uuid, vm.group, vm.monitor)
+            Membership(place.uuid, place.group, place.monitor)
             for request in requests
-            if request.running and (vm := decided.get(request.uuid))
+            if request.running and (place := decided.get(request.uuid))
         )
         change = RdtChange(state.actual, writes, members, decided.found)
         joined = self._privileged.apply_partitions(change, write)
@@ -91,12 +91,12 @@ def _report(
     came = {each.uuid: each for each in joined}
 
     def place(request: PartitionRequest) -> PartitionPlace:
-        vm = decided.get(request.uuid)
-        if vm is None:
+        place = decided.get(request.uuid)
+        if place is None:
             sentence = refused.get(request.uuid, "it has no place in the plan")
             return PartitionPlace(request.uuid, "", problem=sentence)
         moved = came.get(request.uuid, Joined(request.uuid, 0))
-        return replace(vm, moved=moved.moved, problem=moved.problem)
+        return replace(place, moved=moved.moved, problem=moved.problem)
 
     return PartitionReport(writes, tuple(map(place, requests)))
 

@@ -55,14 +55,14 @@ def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
 
 
 def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> list[Write]:
-    """Move the threads of each VM that does not stay in a group before its monitoring group, or all of it, goes.
+    """Move the threads of each server that does not stay in a group before its monitoring group, or all of it, goes.
 
-    They go straight to the VM's other class if that is there, else they would run in root without a limit meanwhile;
-    and to root when the VM is not managed any more, else they would stay in a class that is others' now. Without a
-    monitoring group (too few RMIDs) it is not known which threads are whose: then a class that goes leaves its threads
-    in root until the agent moves them, and a VM that is let go stays in a class that others keep.
+    They go straight to the server's other class if that is there, else they would run in root without a limit
+    meanwhile; and to root when the server is not managed any more, else they would stay in a class that is others' now.
+    Without a monitoring group (too few RMIDs) it is not known which threads are whose: then a class that goes leaves
+    its threads in root until the agent moves them, and a server that is let go stays in a class that others keep.
     """
-    homes = {vm_monitor(vm.uuid): vm.group for vm in wanted.vms}
+    homes = {vm_monitor(place.uuid): place.group for place in wanted.places}
     there = {group.name for group in actual.groups}
     writes = []
     for monitor in state.our_monitors if state.ours else ():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which best-effort VMs share a class of service, when there are fewer classes than VMs. Pure.
+"""Which best-effort servers share a class of service, when there are fewer classes than servers. Pure.
 
-Every VM has a class of its own while there are any. Then the two classes are merged that lose least bandwidth by it: in
-each L3 domain a class has the lowest level of its members that run there, so that an LC is never hurt by a merge. When
-classes become free again, the VM that wins most gets one of its own. VMs that share a class go on sharing it otherwise.
+Every server has a class of its own while there are any. Then the two classes are merged that lose least bandwidth by
+it: in each L3 domain a class has the lowest level of its members that run there, so that an LC is never hurt by a
+merge. When classes become free again, the server that wins most gets one of its own. Servers that share a class go on
+sharing it otherwise.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +20,7 @@ BE_PREFIX: Final = f"{GROUP_PREFIX}be-"
 
 @dataclass(frozen=True, slots=True)
 class BeClass:
-    """BE VMs that share a control group; ``name`` is "" until one is given."""
+    """BE servers that share a control group; ``name`` is "" until one is given."""
 
     name: str
     members: tuple[PartitionRequest, ...]
@@ -43,7 +44,7 @@ class BeClass:
 
     def joined(self, other: "BeClass") -> "BeClass":
         names = sorted(filter(None, (self.name, other.name)))
-        members = sorted((*self.members, *other.members), key=lambda vm: vm.uuid)
+        members = sorted((*self.members, *other.members), key=lambda one: one.uuid)
         return BeClass(names[0] if names else "", tuple(members))
 
 
@@ -53,10 +54,10 @@ def distribute(
     there: Collection[str],
     budget: int,
 ) -> list[BeClass]:
-    """Distribute VMs over at most ``budget`` classes, starting from the classes they are in.
+    """Distribute servers over at most ``budget`` classes, starting from the classes they are in.
 
     :param members: by uuid, any order
-    :param homes: uuid -> name of the class that the VM is in, as far as known
+    :param homes: uuid -> name of the class that the server is in, as far as known
     :param there: names of the classes there are
     :param budget: > 0
     :returns: classes with names, by name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ways of one L3 domain go: one run per latency-critical VM, one shared run for all others. Pure.
+"""Where the ways of one L3 domain go: one run per latency-critical server, one shared run for all others. Pure.
 
 Model. A domain is a line of ways, bit 0 at the left::
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which RDT groups a host should have for the VMs on it; :mod:`.changes` orders the writes that lead there. Pure.
+"""Which RDT groups a host should have for the servers on it; :mod:`.changes` orders the writes that lead there. Pure.
 
-Rules (design: Intel RDT partitions for latency-critical and best-effort VMs):
+Rules:
 
 - Every LC has a control group of its own, ``numa_ext-lc-<uuid>``, with exactly its ways in the L3 domains where it
   runs, disjoint from root, all BE classes, other LCs and shareable ways. In other domains a mask may not be empty
   (Intel): it is the shared run there.
-- BE VMs borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that lose
-  least bandwidth by it are merged (each domain then has the lowest level of its members, so an LC never gets hurt).
-  Every BE VM has a monitoring group in its class; it shows after a restart which VM is in which class.
+- BE servers borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that
+  lose least bandwidth by it are merged (each domain then has the lowest level of its members, so no LC is hurt).
+  Every BE server has a monitoring group in its class; it shows after a restart which server is in which class.
 - Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
   that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
-- The L2 belongs to cores, and so to the VMs that run there: every group has all of it (Intel and AMD allocate it by
+- The L2 belongs to cores, and so to the servers that run there: every group has all of it (Intel and AMD allocate it by
   class, which no flavor asks for).
 - An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
 
@@ -66,12 +66,12 @@ class Refusal:
     @property
     def sentence(self) -> str:
         """Who gets nothing, and why, for people."""
-        return f"VM {self.uuid} gets no RDT partition: {'; '.join(map(sentence, self.reasons))}"
+        return f"server {self.uuid} gets no RDT partition: {'; '.join(map(sentence, self.reasons))}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """All that should be: root's masks, our groups, where each VM belongs, who is refused.
+    """All that should be: root's masks, our groups, where each server belongs, who is refused.
 
     :ivar found: root's masks before we shrank them, in the domains where this plan keeps them shrunk; to be remembered
         and given to the next :func:`plan`
@@ -80,28 +80,28 @@ class PartitionPlan:
 
     root: Schemata
     groups: tuple[GroupPlan, ...]
-    vms: tuple[PartitionPlace, ...]
+    places: tuple[PartitionPlace, ...]
     refused: tuple[Refusal, ...] = ()
     anchors: Mapping[int, int] = field(default_factory=dict)
     found: Schemata = field(default_factory=dict)
 
     def get(self, uuid: str) -> PartitionPlace | None:
-        """Return where a VM belongs, None when it was refused or is unknown."""
-        return next((vm for vm in self.vms if vm.uuid == uuid), None)
+        """Return where a server belongs, None when it was refused or is unknown."""
+        return next((place for place in self.places if place.uuid == uuid), None)
 
 
 def short(uuid: str) -> str:
-    """Return the part of a VM's uuid that names its groups: 48 bits, enough for one host."""
+    """Return the part of a server's uuid that names its groups: 48 bits, enough for one host."""
     return uuid[:13]
 
 
 def lc_group(uuid: str) -> str:
-    """Name of the control group of a latency-critical VM."""
+    """Name of the control group of a latency-critical server."""
     return _LC_PREFIX + short(uuid)
 
 
 def vm_monitor(uuid: str) -> str:
-    """Name of the monitoring group of a VM inside its class."""
+    """Name of the monitoring group of a server inside its class."""
     return _VM_PREFIX + short(uuid)
 
 
@@ -119,9 +119,9 @@ def plan(
 
     :param capabilities: of this host
     :param actual: all control groups there are, foreign ones included
-    :param wanted: all managed VMs that run here, in any order
-    :param homes: VM uuid -> control group that its threads are in, as far as known; monitoring groups show it too, so
-        it matters only where RMIDs are too few for one per VM
+    :param wanted: all managed servers that run here, in any order
+    :param homes: server uuid -> control group that its threads are in, as far as known; monitoring groups show it too,
+        so it matters only where RMIDs are too few for one per server
     :param found: of the plan that was applied last, None when that is not known
     :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
@@ -137,14 +137,14 @@ def plan(
     shared = {domain: layout.shared for domain, layout in layouts.items()}
 
     budget = _control_budget(capabilities, actual) - len(lcs)
-    bes = [vm for vm in wanted if vm.tier is Tier.BE]
+    bes = [one for one in wanted if one.tier is Tier.BE]
     classes = _classes(bes, actual, homes or {}, budget) if budget > 0 else []
     if not classes:
         refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
     monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
 
     groups: list[GroupPlan] = []
-    vms: list[PartitionPlace] = []
+    places: list[PartitionPlace] = []
     for lc in lcs:
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
         schemata = _schemata(capabilities, shared | own, {})
@@ -156,7 +156,7 @@ def plan(
             for d, mask in sorted(own.items())
         )
         exclusive = bool(own) and not against
-        vms.append(PartitionPlace(lc.uuid, lc_group(lc.uuid), "", exclusive, amounts + against))
+        places.append(PartitionPlace(lc.uuid, lc_group(lc.uuid), "", exclusive, amounts + against))
     for be_class in classes:
         monitors = tuple(vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored)
         schemata = _schemata(capabilities, shared, be_class.levels())
@@ -164,13 +164,13 @@ def plan(
         for be in be_class.members:
             monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
             reasons = _be_reasons(capabilities, be, be_class, monitor)
-            vms.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
+            places.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
     anchors = {domain: line.anchor for domain, line in lines.items()}
     root, shrunk = _shrunk_root(before, lines, layouts) if options.shrink_root else (before, {})
-    return PartitionPlan(root, tuple(groups), tuple(vms), tuple(refused), anchors, shrunk)
+    return PartitionPlan(root, tuple(groups), tuple(places), tuple(refused), anchors, shrunk)
 
 
-# -- latency-critical VMs --
+# -- latency-critical servers --
 
 
 def _l3_domains(capabilities: Capabilities) -> tuple[int, ...]:
@@ -293,8 +293,8 @@ def _admit_by_capability(
     """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
     there = {group.name for group in actual.ours}
     lcs = sorted(
-        (vm for vm in wanted if vm.tier is Tier.LC),
-        key=lambda vm: (lc_group(vm.uuid) not in there, vm.uuid),
+        (one for one in wanted if one.tier is Tier.LC),
+        key=lambda one: (lc_group(one.uuid) not in there, one.uuid),
     )
     domains = _l3_domains(capabilities)
     room = max(
@@ -377,13 +377,13 @@ def _against(actual: Actual, own: Mapping[int, int], open_root: Schemata) -> tup
     return tuple(found)
 
 
-# -- best-effort VMs --
+# -- best-effort servers --
 
 
 def _classes(
     bes: Sequence[PartitionRequest], actual: Actual, known: Mapping[str, str], budget: int
 ) -> list[BeClass]:
-    """Distribute BE VMs over classes; monitoring groups show which is where now."""
+    """Distribute BE servers over classes; monitoring groups show which is where now."""
     homes = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
     now = {be.uuid: homes.get(vm_monitor(be.uuid)) or known.get(be.uuid, "") for be in bes}
     there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
@@ -393,7 +393,7 @@ def _classes(
 def _monitored(
     capabilities: Capabilities, actual: Actual, control_groups: int, classes: Sequence[BeClass]
 ) -> frozenset[str]:
-    """Return the BE VMs that get a monitoring group: as many as there are RMIDs, those that have one first."""
+    """Return the BE servers that get a monitoring group: as many as there are RMIDs, those that have one first."""
     if capabilities.monitoring is None:
         return frozenset()
     foreign = len(actual.foreign) + sum(

@@ -113,7 +113,7 @@ class Host:
         found = self.plan(*wanted, **choices)
         for write in changes(self.actual, found):
             self.perform(write)
-        self.homes = {vm.uuid: vm.group for vm in found.vms}
+        self.homes = {place.uuid: place.group for place in found.places}
         self.found = found.found
         return found
 
@@ -145,9 +145,11 @@ def test_an_lc_alone_takes_its_ways_from_root_and_be() -> None:
     assert host.mask(lc_group(A)) == 0x00F
     assert host.mask("") == host.mask("numa_ext-be-0") == 0xFF0
     assert host.level("numa_ext-be-0") == 50
-    vm = found.get(A)
-    assert vm is not None and vm.exclusive and vm.group == lc_group(A) and vm.monitor == ""
-    assert [str(reason) for reason in vm.reasons] == ["partition_ways[L3 0]=4 (against 4)"]
+    place = found.get(A)
+    assert (
+        place is not None and place.exclusive and place.group == lc_group(A) and place.monitor == ""
+    )
+    assert [str(reason) for reason in place.reasons] == ["partition_ways[L3 0]=4 (against 4)"]
 
 
 def test_root_keeps_everything_where_no_lc_runs() -> None:
@@ -164,7 +166,7 @@ def test_shareable_ways_are_never_given_as_exclusive() -> None:
 
     assert found.get(A) is None
     assert found.refused[0].sentence == (
-        f"VM {A} gets no RDT partition: 10 exclusive ways in L3 0 do not fit, 9 are free; "
+        f"server {A} gets no RDT partition: 10 exclusive ways in L3 0 do not fit, 9 are free; "
         "0 of 10 ways that can be exclusive are other servers'; 1 must stay shared"
     )
     assert host.apply(lc(A, 9)).get(A) is not None
@@ -230,17 +232,17 @@ def test_a_foreign_group_is_avoided_and_never_touched() -> None:
     found = host.apply(lc(A, 3))
 
     assert host.mask(lc_group(A)) == 0x070
-    vm = found.get(A)
-    assert vm is not None and vm.exclusive
+    place = found.get(A)
+    assert place is not None and place.exclusive
     assert host.mask("libvirt") == 0x00F
 
 
 def test_a_foreign_group_that_has_all_ways_is_told() -> None:
     host = Host(foreign={"other": 0xFFF})
-    vm = host.apply(lc(A, 3)).get(A)
+    place = host.apply(lc(A, 3)).get(A)
 
-    assert vm is not None and not vm.exclusive
-    assert str(vm.reasons[-1]) == "ways_shared_with[L3 0]=7 (against other)"
+    assert place is not None and not place.exclusive
+    assert str(place.reasons[-1]) == "ways_shared_with[L3 0]=7 (against other)"
 
 
 def test_root_is_not_widened_over_a_foreign_group_that_was_kept_apart() -> None:
@@ -301,11 +303,11 @@ def test_leaving_root_alone_from_now_on_gives_its_ways_back() -> None:
 
 def test_root_can_be_left_alone_but_then_nobody_is_exclusive() -> None:
     host = Host()
-    vm = host.apply(lc(A, 3), shrink_root=False).get(A)
+    place = host.apply(lc(A, 3), shrink_root=False).get(A)
 
     assert host.mask("") == host.full
-    assert vm is not None and not vm.exclusive
-    assert vm.reasons[-1].against == "root"
+    assert place is not None and not place.exclusive
+    assert place.reasons[-1].against == "root"
 
 
 def test_be_classes_are_borrowed_and_merged_where_it_costs_least() -> None:
@@ -315,7 +317,7 @@ def test_be_classes_are_borrowed_and_merged_where_it_costs_least() -> None:
     assert sorted(host.groups) == ["", "numa_ext-be-0", "numa_ext-be-1", "numa_ext-be-2"]
 
     found = host.apply(*bes, lc(D, 2), lc("e" * 36, 2))
-    groups = {vm.uuid: vm.group for vm in found.vms}
+    groups = {place.uuid: place.group for place in found.places}
     assert groups[B] == groups[C] != groups[A]
     assert host.level(groups[B]) == 80  # the lower of 90 and 80: an LC is never hurt by it
     assert host.level(groups[A]) == 20
@@ -329,7 +331,7 @@ def test_one_class_always_stays_for_best_effort() -> None:
     host = Host(closids=3)
     found = host.apply(lc(A, 1), lc(B, 1))
 
-    assert [vm.uuid for vm in found.vms] == [A]
+    assert [place.uuid for place in found.places] == [A]
     assert "no class of service is left" in found.refused[0].sentence
 
 
@@ -337,10 +339,10 @@ def test_too_few_monitoring_ids_are_told_and_keep_their_owners() -> None:
     host = Host(rmids=5)
     found = host.apply(be(A), be(B), be(C))
 
-    monitored = [vm.uuid for vm in found.vms if vm.monitor]
+    monitored = [place.uuid for place in found.places if place.monitor]
     assert monitored == [A]
-    vm = found.get(B)
-    assert vm is not None and vm.reasons[-1].term is Term.NO_RMID
+    place = found.get(B)
+    assert place is not None and place.reasons[-1].term is Term.NO_RMID
     assert changes(host.actual, host.plan(be(A), be(B), be(C))) == ()
 
 
@@ -387,7 +389,7 @@ def test_the_kernels_own_bandwidth_loop_is_left_alone() -> None:
     found = plan(capabilities, host.actual, [be(A, 20)])
 
     assert "MB" not in found.groups[0].schemata
-    assert found.vms[0].reasons[0].term is Term.MBA_OF_KERNEL
+    assert found.places[0].reasons[0].term is Term.MBA_OF_KERNEL
 
 
 # -- invariants --
@@ -436,21 +438,21 @@ def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionP
     validate(host.capabilities, "", found.root)
     monitors = sum(len(group.monitors) for group in found.groups)
     validate_budget(host.capabilities, len(found.groups) + len(host.foreign), monitors)
-    assert {vm.uuid for vm in found.vms} | {r.uuid for r in found.refused} == {
+    assert {place.uuid for place in found.places} | {r.uuid for r in found.refused} == {
         w.uuid for w in wanted
     }
     by_name = {group.name: group for group in found.groups}
     for wish in wanted:
-        vm = found.get(wish.uuid)
-        if vm is None or wish.tier is Tier.BE:
+        place = found.get(wish.uuid)
+        if place is None or wish.tier is Tier.BE:
             continue
         for domain, ways in wish.ways.items():
-            mask = by_name[vm.group].schemata["L3"][domain]
+            mask = by_name[place.group].schemata["L3"][domain]
             assert mask.bit_count() == max(ways, host.min_bits)
             assert not mask & host.shareable
-            others = [g.schemata["L3"][domain] for g in found.groups if g.name != vm.group]
+            others = [g.schemata["L3"][domain] for g in found.groups if g.name != place.group]
             assert not any(mask & other for other in [*others, found.root["L3"][domain]])
-            if vm.exclusive:
+            if place.exclusive:
                 assert not any(mask & mask_there for mask_there in host.foreign.values())
 
 
@@ -489,7 +491,7 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
                 for other in host.groups.keys() & set(sharing):
                     if (name, other, domain) in apart:
                         assert not mask & host.mask(other, domain), f"{write}: {other} in {name}"
-    host.homes = {vm.uuid: vm.group for vm in found.vms}
+    host.homes = {place.uuid: place.group for place in found.places}
     host.found = found.found
 
 

@@ -216,11 +216,11 @@ def _partition(uuid: str, level: int, domains: tuple[int, ...]) -> PartitionRequ
 def test_f_004_33_a_level_is_written_for_the_domains_of_the_cpus_only() -> None:
     planned = plan(HOST, EMPTY, [_partition("be1", 10, (1,)), _partition("be2", 60, (0,))])
     levels = {
-        vm.uuid: next(g.schemata["MB"] for g in planned.groups if g.name == vm.group)
-        for vm in planned.vms
+        place.uuid: next(g.schemata["MB"] for g in planned.groups if g.name == place.group)
+        for place in planned.places
     }
     assert levels == {"be1": {0: 100, 1: 10}, "be2": {0: 60, 1: 100}}
-    assert len({vm.group for vm in planned.vms}) == 2, "a class of its own for each"
+    assert len({place.group for place in planned.places}) == 2, "a class of its own for each"
 
 
 def test_f_004_35_more_servers_than_classes_share_without_hurting_anyone() -> None:

@@ -369,8 +369,8 @@ def shared_class(closids: int) -> tuple[Watched, GroupWriter]:
     executor = GroupWriter(resctrl)
     decided = plan(resctrl.capabilities(), resctrl.actual(), [be_wish(uuid) for uuid in BES])
     executor.carry_out(change_to(model, decided))
-    for tid, vm in enumerate(decided.vms, start=1):
-        resctrl.move_tasks(vm.group, vm.monitor, lambda tid=tid: [tid])  # type: ignore[misc]
+    for tid, place in enumerate(decided.places, start=1):
+        resctrl.move_tasks(place.group, place.monitor, lambda tid=tid: [tid])  # type: ignore[misc]
     return model, executor
 
 
