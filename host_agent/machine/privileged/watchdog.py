@@ -17,7 +17,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import ConflictError, NumaExtError
 
-LOG = logging.getLogger("numa-host-agent-guard")
+LOG = logging.getLogger("numa-host-agent-watchdog")
 
 _CHUNK: Final = 4096
 _ATTEMPTS: Final = 2
@@ -50,7 +50,7 @@ def watch(pipe: int, after_s: float, silent: Callable[[], None], ended: Callable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Guard the agent that started this process; standard input is its pipe."""
+    """Watch the agent that started this process; standard input is its pipe."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--after", type=float, required=True, help="seconds without a heartbeat")
     parser.add_argument("--backend", required=True, help="see [rdt]backend")
