@@ -5,8 +5,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from host_agent.decide.amounts.claims import Claim, declared_mbps
+from host_agent.decide.amounts.reserved_bandwidth import (
+    ReservationSettings,
+    excess_mbps,
+    next_reserved,
+)
 from host_agent.observe.bandwidth import Bandwidth
-from placement_traits.reserved_bandwidth import ReservationSettings, excess_mbps, next_reserved
 from placement_traits.topology import HostTopology
 from placement_traits.tree import bandwidth_shares
 

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 from host_agent.conf.agent import Configuration
+from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -14,7 +15,6 @@ from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
 from host_agent.report.rehome import Rehomer, Settled
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.reserved_bandwidth import ReservationSettings
 
 
 def build(

@@ -15,6 +15,7 @@ from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
+from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
 from host_agent.model.round import Round
@@ -29,7 +30,6 @@ from host_agent.report.rehome import Settled
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, TierTrait
-from placement_traits.reserved_bandwidth import ReservationSettings
 from placement_traits.tree import ProviderTree
 
 OPTIONS = Options(placement=PlacementOptions(cell_packing="pack", backoff_max_s=0.01))

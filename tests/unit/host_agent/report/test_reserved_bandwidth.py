@@ -3,10 +3,10 @@
 
 from emulation.hosts import four_nodes
 from host_agent.decide.amounts.claims import Claim, Part
+from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.reserved_bandwidth import ReservationSettings
 
 HOST = four_nodes()  # 10,000 MB/s per L3 domain
 CALM = ReservationSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)

@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_agent.decide.amounts.reserved_bandwidth import (
+    ReservationSettings,
+    excess_mbps,
+    next_reserved,
+)
 from placement_traits.errors import InvalidValueError
-from placement_traits.reserved_bandwidth import ReservationSettings, excess_mbps, next_reserved
 
 CALM = ReservationSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)
 amounts = st.integers(0, 100_000)
