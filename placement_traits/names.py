@@ -100,11 +100,22 @@ class Tier(StrEnum):
 
 
 class InterferenceClass(StrEnum):
-    """``numa_ext:interference_class``: cache behaviour (Xie & Loh's animal classes, reference 001 table 3)."""
+    """``numa_ext:interference_class``: cache behaviour (Xie & Loh's animal classes; Lakew et al., table 3)."""
 
     SHEEP = "sheep"
     RABBIT = "rabbit"
     DEVIL = "devil"
+
+
+TIER_TRAITS: Final[Mapping[Tier, NeighbourTrait]] = MappingProxyType(
+    {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
+)
+CLASS_TRAITS: Final[Mapping[InterferenceClass, NeighbourTrait]] = MappingProxyType(
+    {
+        InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
+        InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
+    }
+)  # sheep disturb no server and are not published
 
 
 class RemoteMemory(StrEnum):

@@ -9,8 +9,9 @@ from host_agent.model.assignment import Guest
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from placement_traits.names import (
+    CLASS_TRAITS,
     GPU_COMM_TRAITS,
-    InterferenceClass,
+    TIER_TRAITS,
     NeighbourTrait,
     PackingTrait,
     Tier,
@@ -19,14 +20,6 @@ from placement_traits.topology import HostTopology
 from placement_traits.tree import L3State, ProviderTree, TreeSettings, desired_tree
 
 _PACKING: Mapping[str, PackingTrait] = {"pack": PackingTrait.PACK, "spread": PackingTrait.SPREAD}
-_TIER_TRAITS: Mapping[Tier, NeighbourTrait] = {
-    Tier.LC: NeighbourTrait.LC,
-    Tier.BE: NeighbourTrait.BE,
-}
-_CLASS_TRAITS: Mapping[InterferenceClass, NeighbourTrait] = {
-    InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
-    InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
-}
 
 
 def neighbours(
@@ -48,8 +41,8 @@ def neighbours(
         traits = {
             trait
             for trait in (
-                _TIER_TRAITS.get(request.tier) if request.tier else None,
-                _CLASS_TRAITS.get(request.interference_class),
+                TIER_TRAITS.get(request.tier) if request.tier else None,
+                CLASS_TRAITS.get(request.interference_class),
                 NeighbourTrait.UNMET_SLO if guest.uuid in unsatisfiable else None,
             )
             if trait

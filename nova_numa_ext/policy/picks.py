@@ -10,17 +10,16 @@ exactly.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from placement_traits.fleet import Amount, HostView, L3View
-from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from placement_traits.names import (
+    CLASS_TRAITS,
+    TIER_TRAITS,
+    InterferenceClass,
+    NeighbourTrait,
+    Tier,
+)
 from placement_traits.request import L3Amount
-
-_TIERS: Final = {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
-_CLASSES: Final = {
-    InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
-    InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,9 @@ def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
     for pick in picks:
         domains = _domains(host, pick)
         settled = bool(pick.l3) or pick.nodes is not None or len(domains) == 1
-        traits = {_TIERS[pick.tier]} if pick.tier else set()
-        if settled and pick.interference_class in _CLASSES:
-            traits.add(_CLASSES[pick.interference_class])
+        traits = {TIER_TRAITS[pick.tier]} if pick.tier else set()
+        if settled and pick.interference_class in CLASS_TRAITS:
+            traits.add(CLASS_TRAITS[pick.interference_class])
         for domain in domains:
             added.setdefault(domain.uuid, set()).update(traits)
     if not any(added.values()):
@@ -84,7 +83,7 @@ def without_class(host: HostView, interference_class: InterferenceClass) -> Host
     Whether the trait has another owner, too, is not in the view, so the trait alone refuses the server nothing there.
     Its class before a resize would cost nova a database call, so it is taken to be the one asked for.
     """
-    own = _CLASSES.get(interference_class)
+    own = CLASS_TRAITS.get(interference_class)
     return replace(
         host, l3=tuple(replace(domain, neighbours=domain.neighbours - {own}) for domain in host.l3)
     )

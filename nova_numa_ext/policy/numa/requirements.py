@@ -17,12 +17,14 @@ declarations of running servers, must not exceed the capacity; equality is accep
 
 import functools
 from collections.abc import Sequence
+from typing import Final
 
 from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.interference import may_share
 from placement_traits.names import (
+    CLASS_TRAITS,
     InterferenceClass,
     NeighbourTrait,
     RdtTrait,
@@ -33,10 +35,7 @@ from placement_traits.names import (
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
 
-CLASS_OF_TRAIT: dict[NeighbourTrait, InterferenceClass] = {
-    NeighbourTrait.RABBIT: InterferenceClass.RABBIT,
-    NeighbourTrait.DEVIL: InterferenceClass.DEVIL,
-}
+CLASS_OF_TRAIT: Final = {trait: each for each, trait in CLASS_TRAITS.items()}
 
 
 def capabilities(request: WorkloadRequest, host: HostView | None) -> tuple[Reason, ...]:
