@@ -37,11 +37,11 @@ NO_TIES: Final = Ties()
 
 # The order of the terms; the first that differs decides, the smaller value is better.
 #
-#  1. overbooked        a vCPU of the server would share its CPU: never while there is a CPU for each (F-001-04); exact
+#  1. overbooked        a vCPU of the server would share its CPU: never while there is a CPU for each; exact
 #                       slots never are, so where nova overcommits the host this says nothing and term 13 evens out
-#  2. violations        neighbours in an L3 domain that the class matrix forbids: worth more slices (F-001-03)
-#  3. chassis, nodes    fewest slices, the widest gap first (F-001-05)
-#  5. memory_away       MiB that find no room on the slot's own nodes (F-001-06). Before the LC: pages that spill to the
+#  2. violations        neighbours in an L3 domain that the class matrix forbids: worth more slices
+#  3. chassis, nodes    fewest slices, the widest gap first
+#  5. memory_away       MiB that find no room on the slot's own nodes. Before the LC: pages that spill to the
 #                       LC's node load its memory controller with no throttle, as levels follow the CPUs
 #  6. beside_lc         L3 domains with a latency-critical server: the class matrix lets a sheep in, we keep it out
 #  7. from_devices      distance to passed-through devices: the scheduler chose them with their place in mind
