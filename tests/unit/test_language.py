@@ -15,7 +15,7 @@ PLACES = (
     *("host_agent", "nova_numa_ext", "placement_traits", "benchmarks", "emulation", "devstack"),
     *("doc/source", "etc/nova", "README.md"),
 )
-SUFFIXES = frozenset({".py", ".rst", ".md", ".yaml", ".sample"})
+SUFFIXES = frozenset({".conf", ".py", ".rst", ".md", ".yaml", ".sample"})
 
 # word of the dialect (in identifiers, too) -> what the field says
 WORDS = {
