@@ -62,13 +62,13 @@ def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> li
     Without a monitoring group (too few RMIDs) it is not known which threads are whose: then a class that goes leaves
     its threads in root until the agent moves them, and a server that is let go stays in a class that others keep.
     """
-    homes = {vm_monitor(place.uuid): place.group for place in wanted.places}
+    group_of = {vm_monitor(place.uuid): place.group for place in wanted.places}
     there = {group.name for group in actual.groups}
     writes = []
     for monitor in state.our_monitors if state.ours else ():
-        home = homes.get(monitor, ROOT_GROUP)
-        if home != state.name and home in there:
-            writes.append(Write(WriteKind.MOVE_THREADS, state.name, monitor, target=home))
+        target = group_of.get(monitor, ROOT_GROUP)
+        if target != state.name and target in there:
+            writes.append(Write(WriteKind.MOVE_THREADS, state.name, monitor, target=target))
     return writes
 
 

@@ -50,22 +50,22 @@ class BeClass:
 
 def distribute(
     members: Sequence[PartitionRequest],
-    homes: Mapping[str, str],
+    group_of: Mapping[str, str],
     there: Collection[str],
     budget: int,
 ) -> list[BeClass]:
     """Distribute servers over at most ``budget`` classes, starting from the classes they are in.
 
     :param members: by uuid, any order
-    :param homes: uuid -> name of the class that the server is in, as far as known
+    :param group_of: uuid -> name of the class that the server is in, as far as known
     :param there: names of the classes there are
     :param budget: > 0
     :returns: classes with names, by name
     """
     together: dict[str, list[PartitionRequest]] = {}
     for member in sorted(members, key=lambda member: member.uuid):
-        home = homes.get(member.uuid, "")
-        together.setdefault(home if home in there else member.uuid, []).append(member)
+        group = group_of.get(member.uuid, "")
+        together.setdefault(group if group in there else member.uuid, []).append(member)
     classes = [
         BeClass(key if key in there else "", tuple(those))
         for key, those in sorted(together.items())
