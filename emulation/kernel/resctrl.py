@@ -34,7 +34,24 @@ _WRITABLE: Final = frozenset(
 )
 _UINT32: Final = 1 << 32
 _UINT64: Final = 1 << 64
+STATUS_BYTES: Final = 512  # last_cmd_status_buf
 _Id = Literal["closid", "rmid"]
+
+
+@dataclass(slots=True)
+class _Status:
+    """The kernel's sentences since they were cleared: a ``seq_buf`` that takes no more once one did not fit."""
+
+    text: str = ""
+    full: bool = False
+
+    def clear(self) -> None:
+        self.text, self.full = "", False
+
+    def add(self, line: str) -> None:
+        self.full = self.full or len(self.text) + len(line) >= STATUS_BYTES
+        if not self.full:
+            self.text += line
 
 
 @dataclass(slots=True)
@@ -100,7 +117,7 @@ class ResctrlModel:
         self._clock = clock
         self._mutex = threading.RLock()
         self._tree_lock = threading.RLock()
-        self._status = ""
+        self._status = _Status()
         self._free_closids = list(range(1, shape.usable_closids))
         self._free_rmids = list(range(1, shape.rmids)) if shape.monitoring else []
         self._limbo: dict[int, float] = {}
@@ -170,7 +187,7 @@ class ResctrlModel:
             if name in self.listdir("/".join(parent)):
                 raise _error(errno.EEXIST)
             if self.profile.mkdir_clears_status:
-                self._status = ""
+                self._status.clear()
             if monitor:
                 place.control.monitors[name] = _Monitor(self._take("rmid"), next(self._made))
             else:
@@ -327,7 +344,7 @@ class ResctrlModel:
 
     def _read_info(self, parts: tuple[str, ...]) -> str:
         if parts == ("last_cmd_status",):
-            return self._status or "ok\n"
+            return self._status.text or "ok\n"
         return self._info()[parts[0]][parts[1]]() + "\n"
 
     def _bit_usage(self, cache: str) -> str:
@@ -346,7 +363,7 @@ class ResctrlModel:
         return ";".join(lines)
 
     def _fail(self, number: int, reason: str) -> OSError:
-        self._status += reason + "\n"
+        self._status.add(reason + "\n")
         return _error(number)
 
     # -- groups --
@@ -452,7 +469,7 @@ class ResctrlModel:
     def _write_schemata(self, control: _Control, data: str) -> None:
         if not data.endswith("\n"):
             raise _error(errno.EINVAL)
-        self._status = ""
+        self._status.clear()
         staged: dict[tuple[str, int], int] = {}
         text = data[:-1].partition("\0")[0]  # the kernel takes it for a C string
         for line in text.split("\n"):
@@ -519,7 +536,7 @@ class ResctrlModel:
     def _write_mode(self, control: _Control, data: str) -> None:
         if not data.endswith("\n"):
             raise _error(errno.EINVAL)
-        self._status = ""
+        self._status.clear()
         mode = data[:-1]
         if mode == control.mode:
             return
@@ -565,10 +582,10 @@ class ResctrlModel:
             tid = parse_int32(data)
             if tid is None or tid < 0:
                 raise _error(errno.EINVAL)
-            self._status = ""
+            self._status.clear()
             self._move(place, tid or writer)
             return
-        self._status = ""
+        self._status.clear()
         for entry in data.rstrip("\n").removesuffix(",").split(",") if data.strip() else ():
             tid = parse_int32(entry)
             if tid is None:
@@ -640,7 +657,7 @@ class ResctrlModel:
 
     def _write_cpus(self, place: _Place, name: str, data: str) -> None:
         if self.profile.cpus_clears_status:
-            self._status = ""
+            self._status.clear()
         new = self._parse_cpus(name, data)
         if new - self.shape.cpus:
             raise self._fail(errno.EINVAL, "Can only assign online CPUs")

@@ -437,6 +437,17 @@ def classes_run_out(bench: Bench) -> None:
     bench.make("one_more")
 
 
+def the_status_has_room_for_511_characters(bench: Bench) -> None:
+    if not bench.profile.closid_before_rmid:
+        raise NotApplicableError("each try puts an RMID into limbo")
+    bench.make(*(f"g{n}" for n in range(bench.capabilities.num_closids - 1)))
+    bench.clear_status()
+    for _ in range(40):
+        expect(bench.mkdir("one_more"), "ENOSPC", "one group too many")
+    line = bench.status().split("\n")[0] + "\n"
+    expect(len(bench.status()) + 1, 511 // len(line) * len(line), "characters in the status")
+
+
 def monitoring_ids_run_out(bench: Bench) -> None:
     if bench.capabilities.monitoring is None:
         raise NotApplicableError("no monitoring")
@@ -515,6 +526,7 @@ CASES: tuple[Case, ...] = (
     cpus_belong_to_one_group,
     status_of_cpus_and_mkdir,
     classes_run_out,
+    the_status_has_room_for_511_characters,
     monitoring_ids_run_out,
     both_ids_run_out,
     counters_are_numbers_by_domain,

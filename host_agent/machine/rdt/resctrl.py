@@ -43,6 +43,10 @@ from host_agent.model.rdt import (
 )
 
 _NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
+_STATUS_BYTES: Final = (
+    512  # last_cmd_status_buf; a sentence that does not fit is dropped as a whole
+)
+_LONGEST_OF_MKDIR: Final = len("Out of CLOSIDs\n\0")
 _CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
 _AMD_MAX_BANDWIDTH: Final = 2048  # 256 GB/s; the kernel's limit where CPUID does not say otherwise
 _MAX_ROUNDS: Final = 16
@@ -343,10 +347,14 @@ class Resctrl:
         # For other errors the kernel gives no reason, and what is there belongs to an older command.
         if number in (errno.EINVAL, errno.ERANGE, errno.ENOSPC, errno.EBUSY, errno.ESRCH):
             try:
-                lines = self._files.read("info/last_cmd_status").strip().split("\n")
+                text = self._files.read("info/last_cmd_status")
             except OSError:
+                text = ""
+            # A write to schemata or tasks clears what was there, mkdir appends to it: the last line is its own, unless
+            # it found no room.
+            lines = text.strip().split("\n")
+            if not value and len(text) > _STATUS_BYTES - _LONGEST_OF_MKDIR:
                 lines = []
-            # A write to schemata or tasks clears what was there, mkdir appends to it: the last line is its own.
             status = "; ".join(lines if value else lines[-1:])
         return error_class(number)(action, path, value, number, "" if status == "ok" else status)
 

@@ -21,6 +21,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.errors import (
     ResctrlBusyError,
     ResctrlError,
+    ResctrlExhaustedError,
     ResctrlGoneError,
     ResctrlRefusedError,
     ResctrlUnavailableError,
@@ -153,6 +154,23 @@ def test_the_sentence_of_an_older_command_is_not_taken_for_this_ones() -> None:
 
 
 # -- counters --
+
+
+def test_where_the_kernels_sentence_found_no_room_none_is_given() -> None:
+    """Sentences about other groups fill the buffer; the one about ours is dropped, and theirs is not ours."""
+    model = ResctrlModel(INTEL)
+    resctrl = Resctrl(model)
+    for number in range(resctrl.capabilities().num_closids - 1):
+        model.mkdir(f"foreign{number}")
+    with pytest.raises(ResctrlExhaustedError) as first:
+        resctrl.create_group("numa_ext-a")
+    assert first.value.status == "Out of CLOSIDs"
+    for _ in range(40):
+        with pytest.raises(OSError, match="No space"):
+            model.mkdir("foreign")
+    with pytest.raises(ResctrlExhaustedError) as last:
+        resctrl.create_group("numa_ext-a")
+    assert last.value.status == ""
 
 
 def test_counters_grow_with_traffic_and_bandwidth_level() -> None:
