@@ -19,10 +19,17 @@ class Times:
 
     def __init__(self) -> None:
         self.by_test: defaultdict[str, float] = defaultdict(float)
+        self._ran: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count set-up, call and tear-down, also of tests in xdist's processes."""
         self.by_test[report.nodeid] += report.duration
+        if report.when == "call" and not report.skipped:
+            self._ran.add(report.nodeid)
+
+    def of_those_that_ran(self) -> dict[str, float]:
+        """Seconds by node id, without tests that were skipped: their set-up says nothing about them."""
+        return {test: self.by_test[test] for test in self._ran}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print before pytest's own last line."""
@@ -33,7 +40,7 @@ class Times:
         for line in rows(by_folder(self.by_test), allowed):
             terminalreporter.line(line)
         known = {one.test: one.seconds for one in long.load()}
-        for line in far_off(self.by_test, known):
+        for line in far_off(self.of_those_that_ran(), known):
             terminalreporter.line(line)
 
 

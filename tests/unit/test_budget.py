@@ -5,12 +5,13 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import budget
 from tests.budget import Part, Report, Result, run
-from tests.support.times import by_folder, far_off, rows
+from tests.support.times import Times, by_folder, far_off, rows
 
 ROOT = Path(__file__).parents[2]
 LINT, LAB, STORIES = Part("lint", 60), Part("lab-up", 480), Part("stories", 840, needs="lab-up")
@@ -112,6 +113,20 @@ def test_a_folder_over_its_budget_is_named_and_one_without_is_shown() -> None:
 def test_every_folder_with_a_budget_is_there() -> None:
     """A folder that was moved takes its budget along."""
     assert [name for name in budget.load()["folders"] if not (ROOT / name).is_dir()] == []
+
+
+def test_a_test_that_was_skipped_is_not_held_against_its_line() -> None:
+    times = Times()
+    for name, when, skipped in (
+        ("ran", "setup", False),
+        ("ran", "call", False),
+        ("not", "setup", True),
+    ):
+        times.pytest_runtest_logreport(
+            SimpleNamespace(nodeid=name, when=when, duration=2.0, skipped=skipped)
+        )
+    assert times.of_those_that_ran() == {"ran": 4.0}
+    assert dict(times.by_test) == {"ran": 4.0, "not": 2.0}
 
 
 def test_a_long_test_that_took_longer_or_much_shorter_than_its_line_says_is_told() -> None:
