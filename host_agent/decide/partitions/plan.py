@@ -110,7 +110,6 @@ def plan(
     actual: Actual,
     wanted: Sequence[PartitionRequest],
     options: RdtOptions = _DEFAULTS,
-    group_of: Mapping[str, str] | None = None,
     *,
     found: Schemata | None = None,
     wasted_ways_max: int = _WASTED_WAYS_MAX,
@@ -120,8 +119,6 @@ def plan(
     :param capabilities: of this host
     :param actual: all control groups there are, foreign ones included
     :param wanted: all managed servers that run here, in any order
-    :param group_of: server uuid -> control group that its threads are in, as far as known; monitoring groups show it,
-        too, so it matters only where RMIDs are too few for one per server
     :param found: of the plan that was applied last, None when that is not known
     :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
@@ -138,7 +135,7 @@ def plan(
 
     budget = _control_budget(capabilities, actual) - len(lcs)
     bes = [one for one in wanted if one.tier is Tier.BE]
-    classes = _classes(bes, actual, group_of or {}, budget) if budget > 0 else []
+    classes = _classes(bes, actual, budget) if budget > 0 else []
     if not classes:
         refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
     monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
@@ -380,12 +377,10 @@ def _against(actual: Actual, own: Mapping[int, int], open_root: Schemata) -> tup
 # -- best-effort servers --
 
 
-def _classes(
-    bes: Sequence[PartitionRequest], actual: Actual, known: Mapping[str, str], budget: int
-) -> list[BeClass]:
+def _classes(bes: Sequence[PartitionRequest], actual: Actual, budget: int) -> list[BeClass]:
     """Distribute BE servers over classes; monitoring groups show which is where now."""
     now_in = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
-    now = {be.uuid: now_in.get(vm_monitor(be.uuid)) or known.get(be.uuid, "") for be in bes}
+    now = {be.uuid: now_in.get(vm_monitor(be.uuid), "") for be in bes}
     there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
     return distribute(bes, now, there, budget)
 

@@ -53,7 +53,6 @@ class Host:
         self.groups: dict[str, GroupState] = {"": self._state("", self.full)}
         for name, mask in self.foreign.items():
             self.groups[name] = self._state(name, mask)
-        self.homes: dict[str, str] = {}
         self.found: Schemata | None = {}
 
     @property
@@ -86,7 +85,6 @@ class Host:
             self.actual,
             wanted,
             options,
-            self.homes,
             found=self.found,
             wasted_ways_max=wasted_ways_max,
         )
@@ -113,7 +111,6 @@ class Host:
         found = self.plan(*wanted, **choices)
         for write in changes(self.actual, found):
             self.perform(write)
-        self.homes = {place.uuid: place.group for place in found.places}
         self.found = found.found
         return found
 
@@ -491,7 +488,6 @@ def check_steps(host: Host, found: PartitionPlan) -> None:
                 for other in host.groups.keys() & set(sharing):
                     if (name, other, domain) in apart:
                         assert not mask & host.mask(other, domain), f"{write}: {other} in {name}"
-    host.homes = {place.uuid: place.group for place in found.places}
     host.found = found.found
 
 
