@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from host_agent.decide.partitions.l3_groups import distribute
+from host_agent.decide.partitions.requests import l3_amounts
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity
 from placement_traits import names
@@ -165,7 +165,7 @@ def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
     if request is None or workload.floating:
         return None
     domain = workload.domain
-    found = distribute(topology, domain.cells, domain.vcpu_pins, request.l3)
+    found = l3_amounts(topology, domain.cells, domain.vcpu_pins, request.l3)
     if len(found) < len(request.l3):
         return None
     parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in found.items())

@@ -5,17 +5,17 @@ A latency-critical server requests its ways in the L3 domains of its cells, in a
 them; a best-effort server requests a bandwidth level in the L3 domains it shares with one, and all bandwidth elsewhere.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from host_agent.decide.partitions.l3_groups import distribute
 from host_agent.model.assignment import Guest
 from host_agent.model.levels import FULL
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
-from host_agent.model.workload import Activity
+from host_agent.model.workload import Activity, Cell
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
+from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.topology import HostTopology
 
 
@@ -39,12 +39,41 @@ def partition_of(
     ways: dict[int, int] = {}
     percent: dict[int, int] = {}
     if request.tier is Tier.LC:
-        amounts = distribute(topology, guest.workload.domain.cells, pins, request.l3)
+        amounts = l3_amounts(topology, guest.workload.domain.cells, pins, request.l3)
         ways = {l3: amount.ways for l3, amount in amounts.items() if amount.ways}
     else:
         percent = bandwidth_levels(domains, levels)
     running = guest.workload.activity is Activity.RUNNING
     return PartitionRequest(guest.uuid, request.tier, domains, ways, percent, running)
+
+
+def l3_amounts(
+    topology: HostTopology,
+    cells: Iterable[Cell],
+    pins: Mapping[int, frozenset[int]],
+    amounts: Iterable[L3Amount],
+) -> dict[int, L3Amount]:
+    """Distribute a flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
+
+    Where the CPUs of a cell are in several domains, its group is counted in the one that holds most of them, then in
+    the one with the lowest id; never in one that another cell has. A group that finds no cell or no domain is left out.
+
+    :param cells: the guest's cells, of a guest that nova has placed
+    :param pins: vCPU -> host CPUs
+    :param amounts: the flavor's groups
+    :returns: L3 domain -> group, ascending
+    """
+    taken: dict[int, L3Amount] = {}
+    for cell, amount in zip(sorted(cells, key=lambda cell: cell.id), amounts, strict=False):
+        held = Counter(
+            l3
+            for vcpu in cell.vcpus
+            for cpu in pins.get(vcpu, ())
+            if (l3 := topology.l3_of_cpu(cpu)) is not None and l3 not in taken
+        )
+        if held:
+            taken[min(held, key=lambda l3: (-held[l3], l3))] = amount
+    return dict(sorted(taken.items()))
 
 
 def bandwidth_levels(domains: Iterable[int], levels: Mapping[int, int]) -> dict[int, int]:
