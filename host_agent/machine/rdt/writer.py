@@ -1,35 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only writer of resctrl: carries out checked changes, moves threads, takes everything back.
+"""The only writer of resctrl: checks and carries out changes, moves threads, takes everything back.
 
 - :meth:`GroupWriter.carry_out` – under the lock: compare, check, write in the given order, read back;
 - :meth:`GroupWriter.move_process` – all threads of a process into a group;
 - :meth:`GroupWriter.reset` – undo what we changed; what root was found with should be remembered, but need not.
 
-Each compares before it writes and can be run again after a crash at any point, with the same end state. What the
-planner decides is checked (:mod:`.checks`); nothing is decided here.
+Each compares before it writes and can be run again after a crash at any point, with the same end state. Nothing is
+decided here. The planner has no rights, and what it planned for may have changed since, so a change is checked as a
+whole before its first write. It passes when the groups are still those that it was planned for, when it touches nothing
+but root's masks and groups of ours, and when every value is one that this host's kernel takes. Memory bandwidth levels
+are not compared: the bandwidth controller writes them meanwhile.
 """
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import Final
 
-from host_agent.machine.rdt.checks import after, check, refuse_lost, refuse_outdated
-from host_agent.machine.rdt.errors import ResctrlBusyError, ResctrlGoneError
+from host_agent.machine.rdt.errors import RdtChangedError, ResctrlBusyError, ResctrlGoneError
 from host_agent.machine.rdt.resctrl import MoveResult, Resctrl
+from host_agent.machine.rdt.undo import release_writes, reset_writes
 from host_agent.model.partition import RdtChange, Write, WriteKind
 from host_agent.model.rdt import (
+    GROUP_PREFIX,
     ROOT_GROUP,
     SHAREABLE_MODE,
     Actual,
-    BandwidthUnit,
-    CacheControl,
     Capabilities,
     GroupState,
     Schemata,
+    is_bandwidth,
+    validate,
+    validate_budget,
 )
+from placement_traits.errors import ConflictError, InvalidValueError
 
+_OURS: Final = f"root, or a group whose name starts with {GROUP_PREFIX!r}"
 LIMBO_WAIT_S: Final = 5.0
 _RETRY_EVERY_S: Final = 0.5  # the kernel looks into the limbo once a second
 
@@ -65,7 +73,7 @@ class GroupWriter:
         :raises RdtChangedError: the groups are not those any more that it was planned for
         :raises InvalidValueError: it is not legal on this host
         """
-        check(self._resctrl.capabilities(), self._resctrl.actual(), change)
+        _check(self._resctrl.capabilities(), self._resctrl.actual(), change)
 
     def carry_out(self, change: RdtChange) -> None:
         """Write a change in its order and verify it; nothing is written when it as a whole must not be.
@@ -79,19 +87,19 @@ class GroupWriter:
         """
         capabilities = self._resctrl.capabilities()
         with self._resctrl.lock():
-            check(capabilities, self._resctrl.actual(), change)
+            _check(capabilities, self._resctrl.actual(), change)
         pending = list(change.writes)
         expected = change.seen
 
         def go_on() -> None:
             nonlocal expected
             now = self._resctrl.actual()
-            refuse_outdated(expected, now)
+            _refuse_outdated(expected, now)
             while pending:
                 self._perform(pending[0])
                 write = pending.pop(0)
-                expected, now = after(expected, write), after(now, write)
-            refuse_lost(now, self._resctrl.actual())
+                expected, now = _after(expected, write), _after(now, write)
+            _refuse_lost(now, self._resctrl.actual())
 
         self._until_done(go_on)
 
@@ -104,7 +112,7 @@ class GroupWriter:
         :raises ResctrlError: the kernel refused a command
         """
         capabilities = self._resctrl.capabilities()
-        writes = _release_writes(capabilities, self._resctrl.actual())
+        writes = release_writes(capabilities, self._resctrl.actual())
         for each in writes if write else ():
             self._perform(each)
         return writes
@@ -119,16 +127,16 @@ class GroupWriter:
         """
         capabilities = self._resctrl.capabilities()
         if not write:
-            return _reset_writes(capabilities, self._resctrl.actual(), found)
+            return reset_writes(capabilities, self._resctrl.actual(), found)
         done: list[Write] = []
 
         def undo() -> None:
             now = self._resctrl.actual()
-            writes = _reset_writes(capabilities, now, found)
+            writes = reset_writes(capabilities, now, found)
             for each in writes:
                 self._perform(each)
                 done.append(each)
-            refuse_lost(reduce(after, writes, now), self._resctrl.actual())
+            _refuse_lost(reduce(_after, writes, now), self._resctrl.actual())
 
         self._until_done(undo)
         return tuple(done)
@@ -202,70 +210,135 @@ class GroupWriter:
                 self._resctrl.write_schemata(write.group, write.schemata)
 
 
-def _release_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
-    bandwidth = capabilities.bandwidth
-    if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:  # then the levels are not ours
-        return ()
-    target = {"MB": dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)}
-    return tuple(
-        _schemata_write(group, differs)
-        for group in actual.ours
-        if (differs := _differs(group.schemata, target))
-    )
+# -- what a change may do --
 
 
-def _reset_writes(
-    capabilities: Capabilities, actual: Actual, found: Schemata | None
-) -> tuple[Write, ...]:
-    writes = [Write(WriteKind.REMOVE_GROUP, group.name) for group in actual.ours]
-    writes += [
-        Write(WriteKind.REMOVE_MONITOR, ROOT_GROUP, monitor) for monitor in actual.root.our_monitors
-    ]
-    if found is None:
-        found = {
-            cache.name: dict.fromkeys(cache.domains, cache.cbm_mask) for cache in capabilities.l3
-        }
-    target = {
-        cache.name: {
-            domain: _widest(cache, domain, mask, actual.foreign)
-            for domain, mask in found.get(cache.name, {}).items()
-        }
-        for cache in capabilities.l3
+def _check(capabilities: Capabilities, actual: Actual, change: RdtChange) -> None:
+    """Refuse a change that must not or cannot be carried out, as a whole.
+
+    :raises RdtChangedError: the groups are not those any more that it was planned for
+    :raises InvalidValueError: names group, domain, value and what is allowed
+    """
+    _refuse_outdated(change.seen, actual)
+    validate(capabilities, ROOT_GROUP, change.root_found)
+    now = actual
+    for write in change.writes:
+        validate(capabilities, write.group, write.schemata)
+        now = _after(now, write)
+    control = [group for group in now.groups if group.name != ROOT_GROUP]
+    validate_budget(capabilities, len(control), sum(len(group.monitors) for group in now.groups))
+    for member in change.members:
+        _ours(member.group, member.monitor)
+
+
+def _refuse_outdated(seen: Actual, now: Actual) -> None:
+    """Refuse to go on when groups, modes or masks are not those that were seen.
+
+    :raises RdtChangedError: says what differs
+    """
+    found = list(_differences(seen, now))
+    if found:
+        raise RdtChangedError("RDT groups have changed since they were read: " + "; ".join(found))
+
+
+def _differences(seen: Actual, now: Actual, *, levels: bool = False) -> Iterator[str]:
+    """Yield what differs, one sentence each; values that were not seen count as equal.
+
+    :param levels: compare bandwidth levels, too
+    """
+    before = {group.name: group for group in seen.groups}
+    there = {group.name: group for group in now.groups}
+    for name in sorted(before.keys() ^ there.keys()):
+        yield f"group {name} has {'gone' if name in before else 'appeared'}"
+    for name in sorted(before.keys() & there.keys()):
+        yield from _different_group(before[name], there[name], levels=levels)
+
+
+def _different_group(seen: GroupState, now: GroupState, *, levels: bool) -> Iterator[str]:
+    name = seen.name or "(root)"
+    if seen.mode != now.mode:
+        yield f"group {name} is {now.mode}, not {seen.mode}"
+    for monitor in sorted(set(seen.monitors) ^ set(now.monitors)):
+        what = "gone" if monitor in seen.monitors else "appeared"
+        yield f"monitoring group {name}/{monitor} has {what}"
+    for resource, values in seen.schemata.items():
+        if is_bandwidth(resource) and not levels:
+            continue
+        style = "d" if is_bandwidth(resource) else "x"
+        for domain, value in values.items():
+            there = now.schemata.get(resource, {}).get(domain)
+            if there != value:
+                has = "nothing" if there is None else f"{there:{style}}"
+                yield f"group {name} has {resource}:{domain}={has}, not {value:{style}}"
+
+
+def _after(now: Actual, write: Write) -> Actual:
+    """Return the groups as a write leaves them; of a new group only what was written to it is known.
+
+    :raises InvalidValueError: it touches what is not ours, or what is not there
+    :raises RdtChangedError: it was planned for another value
+    """
+    _ours(write.group, write.monitor)
+    groups = {group.name: group for group in now.groups}
+    if write.kind is WriteKind.CREATE_GROUP:
+        _expect(write, write.group not in groups, "a group that is not there yet")
+        return Actual((*now.groups, GroupState(write.group, SHAREABLE_MODE, {})))
+    _expect(write, write.group in groups, "a group that is there")
+    group = groups[write.group]
+    match write.kind:
+        case WriteKind.REMOVE_GROUP:
+            _expect(write, write.group != ROOT_GROUP, "a group of ours")
+            return Actual(tuple(each for each in now.groups if each is not group))
+        case WriteKind.SCHEMATA:
+            groups[group.name] = replace(group, schemata=_written(group, write))
+        case WriteKind.MOVE_THREADS:
+            _ours(write.target)
+            _expect(write, write.monitor in group.monitors, "a monitoring group that is there")
+            _expect(write, write.target in groups, "a target that is there")
+        case WriteKind.CREATE_MONITOR:
+            _expect(write, write.monitor not in group.monitors, "one that is not there yet")
+            groups[group.name] = replace(group, monitors=(*group.monitors, write.monitor))
+        case WriteKind.REMOVE_MONITOR:
+            _expect(write, write.monitor in group.monitors, "a monitoring group that is there")
+            left = tuple(monitor for monitor in group.monitors if monitor != write.monitor)
+            groups[group.name] = replace(group, monitors=left)
+    return Actual(tuple(groups.values()))
+
+
+def _written(group: GroupState, write: Write) -> Schemata:
+    if write.group == ROOT_GROUP:
+        levels = [resource for resource in write.schemata if is_bandwidth(resource)]
+        _expect(write, not levels, "root's masks only: its bandwidth is the host's")
+    planned_for = GroupState(group.name, group.mode, write.before, group.monitors)
+    for sentence in _different_group(planned_for, group, levels=False):
+        raise RdtChangedError(f"{write} was planned for another value: {sentence}")
+    names = sorted(group.schemata.keys() | write.schemata.keys())
+    return {
+        name: {**group.schemata.get(name, {}), **write.schemata.get(name, {})} for name in names
     }
-    differs = _differs(actual.root.schemata, target)
-    if differs:
-        writes.append(_schemata_write(actual.root, differs))
-    return tuple(writes)
 
 
-def _schemata_write(group: GroupState, values: Schemata) -> Write:
-    before = {
-        name: {d: group.schemata[name][d] for d in written if d in group.schemata[name]}
-        for name, written in values.items()
-        if name in group.schemata
-    }
-    return Write(WriteKind.SCHEMATA, group.name, schemata=values, before=before)
+def _ours(group: str, monitor: str = "") -> None:
+    for name in filter(None, (group, monitor)):
+        if not name.startswith(GROUP_PREFIX) or "/" in name:
+            raise InvalidValueError("RDT group to change", name, _OURS)
 
 
-def _widest(cache: CacheControl, domain: int, wanted: int, foreign: Sequence[GroupState]) -> int:
-    """Return the longest run of ``wanted`` ways that no foreign group holds exclusively: all where there is none."""
-    free = wanted
-    for group in foreign:
-        if group.mode != SHAREABLE_MODE:
-            free &= ~group.schemata.get(cache.name, {}).get(domain, 0)
-    if free == wanted:
-        return wanted  # the mask that was there, with holes if it had some
-    runs = []
-    while free:
-        run = free & ~(free + (free & -free))
-        runs.append(run)
-        free &= ~run
-    return max(runs, key=int.bit_count, default=wanted)
+def _expect(write: Write, fits: bool, allowed: str) -> None:
+    if not fits:
+        raise InvalidValueError("write to resctrl", str(write), allowed)
 
 
-def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:
-    found = {
-        name: {d: v for d, v in values.items() if now.get(name, {}).get(d) != v}
-        for name, values in target.items()
-    }
-    return {name: values for name, values in found.items() if values}
+def _refuse_lost(wanted: Actual, now: Actual) -> None:
+    """Refuse to call done what is not there: groups of ours and root, levels too, for the lock is held meanwhile.
+
+    :raises ConflictError: says what differs
+    """
+    lost = list(_differences(_own(wanted), _own(now), levels=True))
+    if lost:
+        raise ConflictError("resctrl did not keep what was written: " + "; ".join(lost))
+
+
+def _own(actual: Actual) -> Actual:
+    groups = (actual.root, *actual.ours)
+    return Actual(tuple(replace(group, monitors=group.our_monitors) for group in groups))

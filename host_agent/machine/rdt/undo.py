@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which writes take back what this project has done to resctrl: bandwidth levels alone, or all of it. Pure."""
+
+from collections.abc import Sequence
+
+from host_agent.model.partition import Write, WriteKind
+from host_agent.model.rdt import (
+    ROOT_GROUP,
+    SHAREABLE_MODE,
+    Actual,
+    BandwidthUnit,
+    CacheControl,
+    Capabilities,
+    GroupState,
+    Schemata,
+)
+
+
+def release_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, ...]:
+    """List what gives all our groups all memory bandwidth, and nothing that is already so."""
+    bandwidth = capabilities.bandwidth
+    if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:  # then the levels are not ours
+        return ()
+    target = {"MB": dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)}
+    return tuple(
+        _schemata_write(group, differs)
+        for group in actual.ours
+        if (differs := _differs(group.schemata, target))
+    )
+
+
+def reset_writes(
+    capabilities: Capabilities, actual: Actual, found: Schemata | None
+) -> tuple[Write, ...]:
+    """List what removes our groups and gives root its ways back.
+
+    :param found: root's masks where they were shrunk; None when that is not known: then root gets all ways that no
+        foreign group holds exclusively
+    """
+    writes = [Write(WriteKind.REMOVE_GROUP, group.name) for group in actual.ours]
+    writes += [
+        Write(WriteKind.REMOVE_MONITOR, ROOT_GROUP, monitor) for monitor in actual.root.our_monitors
+    ]
+    if found is None:
+        found = {
+            cache.name: dict.fromkeys(cache.domains, cache.cbm_mask) for cache in capabilities.l3
+        }
+    target = {
+        cache.name: {
+            domain: _widest(cache, domain, mask, actual.foreign)
+            for domain, mask in found.get(cache.name, {}).items()
+        }
+        for cache in capabilities.l3
+    }
+    differs = _differs(actual.root.schemata, target)
+    if differs:
+        writes.append(_schemata_write(actual.root, differs))
+    return tuple(writes)
+
+
+def _schemata_write(group: GroupState, values: Schemata) -> Write:
+    before = {
+        name: {d: group.schemata[name][d] for d in written if d in group.schemata[name]}
+        for name, written in values.items()
+        if name in group.schemata
+    }
+    return Write(WriteKind.SCHEMATA, group.name, schemata=values, before=before)
+
+
+def _widest(cache: CacheControl, domain: int, wanted: int, foreign: Sequence[GroupState]) -> int:
+    """Return the longest run of ``wanted`` ways that no foreign group holds exclusively: all where there is none."""
+    free = wanted
+    for group in foreign:
+        if group.mode != SHAREABLE_MODE:
+            free &= ~group.schemata.get(cache.name, {}).get(domain, 0)
+    if free == wanted:
+        return wanted  # the mask that was there, with holes if it had some
+    runs = []
+    while free:
+        run = free & ~(free + (free & -free))
+        runs.append(run)
+        free &= ~run
+    return max(runs, key=int.bit_count, default=wanted)
+
+
+def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:
+    found = {
+        name: {d: v for d, v in values.items() if now.get(name, {}).get(d) != v}
+        for name, values in target.items()
+    }
+    return {name: values for name, values in found.items() if values}
