@@ -8,8 +8,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
@@ -21,10 +19,8 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
     gpu_map,
     lacking,
     occupancy,
-    parts_left,
     published,
 )
-from nova_numa_ext.policy.numa.batch_devices import NO_SET, CandidateDevices, JudgedSets
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import nova_objects
@@ -45,7 +41,6 @@ _NO_DEVICES: Final = frozenset(
         *names.RESOURCE_CLASSES,
     }
 )
-_NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 
 
@@ -101,65 +96,6 @@ class GpuPlanner:
             [candidate.providers for candidate in candidates],
         )
 
-    def offers(
-        self,
-        gpu_request: GpuRequest,
-        host_states: Sequence[Any],
-        views: Sequence[HostView | None],
-        known_hosts: Sequence[nova_objects.HostFacts],
-        *,
-        near: Sequence[int],
-        recent: Mapping[str, Sequence[Pick]],
-        earlier: Mapping[str, Sequence[Pick]],
-    ) -> CandidateDevices:
-        """Judge the GPUs of all candidates of many hosts, as :meth:`offer` does for one.
-
-        :param known_hosts: facts of each
-        :param near: for each candidate, the host cells (bits) that nova accepts with its devices
-        :param recent: this scheduler's recent picks by host
-        :param earlier: those of them that belong to the same request
-        """
-        judged = JudgedSets(gpu_request, self._rules)
-        numbers: list[int] = []
-        parts: list[Mapping[str, int]] = []
-        taken: list[int] = []
-        for state, view, host in zip(host_states, views, known_hosts, strict=True):
-            candidates = state.allocation_candidates
-            if view is None or not view.gpus:
-                numbers += [NO_SET] * len(candidates)
-                parts += [{}] * len(candidates)
-                taken += [0] * len(candidates)
-                continue
-            known = self._known(view)
-            number_of = known.gpus.number_of
-            left = parts_left(view, earlier.get(state.uuid, ()))
-            masks, offered = [], 0
-            for raw in candidates:
-                mine = {
-                    uuid: sum(given["resources"].values())
-                    for uuid, given in raw["allocations"].items()
-                    if uuid in number_of
-                }
-                short = lacking(left, mine) if left else _NOTHING
-                mask = 0
-                for uuid in mine:
-                    mask |= 1 << number_of[uuid]
-                    if uuid not in short:
-                        offered |= 1 << number_of[uuid]
-                parts.append(mine)
-                masks.append(mask)
-                taken.append(len(short))
-            free = known.free(host)
-            there = known.occupancy(offered, free, recent.get(state.uuid, ()))
-            numbers += judged.numbers(there, masks)
-        return CandidateDevices(
-            np.array(near, np.uint64),
-            np.array(numbers, np.int64),
-            parts,
-            np.array(taken, np.int64),
-            judged,
-        )
-
     def gpu_request(self, request: Any, spec: Any) -> GpuRequest:
         """Read what a RequestSpec asks of its GPUs."""
         return GpuRequest.of(request, spec.flavor.name, self._rules)
@@ -188,15 +124,6 @@ class _Known:
         self.view_l3 = view.l3
         self.gpus = gpus
         self._published = published(gpus, view)
-        self._free: tuple[nova_objects.HostFacts | None, int] = (None, 0)
-
-    def free(self, known: nova_objects.HostFacts) -> int:
-        """Return the mask of the GPUs that nova-compute reports as free."""
-        last, mask = self._free
-        if last is not known:
-            mask = self.gpus.mask(known.free_devices)
-            self._free = (known, mask)
-        return mask
 
     def occupancy(self, offered: int, reported: int, recent: Sequence[Pick]) -> GpuOccupancy:
         """Return the host's GPUs as they are now.

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host judged for one server, its candidates ranked; the reference for what is decided about many at once."""
+"""One host judged for one server: may it go there, which NUMA cells would it get, which candidate is best, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
-from nova_numa_ext.policy.numa.batch import Question, decidable
-from nova_numa_ext.policy.numa.batch_devices import CandidateDevices
 from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.score import HostOffer
@@ -20,21 +18,41 @@ from placement_traits.names import PackingTrait
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
 
+Nodes: TypeAlias = Callable[[Candidate], tuple[int, ...] | None]
+
+_NO_CANDIDATES: Final = Ordering((), ())
+
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
     """What was decided about one host.
 
-    :param host_state: nova's HostState
+    :param uuid: its root provider
+    :param host: name of its compute service
+    :param node: name of its compute node
     :param reasons: why it is refused; empty when it passes
     :param ordering: its allocation candidates
     :param offer: what the weigher scores; None when refused
     """
 
-    host_state: Any
+    uuid: str
+    host: str
+    node: str
     reasons: tuple[Reason, ...]
-    ordering: Ordering = field(default_factory=lambda: Ordering((), ()))
+    ordering: Ordering = _NO_CANDIDATES
     offer: HostOffer | None = None
+
+
+def verdict(
+    host_state: Any,
+    reasons: tuple[Reason, ...],
+    ordering: Ordering = _NO_CANDIDATES,
+    offer: HostOffer | None = None,
+) -> HostVerdict:
+    """Return a verdict on one of nova's HostStates."""
+    return HostVerdict(
+        host_state.uuid, host_state.host, host_state.nodename, reasons, ordering, offer
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,10 @@ def _no_gpus(_: Candidate) -> None:
     """Most requests ask for no device."""
 
 
+def _unknown(_: Candidate) -> None:
+    """A floating guest has no nodes, and of some hosts nova knows none."""
+
+
 class Judge:
     """Judges hosts for one request.
 
@@ -68,7 +90,6 @@ class Judge:
     :param guest: the guest's cells
     :param spec: nova's RequestSpec
     :param around: what the decision knows besides
-    :param known: facts of the hosts
     """
 
     def __init__(
@@ -77,73 +98,33 @@ class Judge:
         guest: tuple[GuestCell, ...],
         spec: Any,
         around: Surroundings,
-        known: nova_objects.KnownHosts,
     ) -> None:
-        self.question = Question(
-            request,
-            guest,
-            nova_objects.isolated_emulator(spec),
-            around.snapshot.state is ViewState.FRESH,
-            around.pack,
-            compat.device_order(requested=bool(nova_objects.pci_requests(spec))),
-        )
-        self.taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
+        self._fresh = around.snapshot.state is ViewState.FRESH
+        self._isolated_emulator = nova_objects.isolated_emulator(spec)
+        self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
         self._guest = guest
         self._around = around
-        self._known = known
         self._wants_pci = bool(nova_objects.pci_requests(spec))
-        self._wants_networks = bool(nova_objects.networks(spec))
-        self._last_word = nova_objects.LastWord(spec, known)
+        self._last_word = nova_objects.LastWord(spec)
         self._server = spec.instance_uuid
-        self._hosts = around.snapshot.hosts
         self._gpus = around.planner.gpu_request(request, spec) if gpus.asked(spec) else None
         self._mine: dict[str, list[Pick]] = {}
         for pick in around.request_picks:
             self._mine.setdefault(pick.host, []).append(pick)
 
-    @property
-    def many_at_once(self) -> bool:
-        """True when hosts may be decided over arrays: nova's own objects have no last word on the guest's cells."""
-        return not self._wants_networks and decidable(
-            self._guest, self.question.isolated_emulator, devices=self._gpus is not None
-        )
-
-    def devices_of(
-        self, host_states: Sequence[Any], views: Sequence[HostView | None]
-    ) -> CandidateDevices | None:
-        """Return the devices of the candidates of many hosts; None when the request asks for none.
-
-        :param views: our view of each
-        """
-        if self._gpus is None:
-            return None
-        known = self._known.all(host_states)
-        near: list[int] = []
-        for state, host in zip(host_states, known, strict=True):
-            near += self._last_word.nodes_near(state, host)
-        return self._around.planner.offers(
-            self._gpus,
-            host_states,
-            views,
-            known,
-            near=near,
-            recent=self._around.recent,
-            earlier=self._mine,
-        )
-
     def verdict(self, host_state: Any) -> HostVerdict:
         """Judge one host and order its candidates."""
-        (view,) = self.views([host_state])
-        known = self._known.of(host_state)
+        view = self._view(host_state)
+        known = nova_objects.host_facts(host_state)
         own_cells = known.cells
         reasons = requirements.local_memory(self._request, own_cells)
-        if self.question.fresh:
+        if self._fresh:
             reasons = (*requirements.capabilities(self._request, view), *reasons)
             reasons += requirements.neighbours(self._request, view) if view else ()
         if reasons:
-            return HostVerdict(host_state, reasons)
-        nodes = _Nodes(self, host_state, view, known)
+            return verdict(host_state, reasons)
+        nodes = self._nodes(host_state, view, known)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
             nova_objects.candidate(index, raw, domains, self._request.dedicated)
@@ -155,8 +136,8 @@ class Judge:
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
-            nodes.of,
-            taken=self.taken,
+            nodes,
+            taken=self._taken,
             left=left,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
         )
@@ -165,16 +146,16 @@ class Judge:
         reasons = self._lacking(host_state, ordering, nodes, own_cells)
         reasons = reasons or self._poor_gpus(devices, first)
         if reasons:
-            return HostVerdict(host_state, reasons, ordering)
+            return verdict(host_state, reasons, ordering)
         offer = HostOffer(
             view,
             own_cells,
-            nodes.of(best) if best else None,
+            nodes(best) if best else None,
             best,
             self._guest,
             chosen.utility if chosen else None,
         )
-        return HostVerdict(host_state, (), ordering, offer)
+        return verdict(host_state, (), ordering, offer)
 
     def _devices(
         self,
@@ -200,24 +181,15 @@ class Judge:
             return ()
         if devices is not None and best.gpus is not None:
             return devices.refusal(best.gpus)
-        return self._gpus.unknown if self.question.fresh else ()
+        return self._gpus.unknown if self._fresh else ()
 
-    def views(self, host_states: Sequence[Any]) -> list[HostView | None]:
-        """Return our view of hosts, with what this scheduler has just placed in it."""
-        hosts, server = self._hosts, self._server
-        special = self._around.recent.keys() | self._mine.keys()
-        return [
-            self._changed(state, hosts.get(state.uuid))
-            if state.uuid in special or server in state.instances
-            else hosts.get(state.uuid)
-            for state in host_states
-        ]
-
-    def _changed(self, host_state: Any, view: HostView | None) -> HostView | None:
+    def _view(self, host_state: Any) -> HostView | None:
+        """Return our view of a host, with what this scheduler has just placed in it."""
+        view = self._around.snapshot.host(host_state.uuid)
         if view is None:
             return None
         if self._server in host_state.instances:
-            view = without_class(view, self.question.request.interference_class)
+            view = without_class(view, self._request.interference_class)
         view = with_neighbours(view, self._around.recent.get(host_state.uuid, ()))
         return with_amounts(view, self._mine.get(host_state.uuid, ()))
 
@@ -225,34 +197,42 @@ class Judge:
         self,
         host_state: Any,
         ordering: Ordering,
-        nodes: "_Nodes",
+        nodes: Nodes,
         own_cells: tuple[cells.HostCell, ...],
     ) -> tuple[Reason, ...]:
         if ordering.removed and not ordering.kept:
             return (*dict.fromkeys(reason for _, reason in ordering.removed),)
         placeable = not self._guest or not own_cells or not host_state.allocation_candidates
-        if placeable or any(nodes.of(ranked.candidate) for ranked in ordering.kept):
+        if placeable or any(nodes(ranked.candidate) for ranked in ordering.kept):
             return ()
         return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
 
-    def predict(
-        self,
-        host_state: Any,
-        view: HostView | None,
-        known: nova_objects.HostFacts,
-        raw: Mapping[str, Any],
-    ) -> tuple[int, ...] | None:
-        """Host cells that nova-compute will pick for the guest, None when there are none."""
-        return cells.predict(
-            known.cells,
-            self._guest,
-            known.limits,
-            pack=self._packs(view),
-            isolated_emulator=self.question.isolated_emulator,
-            pci_free=compat.devices_in_claim(known.pci_free, requested=self._wants_pci),
-            wants_pci=self._wants_pci,
-            accepts=self._last_word.on(host_state, known, raw),
-        )
+    def _nodes(
+        self, host_state: Any, view: HostView | None, known: nova_objects.HostFacts
+    ) -> Nodes:
+        """Return the host cells that nova-compute will pick with each candidate, each worked out once."""
+        if not self._guest or not known.cells:
+            return _unknown
+        last_word = self._last_word.on(host_state)
+        found: dict[Hashable, tuple[int, ...] | None] = {}
+
+        def nodes(candidate: Candidate) -> tuple[int, ...] | None:
+            raw = host_state.allocation_candidates[candidate.index]
+            key = self._last_word.providers(raw)
+            if key not in found:
+                found[key] = cells.predict(
+                    known.cells,
+                    self._guest,
+                    known.limits,
+                    pack=self._packs(view),
+                    isolated_emulator=self._isolated_emulator,
+                    pci_free=compat.devices_in_claim(known.pci_free, requested=self._wants_pci),
+                    wants_pci=self._wants_pci,
+                    accepts=last_word.about(raw) if last_word is not None else None,
+                )
+            return found[key]
+
+        return nodes
 
     def _packs(self, view: HostView | None) -> bool:
         if view is not None and PackingTrait.PACK in view.traits:
@@ -260,39 +240,3 @@ class Judge:
         if view is not None and PackingTrait.SPREAD in view.traits:
             return False
         return self._around.pack
-
-    @property
-    def guest(self) -> tuple[GuestCell, ...]:
-        """The guest's cells."""
-        return self._guest
-
-    def devices(self, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-        """All that the prediction depends on in an allocation candidate."""
-        return self._last_word.providers(raw)
-
-
-class _Nodes:
-    """Predicted NUMA nodes of one host's candidates, each worked out once."""
-
-    def __init__(
-        self,
-        judge: Judge,
-        host_state: Any,
-        view: HostView | None,
-        known: nova_objects.HostFacts,
-    ) -> None:
-        self._judge = judge
-        self._host_state = host_state
-        self._view = view
-        self._facts = known
-        self._known: dict[tuple[tuple[str, ...], ...], tuple[int, ...] | None] = {}
-
-    def of(self, candidate: Candidate) -> tuple[int, ...] | None:
-        """Return the nodes for one candidate; None for a floating guest or where it fits nowhere."""
-        if not self._judge.guest or not self._facts.cells:
-            return None
-        raw = self._host_state.allocation_candidates[candidate.index]
-        key = self._judge.devices(raw)
-        if key not in self._known:
-            self._known[key] = self._judge.predict(self._host_state, self._view, self._facts, raw)
-        return self._known[key]

@@ -4,14 +4,13 @@
 import copy
 import functools
 import operator
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from nova import exception
 from nova.virt import hardware
 
-from nova_numa_ext.policy.numa.arrays import MOST_BITS
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.numa.cells import (
     AllocationRatios,
@@ -24,8 +23,6 @@ from nova_numa_ext.policy.numa.cells import (
 from placement_traits import names
 from placement_traits.request import L3Amount
 
-_MOST_HOSTS_REMEMBERED: Final = 50_000
-_ALL_NODES: Final = (1 << MOST_BITS) - 1
 _NOT_OF_THE_SHAPE: Final = frozenset({"rp_uuid", "devices"})
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
@@ -102,105 +99,16 @@ class HostFacts:
     :param limits: overcommit
     :param pci_free: free PCI devices by NUMA node (None: node unknown), None when it reports no PCI
     :param free_devices: Placement's providers of free PCI devices
-    :param devices: its devices as nova's answers about them depend on them, by what was asked, see :class:`LastWord`
     """
 
     cells: tuple[HostCell, ...]
     limits: AllocationRatios
     pci_free: Mapping[int | None, int] | None
     free_devices: tuple[str, ...] = ()
-    devices: "dict[Hashable, DeviceAnswers]" = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAnswers:
-    """What is known of nova's answers about the devices of one host.
-
-    :param number_of: numbers of Placement's providers on this host
-    :param answers: answers by numbers of providers and by host cells; hosts whose devices are alike share them
-    :param nodes: by providers, the host cells (bits) that nova accepts for a guest of one cell
-    """
-
-    number_of: Mapping[str, int]
-    answers: dict[Hashable, bool]
-    nodes: dict[Hashable, int] = field(default_factory=dict)
-
-
-_size_kb = operator.attrgetter("size_kb")
-_stamp = operator.attrgetter(
-    "uuid",
-    "updated",
-    "num_instances",
-    "vcpus_used",
-    "free_ram_mb",
-    "cpu_allocation_ratio",
-    "ram_allocation_ratio",
-)
-_UUID, _UPDATED = range(2)
-
-
-class KnownHosts:
-    """Facts of HostStates, read once per state of a host.
-
-    Nova makes new HostStates for every request; reading the fields of its objects costs more than the decision. A host
-    whose update time and usage are the same as before has the same cells and devices.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[object, ...], HostFacts]] = {}
-        self._answers: dict[Hashable, dict[Hashable, bool]] = {}
-
-    def of(self, host_state: Any) -> HostFacts:
-        """Return the facts of a host: the same object as long as the host has not changed."""
-        (facts,) = self.all((host_state,))
-        return facts
-
-    def all(self, host_states: Iterable[Any]) -> list[HostFacts]:
-        """Return the facts of many hosts, see :meth:`of`."""
-        found, recall = [], self._known.get
-        for state in host_states:
-            stamp = _stamp(state)
-            known = recall(stamp[_UUID])
-            if known is None or known[0] != stamp or stamp[_UPDATED] is None:
-                if len(self._known) >= _MOST_HOSTS_REMEMBERED:
-                    self._known.clear()
-                known = self._known[stamp[_UUID]] = (stamp, _host_facts(state))
-            found.append(known[1])
-        return found
-
-    def devices(
-        self, host_state: Any, facts: HostFacts, asked: Hashable, *, alike: bool
-    ) -> DeviceAnswers:
-        """Return the devices of a host.
-
-        :param asked: the requests for devices
-        :param alike: the answers are those of all hosts with such devices
-        """
-        found = facts.devices.get(asked)
-        if found is None:
-            number_of, shape = _shape(host_state, facts)
-            if len(self._answers) >= _MOST_HOSTS_REMEMBERED:
-                self._answers.clear()
-            answers = self._answers.setdefault((asked, shape), {}) if alike else {}
-            found = facts.devices[asked] = DeviceAnswers(number_of, answers)
-        return found
-
-
-def _shape(host_state: Any, facts: HostFacts) -> tuple[dict[str, int], Hashable]:
-    """All that nova's answers about a host's devices depend on: numbers of providers, and pools with those numbers."""
-    pools = host_state.pci_stats.pools if host_state.pci_stats else ()
-    number_of: dict[str, int] = {}
-    shape = []
-    for pool in pools:
-        uuid = pool.get("rp_uuid")
-        number = None if uuid is None else number_of.setdefault(uuid, len(number_of))
-        items = [(key, repr(pool[key])) for key in sorted(pool) if key not in _NOT_OF_THE_SHAPE]
-        shape.append((number, *items))
-    sockets = tuple([(cell.id, cell.socket) for cell in facts.cells])
-    return number_of, (sockets, tuple(shape))
-
-
-def _host_facts(host_state: Any) -> HostFacts:
+def host_facts(host_state: Any) -> HostFacts:
+    """Read a HostState."""
     topology = host_state.numa_topology
     return HostFacts(
         tuple([_host_cell(cell) for cell in topology.cells]) if topology else (),
@@ -208,6 +116,9 @@ def _host_facts(host_state: Any) -> HostFacts:
         pci_free(host_state),
         free_pci_providers(host_state),
     )
+
+
+_size_kb = operator.attrgetter("size_kb")
 
 
 def _host_cell(cell: Any) -> HostCell:
@@ -278,28 +189,18 @@ class LastWord:
 
     Asking nova costs more than all else in a decision. Its answer depends on the requests, the pools of devices, the
     sockets of the cells, and which pools the candidate uses; on uuids of providers only as far as they are the same. So
-    hosts with the same devices in use share the answers.
+    hosts with the same devices in use share the answers while the request lasts.
 
     :param spec: a RequestSpec
-    :param known: facts of the hosts; they remember the answers
     """
 
-    def __init__(self, spec: Any, known: KnownHosts) -> None:
+    def __init__(self, spec: Any) -> None:
         self._networks = networks(spec)
         self._requests = pci_requests(spec)
-        self._known = known
         self._ids = [str(request.request_id) for request in self._requests]
         # A spec with providers in it was made for one host.
         self._alike = not any("rp_uuids" in each for one in self._requests for each in one.spec)
-        self._asked = tuple(
-            (
-                request.count,
-                request.numa_policy if "numa_policy" in request else None,
-                request.source,
-                tuple(tuple(sorted(spec.items())) for spec in request.spec),
-            )
-            for request in self._requests
-        )
+        self._answers: dict[Hashable, bool] = {}
 
     def providers(self, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         """Return the PCI providers that an allocation candidate uses for each request for devices."""
@@ -311,76 +212,80 @@ class LastWord:
             ]
         )
 
-    def on(
-        self, host_state: Any, known: HostFacts, raw: Mapping[str, Any]
-    ) -> Callable[[tuple[int, ...]], bool] | None:
-        """Return the question about host cells of one host, None when there is none to ask.
-
-        :param known: facts of the host
-        :param raw: the allocation candidate, whose mappings name the PCI providers it uses
-        """
+    def on(self, host_state: Any) -> "HostLastWord | None":
+        """Return the last word on one host, None when nothing is asked that nova would look for near its cells."""
         if not self._requests and not self._networks:
             return None
+        return HostLastWord(self, host_state)
+
+    def devices_near(self, key: Hashable, ask: Callable[[], bool]) -> bool:
+        """Return nova's answer about devices.
+
+        :param key: all that it depends on
+        :param ask: asks nova
+        """
+        if not self._requests:
+            return True
+        if not self._alike:
+            return ask()
+        near = self._answers.get(key)
+        if near is None:
+            near = self._answers[key] = ask()
+        return near
+
+    def ask(self, stats: Any, raw: Mapping[str, Any], ids: tuple[int, ...]) -> bool:
+        """Ask nova whether the devices of a candidate are near host cells."""
+        return _devices_near(stats, self._requests, raw["mappings"], ids)
+
+    def networks_near(self, topology: Any, ids: tuple[int, ...]) -> bool:
+        """Ask nova whether the physical networks are near host cells."""
+        if not self._networks:
+            return True
+        by_id = {cell.id: cell for cell in topology.cells}
+        return bool(
+            hardware._numa_cells_support_network_metadata(
+                topology, [by_id[host_id] for host_id in ids], self._networks
+            )
+        )
+
+
+class HostLastWord:
+    """:class:`LastWord` on the cells of one host.
+
+    :param word: of the request
+    """
+
+    def __init__(self, word: LastWord, host_state: Any) -> None:
+        self._word = word
+        self._stats = host_state.pci_stats
+        self._topology = host_state.numa_topology
+        self._number_of, self._shape = _shape(host_state)
+
+    def about(self, raw: Mapping[str, Any]) -> Callable[[tuple[int, ...]], bool]:
+        """Return the question about host cells with one allocation candidate, which names the providers it uses."""
+        used = tuple([tuple(map(self._number_of.get, each)) for each in self._word.providers(raw)])
 
         def accepts(ids: tuple[int, ...]) -> bool:
-            return self._devices_near(host_state, known, raw, ids) and self._networks_near(
-                host_state, ids
-            )
+            return self._word.devices_near(
+                (self._shape, used, ids), lambda: self._word.ask(self._stats, raw, ids)
+            ) and self._word.networks_near(self._topology, ids)
 
         return accepts
 
-    def nodes_near(self, host_state: Any, known: HostFacts) -> list[int]:
-        """Return for each candidate of a host the cells (bits) that nova accepts for a guest of one cell.
 
-        Cells with numbers that are no bits are left out. Networks are not looked at.
-        """
-        candidates = host_state.allocation_candidates
-        if not self._requests:
-            return [_ALL_NODES] * len(candidates)
-        nodes = self._devices(host_state, known).nodes
-        found = []
-        for raw in candidates:
-            providers = self.providers(raw)
-            near = nodes.get(providers)
-            if near is None:
-                near = nodes[providers] = sum(
-                    1 << cell.id
-                    for cell in known.cells
-                    if 0 <= cell.id < MOST_BITS
-                    and self._devices_near(host_state, known, raw, (cell.id,))
-                )
-            found.append(near)
-        return found
-
-    def _devices(self, host_state: Any, known: HostFacts) -> DeviceAnswers:
-        return self._known.devices(host_state, known, self._asked, alike=self._alike)
-
-    def _devices_near(
-        self, host_state: Any, known: HostFacts, raw: Mapping[str, Any], ids: tuple[int, ...]
-    ) -> bool:
-        if not self._requests:
-            return True
-        devices = self._devices(host_state, known)
-        number_of = devices.number_of
-        used = tuple(
-            [tuple([number_of.get(uuid) for uuid in each]) for each in self.providers(raw)]
-        )
-        near = devices.answers.get((used, ids))
-        if near is None:
-            near = devices.answers[used, ids] = _devices_near(
-                host_state.pci_stats, self._requests, raw["mappings"], ids
-            )
-        return near
-
-    def _networks_near(self, host_state: Any, ids: tuple[int, ...]) -> bool:
-        if not self._networks:
-            return True
-        by_id = {cell.id: cell for cell in host_state.numa_topology.cells}
-        return bool(
-            hardware._numa_cells_support_network_metadata(
-                host_state.numa_topology, [by_id[host_id] for host_id in ids], self._networks
-            )
-        )
+def _shape(host_state: Any) -> tuple[dict[str, int], Hashable]:
+    """All that nova's answers about a host's devices depend on: numbers of providers, and pools with those numbers."""
+    pools = host_state.pci_stats.pools if host_state.pci_stats else ()
+    number_of: dict[str, int] = {}
+    shape = []
+    for pool in pools:
+        uuid = pool.get("rp_uuid")
+        number = None if uuid is None else number_of.setdefault(uuid, len(number_of))
+        items = [(key, repr(pool[key])) for key in sorted(pool) if key not in _NOT_OF_THE_SHAPE]
+        shape.append((number, *items))
+    cells = host_state.numa_topology.cells if host_state.numa_topology else ()
+    sockets = tuple([(cell.id, cell.socket if "socket" in cell else None) for cell in cells])
+    return number_of, (sockets, tuple(shape))
 
 
 def _devices_near(

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet
-from nova_numa_ext.policy.numa.arrays import Floats
-from nova_numa_ext.policy.numa.score import Score, Scores
+from nova_numa_ext.policy.numa.score import Floats, Score, Scores
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.scheduler.decision import Judged
@@ -44,9 +43,8 @@ def filter_entry(
     """
     entry = _head("filter", request_id, spec)
     if not judged.parsed.concerned:
-        return {**entry, "opinion": False, "hosts": len(judged.host_states)}
+        return {**entry, "opinion": False, "hosts": len(judged.verdicts)}
     age_s = around.snapshot.age_s
-    refused = sorted(judged.reasons)
     return {
         **entry,
         "opinion": True,
@@ -57,7 +55,7 @@ def filter_entry(
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
             "hosts": len(around.snapshot.hosts),
         },
-        "hosts": len(judged.host_states),
+        "hosts": len(judged.verdicts),
         "passed": len(judged.passed),
         "refused": _refused(judged),
         "picks": [
@@ -69,13 +67,13 @@ def filter_entry(
             }
             for pick in around.request_picks
         ],
-        "details": [_host(judged.verdict(at)) for at in (*judged.passed[:limit], *refused[:limit])],
+        "details": [_host(each) for each in (*judged.passed[:limit], *judged.refused[:limit])],
     }
 
 
 def _node(judged: Judged, root_uuid: str) -> str | None:
-    at = judged.position.get(root_uuid)
-    return None if at is None else judged.host_states[at].nodename
+    found = judged.verdicts.get(root_uuid)
+    return None if found is None else found.node
 
 
 def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
@@ -156,31 +154,25 @@ def _head(kind: str, request_id: str | None, spec: Any) -> dict[str, Any]:
 
 def _refused(judged: Judged) -> list[dict[str, Any]]:
     """Refusals grouped by their first reason, most hosts first."""
-    groups: dict[Reason, list[int]] = {}
-    for at, reasons in judged.reasons.items():
-        groups.setdefault(reasons[0], []).append(at)
+    groups: dict[Reason, list[str]] = {}
+    for each in judged.refused:
+        groups.setdefault(each.reasons[0], []).append(each.node)
     return [
-        {
-            "reason": text,
-            "count": len(hosts),
-            "hosts": heapq.nsmallest(
-                _MOST_NAMES, [judged.host_states[at].nodename for at in hosts]
-            ),
-        }
-        for text, hosts in sorted(
-            [(sentence(reason), hosts) for reason, hosts in groups.items()],
+        {"reason": text, "count": len(nodes), "hosts": heapq.nsmallest(_MOST_NAMES, nodes)}
+        for text, nodes in sorted(
+            [(sentence(reason), nodes) for reason, nodes in groups.items()],
             key=lambda item: (-len(item[1]), item[0]),
         )
     ]
 
 
 def _host(verdict: HostVerdict) -> dict[str, Any]:
-    state, ordering = verdict.host_state, verdict.ordering
+    ordering = verdict.ordering
     best = ordering.kept[0].rank if ordering.kept else None
     return {
-        "host": state.host,
-        "node": state.nodename,
-        "uuid": state.uuid,
+        "host": verdict.host,
+        "node": verdict.node,
+        "uuid": verdict.uuid,
         "reasons": [_reason(reason) for reason in verdict.reasons],
         "nodes": list(verdict.offer.nodes)
         if verdict.offer and verdict.offer.nodes is not None

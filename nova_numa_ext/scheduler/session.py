@@ -7,13 +7,11 @@ weigher with those that are left. It does not report which host it took, but it 
 by all weights so far is assumed.
 """
 
-import gc
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -25,13 +23,11 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import SchedulerOptions, read, register_opts
-from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
-from nova_numa_ext.policy.numa.score import SCORED
+from nova_numa_ext.policy.numa.score import SCORED, Floats
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
-from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, decide, parse_spec
-from nova_numa_ext.scheduler.host_table import HostTable
+from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, decide, parse_spec, reorder
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
 from placement_traits.journal import Journal
@@ -48,6 +44,7 @@ class LastDecision:
     :param parsed: what we read from it
     :param around: what the decision knew
     :param judged: what was decided about the hosts
+    :param instances: HostStates with the servers they had when we looked; nova adds one when it picks the host
     :param settled: nova has already placed the server and asks for alternates only
     """
 
@@ -55,6 +52,7 @@ class LastDecision:
     parsed: ParsedSpec
     around: Surroundings
     judged: Judged
+    instances: Sequence[tuple[Any, int]]
     settled: bool = False
 
 
@@ -82,7 +80,6 @@ class Engine:
         self._journal = journal
         self._clock_s = clock_s
         self._ledger = Ledger(options.pick_ttl, options.pick_limit)
-        self._table = HostTable(nova_objects.KnownHosts())
         self._planner = gpus.planner(options)
         self._current = threading.local()
         self.faults: Counter[str] = Counter()
@@ -103,19 +100,20 @@ class Engine:
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
         parsed = parse_spec(spec)
         around, settled = self._surroundings(spec, parsed)
-        with _collector_paused():
-            decision = self._decide(spec, parsed, around, host_states, settled)
-            judged = decision.judged
-            self._record(
-                lambda: records.filter_entry(
-                    _request_id(), spec, around, judged, settled=settled, limit=self._limit
-                )
+        decision = self._decide(spec, parsed, around, host_states, settled)
+        judged = decision.judged
+        self._record(
+            lambda: records.filter_entry(
+                _request_id(), spec, around, judged, settled=settled, limit=self._limit
             )
-            judged.reorder()
+        )
         self._current.decision = decision
-        if len(judged.passed) == 1:
-            self._guess(decision, judged.passed[0])
-        return [host_states[at] for at in judged.passed]
+        left = [state for state in host_states if not judged.verdicts[state.uuid].reasons]
+        for state in left:
+            reorder(state, judged.verdicts[state.uuid])
+        if len(left) == 1:
+            self._guess(decision, left[0].uuid)
+        return left
 
     def _decide(
         self,
@@ -125,8 +123,9 @@ class Engine:
         host_states: Sequence[Any],
         settled: bool,
     ) -> LastDecision:
-        judged = decide(parsed, spec, host_states, around, self._table)
-        return LastDecision(spec, parsed, around, judged, settled)
+        judged = decide(parsed, spec, host_states, around)
+        instances = [(state, state.num_instances) for state in host_states]
+        return LastDecision(spec, parsed, around, judged, instances, settled)
 
     def _surroundings(self, spec: Any, parsed: ParsedSpec) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
@@ -154,17 +153,16 @@ class Engine:
         picks = last.around.request_picks
         if last.settled or last.parsed.request is None:
             return picks
-        judged = last.judged
-        for at in judged.passed:
-            if judged.host_states[at].num_instances > judged.instances[at]:
-                pick = replace(judged.pick(at), certain=True)
+        for state, instances in last.instances:
+            if state.num_instances > instances:
+                pick = replace(last.judged.pick(state.uuid), certain=True)
                 self._ledger.record(pick, self._clock_s())
                 return (*picks, pick)
         return picks
 
-    def _guess(self, decision: LastDecision, at: int) -> None:
+    def _guess(self, decision: LastDecision, root_uuid: str) -> None:
         if decision.parsed.request is not None and not decision.settled:
-            self._ledger.record(decision.judged.pick(at), self._clock_s())
+            self._ledger.record(decision.judged.pick(root_uuid), self._clock_s())
 
     # Weigher ----------------------------------------------------------------------------------------------------------
 
@@ -192,12 +190,10 @@ class Engine:
         self._current.multipliers = dict(
             zip([state.uuid for state in host_states], multipliers[:, 0].tolist(), strict=True)
         )
-        positions = judged.positions(host_states)
-        with _collector_paused():
-            result = judged.scores(positions, multipliers[:, 1:])
+        result = judged.scores([state.uuid for state in host_states], multipliers[:, 1:])
         totals = np.array([each.weight for each in weighed]) + multipliers[:, 0] * result.values
-        best = positions[int(totals.argmax())]
-        if best is not None and best not in judged.reasons:
+        best = host_states[int(totals.argmax())].uuid
+        if (found := judged.verdicts.get(best)) is not None and not found.reasons:
             self._guess(decision, best)
         self._record(
             lambda: records.weigh_entry(
@@ -276,22 +272,6 @@ def _multiplier(host_state: Any, name: str, option: float) -> float:
         return option
     value: float = scheduler_utils.get_weight_multiplier(host_state, aggregate_key(name), option)
     return value if name == "weight" else max(0.0, value)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of a decision.
-
-    A decision about thousands of hosts makes many small objects and no cycles; a full collection in its middle walks
-    all of nova's objects for nothing, which on 6,000 hosts takes longer than the decision.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _may_concern_us(spec: Any) -> bool:

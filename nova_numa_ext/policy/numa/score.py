@@ -26,16 +26,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from nova_numa_ext.policy.numa.arrays import Floats
 from nova_numa_ext.policy.numa.candidates import Candidate, class_penalty, shared_tiers
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.request import WorkloadRequest
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 SCORED: Final = (
     Term.SLICES,

@@ -141,9 +141,6 @@ class Spec:
 class Host:
     """The part of a HostState that says what the host's cells are."""
 
-    uuid, updated = "host", None
-    num_instances = vcpus_used = free_ram_mb = 0
-
     def __init__(self, topology, limits, stats):
         self.numa_topology = topology
         self.cpu_allocation_ratio = limits.cpu_allocation_ratio
@@ -157,7 +154,7 @@ def test_the_same_cells_as_nova_compute_would_pick(case):
     topology, guest, limits, devices, pack = case
     stats = pci_stats.PciDeviceStats(topology, stats=pools(devices))
     host = Host(topology, limits, stats)
-    known = facts.KnownHosts().of(host)
+    known = facts.host_facts(host)
     ours = cells.predict(
         known.cells,
         facts.guest_cells(Spec(guest)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for devices: many hosts decided at once against each host judged alone, over random fleets."""
+"""One host judged for a server that requests devices: over random fleets, and by story."""
 
 from dataclasses import replace
 
@@ -13,7 +13,6 @@ from nova.scheduler import host_manager
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
-from nova_numa_ext.scheduler.host_table import HostTable
 from nova_numa_ext.scheduler.judge import Surroundings
 from placement_traits.fleet import (
     Amount,
@@ -26,13 +25,12 @@ from placement_traits.fleet import (
 )
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass
 from tests.functional.scheduler.conftest import BE, LC, request_spec
-from tests.functional.scheduler.test_batch import (
+from tests.functional.scheduler.test_judging import (
     START,
-    alone,
+    best_first,
     check,
     host,
     idle_cell,
-    order_both_ways,
     picks,
     pinned_guest,
     small_guest,
@@ -140,12 +138,11 @@ def gpu_questions(draw):
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(gpu_questions(), gpu_questions())
-def test_gpus_of_many_hosts_are_decided_as_of_each_alone(nova_configuration, before, question):
-    """Order of candidates, refusals, picks and scores, whatever GPUs the table of hosts has seen before."""
-    check(before, question)
+@given(gpu_questions())
+def test_a_host_passes_with_its_best_gpus_first_or_says_why_not(nova_configuration, question):
+    check(*question)
 
 
 @settings(
@@ -155,13 +152,12 @@ def test_gpus_of_many_hosts_are_decided_as_of_each_alone(nova_configuration, bef
 def test_an_answer_that_hosts_share_is_novas_own_about_each(nova_configuration, question):
     """Hosts with devices that look alike are asked about once; nova is asked about each here."""
     states, spec, _ = question
-    known = nova_objects.KnownHosts()
-    last_word = nova_objects.LastWord(spec, known)
+    last_word = nova_objects.LastWord(spec)
     requests = spec.pci_requests.requests
     for state in states:
-        cells = known.of(state).cells
+        cells = nova_objects.host_facts(state).cells
         for raw in state.allocation_candidates:
-            accepts = last_word.on(state, known.of(state), raw)
+            accepts = last_word.on(state).about(raw)
             for cell in cells:
                 guest = [objects.InstanceNUMACell(id=cell.id)]
                 novas = state.pci_stats.support_requests(requests, raw["mappings"], guest)
@@ -204,7 +200,7 @@ def orders(flavor, state, view, *earlier, request=(), guest=None):
     """Positions of the candidates of a request for a device, best first."""
     flavor = {"resources:CUSTOM_FPGA": "1", **flavor}
     spec = request_spec(flavor, instance_uuid="server", numa_topology=guest)
-    return order_both_ways(spec, state, view, earlier, request)
+    return best_first(spec, state, view, earlier, request)
 
 
 def report_free(state, *numbers):
@@ -251,7 +247,7 @@ def test_what_the_requests_earlier_server_has_used_up_comes_last(nova_configurat
 
 
 def test_a_gpu_that_the_request_has_used_up_disturbs_its_neighbours(nova_configuration):
-    """It is still offered, but the earlier server of the request is on it: both ways of deciding see it busy."""
+    """It is still offered, but the earlier server of the request is on it."""
     flavor = {"numa_ext:gpu_policy": "topo", "numa_ext:gpu_comm": "4"}
     state, view = sockets_of_gpus((0,), (1,), (2,), (3,), (4,))
     assert orders(flavor, state, view) == [0, 1, 2, 3, 4]
@@ -290,15 +286,12 @@ def test_a_free_gpu_that_no_candidate_has_disturbs_nobody(nova_configuration):
 def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trusted(
     nova_configuration, state, refused
 ):
-    """No agent tells where they are, and the server asks for a minimum: alone and over arrays."""
+    """No agent tells where they are, and the server asks for a minimum."""
     flavor = {"resources:CUSTOM_FPGA": "1", "numa_ext:min_utility": "0.5"}
     host, view = sockets_of_gpus((0,))
     view = replace(view, gpus=(), devices=())
     spec = request_spec(flavor, instance_uuid="server")
     around = Surroundings(FleetSnapshot({"root": view}, 1.0, state))
     parsed = decision.parse_spec(spec)
-    judged = decision.decide(parsed, spec, [host], around, HostTable(nova_objects.KnownHosts()))
-    [verdict] = alone(parsed, spec, [host], around)
-    assert judged.verdicts == {}, "decided over arrays"
-    assert judged.reasons.get(0, ()) == verdict.reasons
-    assert bool(verdict.reasons) == refused
+    judged = decision.decide(parsed, spec, [host], around)
+    assert bool(judged.refused) == refused
