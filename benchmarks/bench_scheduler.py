@@ -38,18 +38,11 @@ from benchmarks import report
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, session
 from placement_traits import names
-from placement_traits.fleet import (
-    Amount,
-    DeviceView,
-    FleetSnapshot,
-    GpuView,
-    HostView,
-    L3View,
-    RdtView,
-    ViewState,
-)
+from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.journal import Journal
 from placement_traits.names import GpuLink, NeighbourTrait, PackingTrait, RdtTrait, TierTrait
+from placement_traits.snapshot import FleetSnapshot, ViewState
 
 NODES, CPUS, MEMORY_MB, SERVERS, HOSTS_PER_AGGREGATE = 4, 16, 65_536, 30, 500
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -76,11 +69,11 @@ class Fleet:
     """The view of a cloud that does not change: what is measured is the decision."""
 
     def __init__(self, hosts: dict[str, HostView]) -> None:
-        self._hosts = hosts
+        self._arrays = FleetArrays.of(hosts.values())
 
     def snapshot(self) -> FleetSnapshot:
         """Return it as fresh."""
-        return FleetSnapshot(self._hosts, 1.0, ViewState.FRESH)
+        return FleetSnapshot(self._arrays, 1.0, ViewState.FRESH)
 
 
 class Cloud:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes in which the scheduler sees the fleet: data only, so that pure decisions can be made on them.
+"""The shapes in which the scheduler sees one host: data only, so that pure decisions can be made on them.
 
-:mod:`placement_traits.view` fills them from Placement.
+:mod:`placement_traits.view` fills them from Placement; :mod:`placement_traits.fleet_arrays` holds those of all hosts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from placement_traits.names import GpuLink, NeighbourTrait
 
@@ -116,31 +115,3 @@ class HostView:
     l3: tuple[L3View, ...]
     gpus: tuple[GpuView, ...] = ()
     devices: tuple[DeviceView, ...] = ()
-
-
-class ViewState(StrEnum):
-    """How far the view can be trusted."""
-
-    EMPTY = "empty"  # nothing was ever read
-    FRESH = "fresh"
-    STALE = "stale"  # older than the configured bound
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSnapshot:
-    """The fleet at one moment; never changes, a refresh makes a new one.
-
-    :param hosts: hosts by root provider uuid
-    :param age_s: seconds since the read that it comes from began; infinite when nothing was ever read
-    :param state: whether ``age_s`` is within the configured bound
-    :param version: counts refreshes that changed something
-    """
-
-    hosts: Mapping[str, HostView]
-    age_s: float
-    state: ViewState
-    version: int = 0
-
-    def host(self, root_uuid: str) -> HostView | None:
-        """Return the host with this root provider, None when it publishes nothing of ours."""
-        return self.hosts.get(root_uuid)

@@ -198,7 +198,7 @@ class Key(StrEnum):
 
 
 _NUMBERED = re.compile(
-    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d+)$"
+    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d{1,18})$"
 )
 
 
@@ -207,7 +207,7 @@ def numbered(kind: str, number: int) -> str:
 
     :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``,
         ``CHASSIS``, ``SWITCH`` (identifiers, on our children)
-    :param number: the count or identifier, >= 0
+    :param number: the count or identifier, >= 0, of at most 18 digits
     """
     trait = f"{TRAIT_PREFIX}{kind}_{number}"
     if _NUMBERED.match(trait) is None:

@@ -26,17 +26,10 @@ from typing import Any, Final
 from placement_traits import names
 from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
-from placement_traits.fleet import (
-    Amount,
-    DeviceView,
-    FleetSnapshot,
-    GpuView,
-    HostView,
-    L3View,
-    RdtView,
-    ViewState,
-)
+from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import GpuLink
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.tree import gpu_edges, gpu_place, l3_place
 
 LOG = logging.getLogger(__name__)
@@ -144,7 +137,7 @@ class FleetView:
         self._client = PlacementClient(adapter, RetrySettings(attempts=2))
         self._clock = clock
         self._background = background
-        self._hosts: Mapping[str, HostView] = {}
+        self._arrays = FleetArrays.of(())
         self._fingerprints: dict[str, int] = {}
         self._marks: list[str] = []
         self._as_of = -inf
@@ -170,7 +163,7 @@ class FleetView:
                 self._ready.wait(self._settings.wait_s)
         age_s = self.age_s
         state = self._judge(age_s)
-        return FleetSnapshot(self._hosts, age_s, state, self._version)
+        return FleetSnapshot(self._arrays, age_s, state, self._version)
 
     @property
     def age_s(self) -> float:
@@ -191,7 +184,7 @@ class FleetView:
         if state is not self._state:
             self._state = state
             if state is ViewState.FRESH:
-                LOG.info("The view of Placement is fresh: %d hosts.", len(self._hosts))
+                LOG.info("The view of Placement is fresh: %d hosts.", len(self._arrays.hosts))
             else:
                 LOG.warning(
                     "The view of Placement is %s: %.1f s old, allowed are %.1f s. Last error: %s",
@@ -288,7 +281,7 @@ class FleetView:
                 )
                 if host is not None:
                     hosts[root] = host
-        self._replace(hosts, fingerprints)
+        self._replace(dict.fromkeys(self._arrays.rows) | hosts, fingerprints)
 
     def _read_changes(self) -> int | None:
         """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper."""
@@ -301,25 +294,20 @@ class FleetView:
             return None
         if not changed and fingerprints.keys() == self._fingerprints.keys():
             return 0
-        hosts = {root: host for root, host in self._hosts.items() if root in fingerprints}
-        for root in changed:
-            host = self._read_tree(root, hosts.get(root))
-            if host is None:
-                hosts.pop(root, None)
-            else:
-                hosts[root] = host
-        self._replace(hosts, fingerprints)
+        gone = [root for root in self._arrays.rows if root not in fingerprints]
+        known = self._arrays.views
+        read = {root: self._read_tree(root, known.get(root)) for root in changed}
+        self._replace(dict.fromkeys(gone) | read, fingerprints)
         return len(changed)
 
-    def _replace(self, hosts: Mapping[str, HostView], fingerprints: dict[str, int]) -> None:
-        """Show the hosts; one that is as before stays the same object, by which the scheduler knows it again."""
-        self._version += hosts != self._hosts
-        before = self._hosts
-        hosts = {
-            root: known if (known := before.get(root)) == host else host
-            for root, host in hosts.items()
-        }
-        self._hosts, self._fingerprints = hosts, fingerprints
+    def _replace(self, read: Mapping[str, HostView | None], fingerprints: dict[str, int]) -> None:
+        """Show the hosts that were read, without those that are None; what is as before counts as unchanged."""
+        known = self._arrays.views
+        changed = {root: host for root, host in read.items() if known.get(root) != host}
+        if changed:
+            self._arrays = self._arrays.with_changes(changed, self._version + 1)
+            self._version += 1
+        self._fingerprints = fingerprints
 
     # Requests -------------------------------------------------------------------------------------------------------
 

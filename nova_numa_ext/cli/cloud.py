@@ -17,9 +17,9 @@ from nova_numa_ext.policy.numa.whatif import Answer
 from nova_numa_ext.scheduler.endpoints import COMPUTE_VERSION
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
-from placement_traits.fleet import FleetSnapshot
 from placement_traits.reader import hosts, read_tree
 from placement_traits.request import WorkloadRequest
+from placement_traits.snapshot import FleetSnapshot
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 

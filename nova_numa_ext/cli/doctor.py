@@ -9,9 +9,10 @@ from placement_traits import names, nova_conf
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
-from placement_traits.fleet import FleetSnapshot, HostView
+from placement_traits.fleet import HostView
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import InvalidRequestError, concerns_us, parse
+from placement_traits.snapshot import FleetSnapshot
 
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
 

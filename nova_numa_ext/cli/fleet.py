@@ -9,8 +9,8 @@ from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import gpu_options
 from placement_traits.client import HttpAdapter, PlacementClient
-from placement_traits.fleet import FleetSnapshot
 from placement_traits.request import WorkloadRequest
+from placement_traits.snapshot import FleetSnapshot
 from placement_traits.view import FleetView
 
 _ASKED_FOR_OWN_RESOURCES = 50  # two requests each

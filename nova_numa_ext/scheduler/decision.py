@@ -20,7 +20,6 @@ from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import nova_objects
 from nova_numa_ext.scheduler.judge import HostVerdict, Judge, Surroundings, verdict
-from placement_traits.fleet import ViewState
 from placement_traits.reason import Reason
 from placement_traits.request import (
     InvalidRequestError,
@@ -28,6 +27,7 @@ from placement_traits.request import (
     concerns_us,
     parse,
 )
+from placement_traits.snapshot import ViewState
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from oslo_config import cfg
 
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.scheduler import endpoints
-from placement_traits.fleet import FleetSnapshot
+from placement_traits.snapshot import FleetSnapshot
 from placement_traits.view import FleetView, ViewSettings
 
 

@@ -13,10 +13,11 @@ from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
-from placement_traits.fleet import FleetSnapshot, HostView, ViewState
+from placement_traits.fleet import HostView
 from placement_traits.names import PackingTrait
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
+from placement_traits.snapshot import FleetSnapshot, ViewState
 
 Nodes: TypeAlias = Callable[[Candidate], tuple[int, ...] | None]
 

@@ -9,8 +9,9 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_numa_ext import conf
 from nova_numa_ext.scheduler import compat, session
-from placement_traits.fleet import FleetSnapshot, ViewState
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import NeighbourTrait, Tier
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
 
 DEVICE = {"vendor_id": fakelibvirt.PCI_VEND_ID, "product_id": fakelibvirt.PCI_PROD_ID}
@@ -183,7 +184,7 @@ class Trouble(NovaCloud):
 
     def test_a_view_that_knows_nothing_is_neutral_or_refuses_as_configured(self):
         self.host("h1")
-        empty = mock.Mock(snapshot=lambda: FleetSnapshot({}, 0.0, ViewState.EMPTY))
+        empty = mock.Mock(snapshot=lambda: FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.EMPTY))
         self.configure(empty)
         assert self.host_of(self.boot(LC)) == "h1"
         self.flags(on_stale="refuse", group="numa_ext")

@@ -38,9 +38,10 @@ from nova_numa_ext.policy.numa.score import (
 )
 from nova_numa_ext.policy.terms import Term
 from placement_traits import names
-from placement_traits.fleet import FleetSnapshot, HostView, L3View
+from placement_traits.fleet import HostView, L3View
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
+from placement_traits.snapshot import FleetSnapshot
 
 _MOST_CANDIDATES: Final = 1_000
 

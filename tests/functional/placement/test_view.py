@@ -11,9 +11,10 @@ import pytest
 from emulation.hosts import four_nodes
 from placement_traits import names
 from placement_traits.errors import ServiceUnavailableError
-from placement_traits.fleet import Amount, ViewState
+from placement_traits.fleet import Amount
 from placement_traits.names import GpuLink, NeighbourTrait
 from placement_traits.reporter import Reporter
+from placement_traits.snapshot import ViewState
 from placement_traits.topology import Gpu
 from placement_traits.tree import L3State, desired_tree
 from placement_traits.view import FleetView, ViewSettings

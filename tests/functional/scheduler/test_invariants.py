@@ -12,8 +12,10 @@ from nova.scheduler import host_manager
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.scheduler import session
-from placement_traits.fleet import FleetSnapshot, HostView, ViewState
+from placement_traits.fleet import HostView
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, compute_node, request_spec
 from tests.support.fleet import domain, hosts
 
@@ -33,7 +35,7 @@ class Fleet:
     """A view that is what the test says."""
 
     def __init__(self, views=(), state=ViewState.FRESH):
-        self.shown = FleetSnapshot({view.root_uuid: view for view in views}, 1.0, state)
+        self.shown = FleetSnapshot(FleetArrays.of(views), 1.0, state)
 
     def snapshot(self):
         return self.shown

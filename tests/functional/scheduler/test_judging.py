@@ -17,7 +17,8 @@ from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import decision
 from nova_numa_ext.scheduler.judge import Surroundings
-from placement_traits.fleet import Amount, FleetSnapshot, HostView, L3View, ViewState
+from placement_traits.fleet import Amount, HostView, L3View
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import (
     InterferenceClass,
     NeighbourTrait,
@@ -27,6 +28,7 @@ from placement_traits.names import (
     TierTrait,
 )
 from placement_traits.request import L3Amount
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.functional.scheduler.test_prediction import guest_topology, host_cell, pools
 
@@ -202,7 +204,7 @@ def surroundings(draw, hosts, placed, **known):
     """What the scheduler knows besides: the view of the hosts, fresh or not, and picks of this request or of others."""
     return Surroundings(
         FleetSnapshot(
-            {view.root_uuid: view for _, view in hosts if view is not None},
+            FleetArrays.of(view for _, view in hosts if view is not None),
             1.0,
             draw(st.sampled_from([ViewState.FRESH, ViewState.FRESH, ViewState.STALE])),
         ),
@@ -231,7 +233,7 @@ def best_first(spec, state, view, earlier=(), request=()):
     :param request: those of this one
     """
     around = Surroundings(
-        FleetSnapshot({view.root_uuid: view}, 1.0, ViewState.FRESH),
+        FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH),
         {view.root_uuid: [*earlier, *request]},
         request,
     )
@@ -241,7 +243,7 @@ def best_first(spec, state, view, earlier=(), request=()):
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_no_host_is_no_fault(nova_configuration, flavor):
-    around = Surroundings(FleetSnapshot({}, 1.0, ViewState.FRESH))
+    around = Surroundings(FleetSnapshot(FleetArrays.of(()), 1.0, ViewState.FRESH))
     spec = request_spec(flavor)
     judged = decision.decide(decision.parse_spec(spec), spec, [], around)
     assert (judged.passed, judged.refused) == ([], [])
@@ -334,8 +336,8 @@ def test_bandwidth_is_compared_with_the_host_that_has_most_to_spare(nova_configu
         state.allocation_candidates = [
             {"allocations": {state.uuid: {"resources": {"VCPU": 1}}}, "mappings": {}}
         ]
-    views = {view.root_uuid: view for view in (small_view, large_view)}
-    around = Surroundings(FleetSnapshot(views, 1.0, ViewState.FRESH))
+    views = (small_view, large_view)
+    around = Surroundings(FleetSnapshot(FleetArrays.of(views), 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
     judged = decision.decide(decision.parse_spec(spec), spec, [small, large], around)
     result = judged.scores(["root", "big"], np.ones((2, len(SCORED))))

@@ -14,16 +14,10 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.judge import Surroundings
-from placement_traits.fleet import (
-    Amount,
-    DeviceView,
-    FleetSnapshot,
-    GpuView,
-    HostView,
-    L3View,
-    ViewState,
-)
+from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.functional.scheduler.test_judging import (
     START,
@@ -291,7 +285,7 @@ def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trust
     host, view = sockets_of_gpus((0,))
     view = replace(view, gpus=(), devices=())
     spec = request_spec(flavor, instance_uuid="server")
-    around = Surroundings(FleetSnapshot({"root": view}, 1.0, state))
+    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, state))
     parsed = decision.parse_spec(spec)
     judged = decision.decide(parsed, spec, [host], around)
     assert bool(judged.refused) == refused

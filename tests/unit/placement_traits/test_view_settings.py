@@ -3,7 +3,9 @@
 
 import pytest
 
-from placement_traits.view import Amount, FleetSnapshot, ViewSettings, ViewState, pause_s
+from placement_traits.fleet_arrays import FleetArrays
+from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.view import Amount, ViewSettings, pause_s
 
 
 def test_on_a_small_fleet_the_interval_rules():
@@ -26,4 +28,4 @@ def test_what_is_free_may_be_negative_after_a_shrink():
 
 
 def test_an_unknown_host_is_none():
-    assert FleetSnapshot({}, 0.0, ViewState.FRESH).host("f00") is None
+    assert FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.FRESH).host("f00") is None

@@ -13,9 +13,10 @@ from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
-from placement_traits.fleet import FleetSnapshot, ViewState
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
 EQUAL = Multipliers(dict.fromkeys(SCORED, 1.0))
@@ -126,7 +127,7 @@ def test_a_sensitive_floating_guest_needs_a_node_that_holds_it_whole():
 def test_the_fleet_is_asked_in_order_of_usefulness():
     full = host(domain(0), clos=(6, 6), name="a-full")
     free = host(domain(0), name="b-free")
-    fleet = FleetSnapshot({h.root_uuid: h for h in (full, free)}, 1.0, ViewState.FRESH)
+    fleet = FleetSnapshot(FleetArrays.of((full, free)), 1.0, ViewState.FRESH)
     answers = whatif.ask(lc(), fleet, multipliers=EQUAL)
     assert [answer.host.name for answer in answers] == ["b-free", "a-full"]
 
@@ -143,7 +144,7 @@ def test_a_what_if_for_many_domains_follows_no_dead_ends(used, last, chosen):
     """Eight groups could be dealt to 16 domains in 500 million ways."""
     view = host(*(domain(number, ways=(13, used(number))) for number in range(16)))
     groups = (*(L3Amount(f"_{number}", 4, 0) for number in range(7)), L3Amount("_7", last, 0))
-    fleet = FleetSnapshot({view.root_uuid: view}, 1.0, ViewState.FRESH)
+    fleet = FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH)
     (answer,) = whatif.ask(replace(lc(), l3=groups), fleet, multipliers=EQUAL)
     assert (answer.reasons, answer.l3) == ((), tuple(chosen))
 
