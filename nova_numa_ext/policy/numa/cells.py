@@ -183,8 +183,10 @@ def predict(
 class _Fitting:
     """What nova's search remembers while it walks the permutations of one host.
 
-    Nova works on the guest's own cells: a cell that fitted carries the host cell's number from then on, and a page size
-    chosen on one host cell binds it on the next. Both reach nova's caches, so they are kept here as well.
+    Nova works on the guest's own cells: a cell whose CPUs were packed onto a host cell carries that cell's number from
+    then on, even if the host's overcommit forbids it afterwards (``_pack_instance_onto_cores`` sets it before
+    ``_numa_fit_instance_cell`` looks at the limits), and a page size chosen on one host cell binds it on the next. Both
+    reach nova's caches, so they are kept here as well.
     """
 
     def __init__(
@@ -214,7 +216,11 @@ class _Fitting:
         if guest.page_size_kb and guest.page_size_kb != page_size:
             guest = self._guest[index] = replace(guest, page_size_kb=page_size)
         reserved = int(self._isolated and index == 0)
-        return _cpus_fit(cell, guest, reserved) and _within(cell, guest, self._limits)
+        if not _cpus_fit(cell, guest, reserved):
+            return False
+        if guest.pinned:
+            self._ids[index] = cell.id
+        return _within(cell, guest, self._limits)
 
 
 def _sorted(

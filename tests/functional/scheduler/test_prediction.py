@@ -168,3 +168,41 @@ def test_the_same_cells_as_nova_compute_would_pick(case):
         topology, guest.obj_clone(), None, limits=limits, pci_requests=[], pci_stats=stats
     )
     assert ours == (None if nova is None else tuple(cell.id for cell in nova.cells))
+
+
+def test_a_mixed_guest_that_packs_but_overcommits_leaves_its_mark_on_novas_search():
+    """Nova numbers a guest cell once its CPUs pack, though the limits forbid the host cell: later pairs look known."""
+    sizes = ((4, 4, 512, 2), (8, 8, 0, 2), (2, 8, 0, 10))
+    host = objects.NUMATopology(
+        cells=[
+            objects.NUMACell(
+                id=number,
+                socket=0,
+                cpuset=set(range(64 * number, 64 * number + shared)),
+                pcpuset=set(range(64 * number + 32, 64 * number + 32 + dedicated)),
+                memory=1024,
+                memory_usage=used,
+                cpu_usage=usage,
+                pinned_cpus=set(),
+                siblings=[{64 * number + 32 + cpu} for cpu in range(dedicated)],
+                mempages=[],
+                network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False),
+            )
+            for number, (shared, dedicated, used, usage) in enumerate(sizes)
+        ]
+    )
+    guest = objects.InstanceNUMATopology(
+        cells=[
+            objects.InstanceNUMACell(
+                id=0, cpuset={0}, pcpuset={1}, memory=512, cpu_policy="mixed", pagesize=None
+            ),
+            objects.InstanceNUMACell(
+                id=1, cpuset={2, 3}, pcpuset={4}, memory=1024, cpu_policy="mixed", pagesize=None
+            ),
+        ]
+    )
+    limits = objects.NUMATopologyLimits(cpu_allocation_ratio=1.5, ram_allocation_ratio=1.0)
+    known = facts.KnownHosts().of(Host(host, limits, None))
+    ours = cells.predict(known.cells, facts.guest_cells(Spec(guest)), known.limits)
+    nova = hardware.numa_fit_instance_to_host(host, guest.obj_clone(), None, limits=limits)
+    assert ours == tuple(cell.id for cell in nova.cells) == (0, 1)
