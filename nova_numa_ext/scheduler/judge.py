@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
-from nova_numa_ext.policy.numa.cells import GuestCell
+from nova_numa_ext.policy.numa.cells import GuestCell, Prediction
 from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.terms import Term
@@ -19,7 +19,7 @@ from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot, ViewState
 
-Nodes: TypeAlias = Callable[[Candidate], tuple[int, ...] | None]
+Predictions: TypeAlias = Callable[[Candidate], Prediction | None]
 
 _NO_CANDIDATES: Final = Ordering((), ())
 
@@ -81,7 +81,7 @@ def _no_gpus(_: Candidate) -> None:
 
 
 def _unknown(_: Candidate) -> None:
-    """A floating guest has no nodes, and of some hosts nova knows none."""
+    """A floating guest has no cells, and of some hosts nova knows none."""
 
 
 class Judge:
@@ -125,7 +125,12 @@ class Judge:
             reasons += requirements.neighbours(self._request, view) if view else ()
         if reasons:
             return verdict(host_state, reasons)
-        nodes = self._nodes(host_state, view, known)
+        predicted = self.predictions(host_state, view, known)
+
+        def nodes(candidate: Candidate) -> tuple[int, ...] | None:
+            found = predicted(candidate)
+            return found.nodes if found is not None else None
+
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
             nova_objects.candidate(index, raw, domains, self._request.dedicated)
@@ -144,7 +149,7 @@ class Judge:
         )
         first = ordering.kept[0] if ordering.kept else None
         best, chosen = (first.candidate, first.gpus) if first else (None, None)
-        reasons = self._lacking(host_state, ordering, nodes, own_cells)
+        reasons = self._lacking(host_state, ordering, predicted, own_cells)
         reasons = reasons or self._poor_gpus(devices, first)
         if reasons:
             return verdict(host_state, reasons, ordering)
@@ -198,26 +203,30 @@ class Judge:
         self,
         host_state: Any,
         ordering: Ordering,
-        nodes: Nodes,
+        predicted: Predictions,
         own_cells: tuple[cells.HostCell, ...],
     ) -> tuple[Reason, ...]:
         if ordering.removed and not ordering.kept:
             return (*dict.fromkeys(reason for _, reason in ordering.removed),)
         placeable = not self._guest or not own_cells or not host_state.allocation_candidates
-        if placeable or any(nodes(ranked.candidate) for ranked in ordering.kept):
+        if placeable or any(predicted(ranked.candidate) for ranked in ordering.kept):
             return ()
         return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
 
-    def _nodes(
+    def predictions(
         self, host_state: Any, view: HostView | None, known: nova_objects.HostFacts
-    ) -> Nodes:
-        """Return the host cells that nova-compute will pick with each candidate, each worked out once."""
+    ) -> Predictions:
+        """Return what nova-compute will give the guest with each candidate of a host, each worked out once.
+
+        :param view: our view of the host
+        :param known: facts of the host
+        """
         if not self._guest or not known.cells:
             return _unknown
         last_word = self._last_word.on(host_state)
-        found: dict[Hashable, tuple[int, ...] | None] = {}
+        found: dict[Hashable, Prediction | None] = {}
 
-        def nodes(candidate: Candidate) -> tuple[int, ...] | None:
+        def prediction(candidate: Candidate) -> Prediction | None:
             raw = host_state.allocation_candidates[candidate.index]
             key = self._last_word.providers(raw)
             if key not in found:
@@ -233,7 +242,7 @@ class Judge:
                 )
             return found[key]
 
-        return nodes
+        return prediction
 
     def _packs(self, view: HostView | None) -> bool:
         if view is not None and PackingTrait.PACK in view.traits:

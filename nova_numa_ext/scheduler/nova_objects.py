@@ -130,11 +130,12 @@ def _host_cell(cell: Any) -> HostCell:
     return HostCell(
         id=cell.id,
         socket=cell.socket if "socket" in cell else None,
-        cpus=len(cpus),
+        cpuset=frozenset(cpus),
         cpu_usage=cell.cpu_usage,
         pcpus=len(pcpus),
         free_pcpus=len(free),
-        free_threads=tuple(map(len, map(free.intersection, siblings))),
+        # Nova's own expression: Python iterates over the result in an order of its own, and nova pins in that order.
+        free_siblings=tuple([tuple(core & free) for core in siblings]),
         threads_per_core=max(map(len, siblings), default=1) or 1,
         legacy_pinning=pcpus == cpus,
         memory_mb=cell.memory,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host cells nova-compute will give a guest: nova's own choice, restated over plain numbers.
+"""Which host cells and CPUs nova-compute will give a guest: nova's own choice, restated over plain data.
 
 Without PCI devices, nova-compute picks the host cells by itself (``nova.virt.hardware.numa_fit_instance_to_host``)
 and no allocation steers it. So the scheduler predicts that choice and orders the allocation candidates to agree with
@@ -9,8 +9,9 @@ The algorithm, in nova's order: when the host has more cells than the guest, sor
 sorts (free memory, then CPUs in use or free dedicated CPUs, then free PCI devices, the last being the strongest),
 most free first for
 *spread* and most used first for *pack*; then take the first permutation of host cells in which every guest cell
-fits. Which CPUs inside a cell are taken does not decide whether a cell fits, so only counts are kept here. A
-property test holds this against nova's function.
+fits. Inside a cell it takes whole cores as far as the thread policy wants them, in the order of the host's own list of
+cores, and threads of a core in the order in which Python iterates over nova's sets of integers; that order is kept
+where the sets are read. Random hosts and guests hold this against nova's functions.
 """
 
 import itertools
@@ -54,11 +55,11 @@ class HostCell:
 
     :param id: NUMA node
     :param socket: package, None when nova does not know
-    :param cpus: CPUs for shared guests
+    :param cpuset: CPUs for shared guests
     :param cpu_usage: virtual CPUs of NUMA guests on them
     :param pcpus: CPUs for dedicated guests
     :param free_pcpus: of those, free ones
-    :param free_threads: free dedicated CPUs of each core, one number per core
+    :param free_siblings: free dedicated CPUs of each core, cores and their threads in nova's order
     :param threads_per_core: threads of the widest core
     :param legacy_pinning: the same CPUs serve shared and dedicated guests (``vcpu_pin_set``)
     :param memory_mb: memory
@@ -68,11 +69,11 @@ class HostCell:
 
     id: int
     socket: int | None
-    cpus: int
+    cpuset: frozenset[int]
     cpu_usage: int
     pcpus: int
     free_pcpus: int
-    free_threads: tuple[int, ...]
+    free_siblings: tuple[tuple[int, ...], ...]
     threads_per_core: int
     legacy_pinning: bool
     memory_mb: int
@@ -80,30 +81,14 @@ class HostCell:
     pages: tuple[PagePool, ...] = ()
 
     @property
+    def cpus(self) -> int:
+        """Number of CPUs for shared guests."""
+        return len(self.cpuset)
+
+    @property
     def free_memory_mb(self) -> int:
         """Memory not promised to NUMA guests, MiB."""
         return self.memory_mb - self.memory_usage_mb
-
-    @property
-    def whole_cores(self) -> int:
-        """Cores all of whose threads are free dedicated CPUs."""
-        return sum(free >= self.threads_per_core for free in self.free_threads)
-
-    @property
-    def usable_cores(self) -> int:
-        """Cores with at least one free dedicated CPU."""
-        return sum(free > 0 for free in self.free_threads)
-
-    @property
-    def most_sibling_cpus(self) -> int:
-        """Most dedicated CPUs that can be taken with the same number of threads, at least two, of each core used."""
-        return max(
-            (
-                threads * sum(free >= threads for free in self.free_threads)
-                for threads in range(2, max(self.free_threads, default=0) + 1)
-            ),
-            default=0,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +129,30 @@ class AllocationRatios:
     ram_ratio: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pinning:
+    """Host CPUs that one guest cell gets for itself.
+
+    :param vcpus: of each of its dedicated virtual CPUs, ascending
+    :param emulator: for the guest's emulator threads
+    """
+
+    vcpus: tuple[int, ...] = ()
+    emulator: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What nova-compute will give a guest.
+
+    :param nodes: host cell of each guest cell
+    :param pinnings: CPUs of each guest cell
+    """
+
+    nodes: tuple[int, ...]
+    pinnings: tuple[Pinning, ...]
+
+
 def predict(
     host: Sequence[HostCell],
     guest: Sequence[GuestCell],
@@ -154,8 +163,8 @@ def predict(
     pci_free: Mapping[int | None, int] | None = None,
     wants_pci: bool = False,
     accepts: Callable[[tuple[int, ...]], bool] | None = None,
-) -> tuple[int, ...] | None:
-    """Return the host cell of each guest cell, None when the guest fits nowhere.
+) -> Prediction | None:
+    """Return what the guest will get, None when it fits nowhere.
 
     :param host: the host's cells in nova's order
     :param guest: the guest's cells, with numbers 0, 1 …
@@ -176,17 +185,18 @@ def predict(
         if all(fitting.fits(index, cell) for index, cell in enumerate(chosen)):
             ids = tuple(cell.id for cell in chosen)
             if accepts is None or accepts(ids):
-                return ids
+                return Prediction(ids, fitting.pinnings)
     return None
 
 
 class _Fitting:
     """What nova's search remembers while it walks the permutations of one host.
 
-    Nova works on the guest's own cells: a cell whose CPUs were packed onto a host cell carries that cell's number from
-    then on, even if the host's overcommit forbids it afterwards (``_pack_instance_onto_cores`` sets it before
-    ``_numa_fit_instance_cell`` looks at the limits), and a page size chosen on one host cell binds it on the next. Both
-    reach nova's caches, so they are kept here as well.
+    Nova works on the guest's own cells. A cell whose CPUs were packed onto a host cell carries that cell's number and
+    its CPUs from then on, even if the host's overcommit forbids it afterwards (``_pack_instance_onto_cores`` sets both
+    before ``_numa_fit_instance_cell`` looks at the limits), and a page size chosen on one host cell binds it on the
+    next. Numbers and page sizes reach nova's caches, and a pair that a cache knows is not packed again: so a guest cell
+    can end with the number of one host cell and the CPUs of another, and it does so here as well.
     """
 
     def __init__(
@@ -196,7 +206,13 @@ class _Fitting:
         self._limits = limits
         self._isolated = isolated
         self._ids = list(range(len(guest)))
+        self._pinnings = [Pinning()] * len(guest)
         self._known: dict[tuple[int, int], bool] = {}
+
+    @property
+    def pinnings(self) -> tuple[Pinning, ...]:
+        """CPUs of each guest cell."""
+        return tuple(self._pinnings)
 
     def fits(self, index: int, cell: HostCell) -> bool:
         """Return whether guest cell ``index`` fits ``cell``, as nova would find at this point of its search."""
@@ -219,7 +235,11 @@ class _Fitting:
         if not _cpus_fit(cell, guest, reserved):
             return False
         if guest.pinned:
+            pinning = _pin(cell, guest, reserved)
+            if pinning is None:
+                return False
             self._ids[index] = cell.id
+            self._pinnings[index] = pinning
         return _within(cell, guest, self._limits)
 
 
@@ -271,31 +291,51 @@ def _allowed(pools: tuple[PagePool, ...], requested: int) -> tuple[PagePool, ...
 
 
 def _cpus_fit(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
+    """Return whether there are enough CPUs of each kind."""
     if guest.floats and guest.cpus > cell.cpus:
         return False
-    if not guest.pinned:
-        return True
-    requested = guest.pcpus + reserved
+    return not guest.pinned or guest.pcpus + reserved <= min(cell.pcpus, cell.free_pcpus)
+
+
+def _pin(cell: HostCell, guest: GuestCell, reserved: int) -> Pinning | None:
+    """Choose the dedicated CPUs of a guest cell under its thread policy: nova's ``_pack_instance_onto_cores``."""
+    cores = [core for core in cell.free_siblings if core]
+    if guest.thread_policy is ThreadPolicy.ISOLATE:
+        if cell.threads_per_core > 1 and not cell.legacy_pinning:
+            return None
+        whole = [core for core in cores if len(core) >= cell.threads_per_core]
+        vcpus = _take(whole, 1, guest.pcpus)
+        unused = [core for core in cores if not vcpus or not set(core) & set(vcpus)]
+        return _pinning(vcpus, unused, reserved) if vcpus else None
+    sibling_only = guest.thread_policy is ThreadPolicy.REQUIRE
+    if sibling_only and cell.threads_per_core <= 1:
+        return None
+    for threads in range(max(map(len, cores), default=0), int(sibling_only), -1):
+        vcpus = _take([core for core in cores if len(core) >= threads], threads, guest.pcpus)
+        found = None if vcpus is None else _pinning(vcpus, cores, reserved)
+        if found is not None:
+            return found
     return (
-        requested <= cell.pcpus and requested <= cell.free_pcpus and _packs(cell, guest, reserved)
+        None
+        if sibling_only
+        else _pinning(_take(cores, cell.threads_per_core, guest.pcpus), cores, reserved)
     )
 
 
-def _packs(cell: HostCell, guest: GuestCell, reserved: int) -> bool:
-    """Return whether the dedicated CPUs of a guest cell can be chosen under its thread policy (enough are free)."""
-    requested = guest.pcpus
-    if reserved and not requested:
-        return False
-    if guest.thread_policy is ThreadPolicy.ISOLATE:
-        # One thread of a wholly free core each; the emulator's CPU comes from yet another core.
-        smt_allowed = cell.threads_per_core == 1 or cell.legacy_pinning
-        enough = 0 < requested <= cell.whole_cores
-        return (
-            smt_allowed and enough and (not reserved or cell.usable_cores - requested >= reserved)
-        )
-    if guest.thread_policy is ThreadPolicy.REQUIRE:
-        return cell.threads_per_core > 1 and 0 < cell.most_sibling_cpus >= requested
-    return requested + reserved <= sum(cell.free_threads)
+def _take(cores: Sequence[Sequence[int]], threads: int, count: int) -> tuple[int, ...] | None:
+    """Return ``count`` CPUs, so many threads of each core in turn; None when there are not enough."""
+    usable = [cpu for core in cores for cpu in core[:threads]]
+    return tuple(usable[:count]) if len(usable) >= count else None
+
+
+def _pinning(
+    vcpus: tuple[int, ...] | None, cores: Sequence[Sequence[int]], reserved: int
+) -> Pinning | None:
+    """Add the emulator's CPU, the first of ``cores`` that is left; None when one is needed and none is left."""
+    if vcpus is None or not reserved:
+        return None if vcpus is None else Pinning(vcpus)
+    left = [cpu for core in cores for cpu in core if cpu not in vcpus]
+    return Pinning(vcpus, tuple(left[:reserved])) if vcpus and left else None
 
 
 def _within(cell: HostCell, guest: GuestCell, limits: AllocationRatios | None) -> bool:

@@ -30,7 +30,7 @@ from placement_traits.names import (
 from placement_traits.request import L3Amount
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, request_spec
-from tests.functional.scheduler.test_prediction import guest_topology, host_cell, pools
+from tests.support.nova_cells import guest_topology, host_cell, pools
 
 FLAVORS = (
     LC,

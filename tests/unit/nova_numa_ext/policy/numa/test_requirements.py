@@ -114,7 +114,19 @@ def test_one_compatible_domain_is_enough():
 
 
 def cell(number, free_memory_mb):
-    return HostCell(number, 0, 4, 0, 4, 4, (1, 1, 1, 1), 1, True, 4096, 4096 - free_memory_mb)
+    return HostCell(
+        number,
+        0,
+        frozenset(range(4)),
+        0,
+        4,
+        4,
+        ((0,), (1,), (2,), (3,)),
+        1,
+        True,
+        4096,
+        4096 - free_memory_mb,
+    )
 
 
 def test_a_sensitive_floating_guest_needs_a_node_that_holds_it_whole():

@@ -25,7 +25,19 @@ EQUAL = dict.fromkeys(SCORED, 1.0)
 
 
 def cell(number, free=4, memory_mb=4096, used_mb=0):
-    return HostCell(number, number // 2, 4, 0, 4, free, (1,) * free, 1, True, memory_mb, used_mb)
+    return HostCell(
+        number,
+        number // 2,
+        frozenset(range(4)),
+        0,
+        4,
+        free,
+        tuple((n,) for n in range(free)),
+        1,
+        True,
+        memory_mb,
+        used_mb,
+    )
 
 
 def scores(request, offers, multipliers):
