@@ -4,15 +4,19 @@
 Nova (compute API microversion 2.86 or later) looks a key up by its exact name and else by each validator's name
 pattern, one key at a time. So there is one validator per key of :data:`~placement_traits.request.EXTRA_SPECS`, and one
 whose pattern is the whole namespace: it only ever sees keys that do not exist, and can name the key that was meant.
+Amounts of ``CUSTOM_LLC_NEIGHBOURHOOD`` are checked in the groups that our documentation names: nova's own validator,
+which takes any integer, has a pattern for all custom classes, and only an exact name is sure to come before it.
 Nova turns its ``ValidationError`` into HTTP 400.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from nova import exception
 from nova.api.validation.extra_specs import base
 
 from placement_traits import names, request
+
+_GROUPS: Final = ("_NODE", *(f"_N{node}" for node in range(8)))
 
 
 class _Validator(base.ExtraSpecValidator):  # type: ignore[misc]
@@ -26,7 +30,7 @@ class _Validator(base.ExtraSpecValidator):  # type: ignore[misc]
 
 
 def register() -> list[base.ExtraSpecValidator]:
-    """Return a validator for each of our keys and the one that catches unknown keys."""
+    """Return a validator for each of our keys, the one that catches unknown keys, and those of amounts."""
     known = [
         _Validator(name=key, description=spec.description, value=_nova_type(spec))
         for key, spec in request.EXTRA_SPECS.items()
@@ -37,7 +41,15 @@ def register() -> list[base.ExtraSpecValidator]:
         value={"type": str},
         parameters=[{"name": "key", "pattern": ".*"}],
     )
-    return [*known, unknown]
+    neighbourhoods = [
+        _Validator(
+            name=f"resources{group}:{names.LLC_NEIGHBOURHOOD}",
+            description="The cache neighbourhood of one L3 domain: all of it (rabbit) or a place in it (devil).",
+            value={"type": int},
+        )
+        for group in _GROUPS
+    ]
+    return [*known, unknown, *neighbourhoods]
 
 
 def _nova_type(spec: request.ExtraSpec) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class L3View:
     :param ways: ways for LC servers; None without an inventory (no cache allocation)
     :param bandwidth_mbps: memory bandwidth, MB/s; None without an inventory (capacity unknown)
     :param neighbours: what runs in the domain now
+    :param neighbourhood: units of the cache neighbourhood; None without an inventory (an older agent)
     """
 
     uuid: str
@@ -61,6 +62,7 @@ class L3View:
     ways: Amount | None
     bandwidth_mbps: Amount | None
     neighbours: frozenset[NeighbourTrait]
+    neighbourhood: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)

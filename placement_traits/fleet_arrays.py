@@ -38,7 +38,7 @@ UNKNOWN: Final = -1  # in place of a number that is not known, and of a text tha
 NODE_BITS: Final = 64
 NEIGHBOURS: Final = tuple(NeighbourTrait)  # bit of each in ``l3["neighbours"]``
 LINKS: Final = tuple(GpuLink)  # number of each in ``links["link"]``
-L3_AMOUNTS: Final = ("ways", "bandwidth_mbps")  # amounts of an L3View that may have no inventory
+L3_AMOUNTS: Final = ("ways", "bandwidth_mbps", "neighbourhood")  # each may have no inventory
 
 
 def _amount(name: str) -> list[tuple[str, str]]:

@@ -5,6 +5,9 @@ The classes are three of Xie & Loh's animal classes (reference: Lakew et al., *O
 Multi-Level NUMA Disaggregated Systems*, tables 3 and 4): a *sheep* neither suffers nor disturbs, a *rabbit* degrades
 quickly when it shares a cache, a *devil* thrashes it. The prose of Lakew et al. keeps devils apart from each other,
 their table lets them share; we follow the table for what *may* share and let :func:`penalty` prefer them apart.
+
+:data:`NEIGHBOURHOOD_UNITS` is the same table as amounts that Placement can count: together, servers of an L3 domain
+never take more than :data:`~placement_traits.names.WHOLE_NEIGHBOURHOOD` units exactly when all of them may share it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from placement_traits.names import InterferenceClass
+from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass
 
 SHEEP, RABBIT, DEVIL = InterferenceClass.SHEEP, InterferenceClass.RABBIT, InterferenceClass.DEVIL
 
@@ -33,6 +36,10 @@ MAY_SHARE: Final[Mapping[InterferenceClass, frozenset[InterferenceClass]]] = Map
         RABBIT: frozenset({SHEEP}),
         DEVIL: frozenset({SHEEP, DEVIL}),
     }
+)
+
+NEIGHBOURHOOD_UNITS: Final[Mapping[InterferenceClass, int]] = MappingProxyType(
+    {SHEEP: 0, RABBIT: WHOLE_NEIGHBOURHOOD, DEVIL: 1}
 )
 
 BENEFIT_MIN: Final = 1.0

@@ -8,13 +8,14 @@ single values first and combinations after, and reports every problem at once.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from placement_traits import names
 from placement_traits.errors import NumaExtError
+from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
     GpuPolicy,
     InterferenceClass,
@@ -193,11 +194,13 @@ class L3Amount:
     :param group: suffix of the request group, such as ``_NODE``
     :param ways: L3 cache ways (``CUSTOM_LLC_WAY``), 0 when none
     :param bandwidth_mbps: memory bandwidth (``CUSTOM_MEMORY_BANDWIDTH_MBPS``), MB/s, 0 when none
+    :param neighbourhood: units of the cache neighbourhood (``CUSTOM_LLC_NEIGHBOURHOOD``), 0 when none
     """
 
     group: str
     ways: int
     bandwidth_mbps: int
+    neighbourhood: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,11 @@ class WorkloadRequest:
     def spreads(self) -> bool:
         """True for a guest whose policy spreads its pages: nodes of other sockets can be among theirs."""
         return self.floating and self.memory_policy in SPREADING_POLICIES
+
+    @property
+    def strict(self) -> bool:
+        """True where Placement counts the cache neighbourhood; an interference class without it only ranks."""
+        return any(amount.neighbourhood for amount in self.l3)
 
     @property
     def ways(self) -> int:
@@ -328,16 +336,35 @@ def parse(
 def concerns_us(extra_specs: Mapping[str, str], image_traits: frozenset[str] = frozenset()) -> bool:
     """Return whether a flavor or image concerns this project: a key, a resource or a trait of ours."""
     return any(
-        key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
-        or ((match := _RESOURCE.match(key)) and match["resource"] in names.RESOURCE_CLASSES)
-        for key in extra_specs
+        key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:") or _resource(key) for key in extra_specs
     ) or any(names.is_ours(trait) for trait in image_traits)
 
 
 def problem(key: str, value: str) -> str | None:
-    """Return the sentence about one key of our namespace and its value, None when both are right."""
+    """Return the sentence about one key of ours and its value, None when both are right.
+
+    :param key: of our namespace, or an amount of a resource class of ours
+    """
+    if _resource(key):
+        return _amount_problem(key, value)
     spec = EXTRA_SPECS.get(key)
     return unknown_key(key) if spec is None else spec.problem(value)
+
+
+def _resource(key: str) -> str | None:
+    """Return the resource class of ours that a key asks for."""
+    match = _RESOURCE.match(key)
+    return match["resource"] if match and match["resource"] in names.RESOURCE_CLASSES else None
+
+
+def _amount_problem(key: str, value: str) -> str | None:
+    if _resource(key) == names.LLC_NEIGHBOURHOOD:
+        allowed = {str(units): each for each, units in NEIGHBOURHOOD_UNITS.items() if units}
+        if value not in allowed:
+            listed = ", ".join(f"{units} ({each})" for units, each in allowed.items())
+            return f"{key}={value} is not allowed; allowed: {listed}."
+        return None
+    return None if value.isdecimal() else f"{key}={value} is not allowed; allowed: an integer >= 0."
 
 
 def _image_tier(image_traits: frozenset[str]) -> Tier | None:
@@ -366,11 +393,9 @@ def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     if not (nodes.isdecimal() and int(nodes) > 0):
         problems.append(f"{_NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
     problems.extend(
-        f"{key}={value} is not allowed; allowed: an integer >= 0."
+        sentence
         for key, value in sorted(extra_specs.items())
-        if (match := _RESOURCE.match(key))
-        and match["resource"] in names.RESOURCE_CLASSES
-        and not value.isdecimal()
+        if _resource(key) and (sentence := _amount_problem(key, value)) is not None
     )
     return tuple(problems)
 
@@ -398,9 +423,10 @@ def _amounts(extra_specs: Mapping[str, str], resource: str) -> dict[str, int]:
 def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
     ways = _amounts(extra_specs, names.LLC_WAY)
     bandwidth = _amounts(extra_specs, names.MEMORY_BANDWIDTH_MBPS)
+    units = _amounts(extra_specs, names.LLC_NEIGHBOURHOOD)
     return tuple(
-        L3Amount(group, ways.get(group, 0), bandwidth.get(group, 0))
-        for group in sorted(ways.keys() | bandwidth.keys())
+        L3Amount(group, ways.get(group, 0), bandwidth.get(group, 0), units.get(group, 0))
+        for group in sorted(ways.keys() | bandwidth.keys() | units.keys())
     )
 
 
@@ -458,8 +484,8 @@ def _combination_problems(
         ),
         (
             "" in groups,
-            f"{names.LLC_WAY} and {names.MEMORY_BANDWIDTH_MBPS} must be asked for in a named group, such as "
-            f"resources_NODE:{names.LLC_WAY}, so that both come from the same L3 domain.",
+            f"{names.LLC_WAY}, {names.MEMORY_BANDWIDTH_MBPS} and {names.LLC_NEIGHBOURHOOD} must be asked for in a "
+            f"named group, such as resources_NODE:{names.LLC_WAY}, so that all come from the same L3 domain.",
         ),
         (
             len(groups) > 1 and extra_specs.get("group_policy") != "isolate",
@@ -486,4 +512,37 @@ def _combination_problems(
             f"{Key.REMOTE_GPU_NETWORK_SHARE} has no meaning with {Key.REMOTE_GPU}=never.",
         ),
     )
-    return tuple(sentence for wrong, sentence in checks if wrong)
+    sentences = tuple(sentence for wrong, sentence in checks if wrong)
+    return (*sentences, *_neighbourhood_problems(request))
+
+
+def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
+    """Yield the first thing that is wrong with a strict request: what comes after it would be wrong because of it."""
+    if not request.strict:
+        return
+    kind, units = request.interference_class, NEIGHBOURHOOD_UNITS[request.interference_class]
+    resource = names.LLC_NEIGHBOURHOOD
+    asked = [amount for amount in request.l3 if amount.neighbourhood]
+    if not units:
+        yield (
+            f"{resource} is for {Key.INTERFERENCE_CLASS}=rabbit and devil: a {kind} neither needs a quiet "
+            "neighbourhood nor disturbs one."
+        )
+    elif any(amount.neighbourhood != units for amount in asked):
+        yield f"{Key.INTERFERENCE_CLASS}={kind} needs {resource}={units} in each of its groups."
+    elif not request.numa_nodes:
+        yield (
+            f"{resource} needs {_NUMA_NODES}: it is counted in the L3 domain of each NUMA node of the server, and one "
+            "that floats over the host has none."
+        )
+    elif len(asked) < len(request.l3):
+        others = ", ".join(f"resources{a.group}" for a in request.l3 if not a.neighbourhood)
+        yield (
+            f"{others}: {resource} must stand in each group with {names.LLC_WAY} or {names.MEMORY_BANDWIDTH_MBPS}, so "
+            "that they come from the same L3 domain."
+        )
+    elif len(asked) != request.numa_nodes:
+        yield (
+            f"{_NUMA_NODES}={request.numa_nodes} with {resource} in {len(asked)} groups: each NUMA node needs it in a "
+            f"group of its own, such as resources_N0:{resource} and resources_N1:{resource}."
+        )

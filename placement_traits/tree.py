@@ -10,7 +10,8 @@ The tree of a host with four L3 domains and one GPU::
 
     compute1                     traits: HOST, RDT_*, NODES_4, SOCKETS_2, L3_DOMAINS_4, CELLS_PACK, TIER_LC, TIER_BE
     ├─ compute1:rdt              CUSTOM_RDT_CLOS = num_closids - root - foreign - 1 for BE
-    ├─ compute1:l3_0             CUSTOM_LLC_WAY = cbm_len - shareable - minimum for BE; CUSTOM_MEMORY_BANDWIDTH_MBPS
+    ├─ compute1:l3_0             CUSTOM_LLC_WAY = cbm_len - shareable - minimum for BE; CUSTOM_MEMORY_BANDWIDTH_MBPS;
+    │                            CUSTOM_LLC_NEIGHBOURHOOD = 1000
     │                            traits: L3_0, NODE_0, SOCKET_0, CHASSIS_0, neighbourhood
     ├─ compute1:l3_1 …
     └─ compute1:gpu-0000:81:00.0 traits: GPU, NODE_0, SWITCH_0, links
@@ -63,10 +64,12 @@ class L3State:
     :param neighbours: what runs there now
     :param reserved_bandwidth_mbps: measured use beyond what running servers declared, MB/s; None: not measured yet,
         Placement keeps what it has
+    :param reserved_neighbourhood: units of the cache neighbourhood of servers there that did not claim them
     """
 
     neighbours: frozenset[NeighbourTrait] = frozenset()
     reserved_bandwidth_mbps: int | None = 0
+    reserved_neighbourhood: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class L3Offer:
     :param bandwidth_mbps: memory bandwidth, MB/s; 0 = unknown, no inventory
     :param reserved_mbps: part of it that is not for sale now; None: what Placement has
     :param neighbours: what runs there now
+    :param reserved_neighbourhood: part of the cache neighbourhood that is not for sale now; more than is free where
+        servers have claimed it already: they keep their claims, and no other gets one
     """
 
     ways: int = 0
@@ -85,6 +90,7 @@ class L3Offer:
     bandwidth_mbps: int = 0
     reserved_mbps: int | None = 0
     neighbours: frozenset[NeighbourTrait] = frozenset()
+    reserved_neighbourhood: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ def _offer(
         bandwidth_mbps=share,
         reserved_mbps=None if reserved is None else min(max(0, reserved), share),
         neighbours=state.neighbours,
+        reserved_neighbourhood=min(state.reserved_neighbourhood, names.WHOLE_NEIGHBOURHOOD),
     )
 
 
@@ -327,7 +334,12 @@ def _rdt_provider(root: str, published: Published) -> Provider:
 
 def _l3_provider(root: str, published: Published, domain: L3Domain) -> Provider:
     offer = published.offers[domain.id]
-    inventories = {}
+    whole = names.WHOLE_NEIGHBOURHOOD
+    inventories = {
+        names.LLC_NEIGHBOURHOOD: Inventory(
+            whole, reserved=offer.reserved_neighbourhood, max_unit=whole
+        )
+    }
     if offer.ways:
         inventories[names.LLC_WAY] = Inventory(
             offer.ways, min_unit=offer.min_ways, max_unit=offer.ways
@@ -464,7 +476,15 @@ def _only_packing(tree: ProviderTree) -> PackingTrait:
 def _read_offer(child: Provider, place: L3Place) -> L3Offer:
     ways = child.inventories.get(names.LLC_WAY, Inventory(0))
     bandwidth = child.inventories.get(names.MEMORY_BANDWIDTH_MBPS, Inventory(0))
-    return L3Offer(ways.total, ways.min_unit, bandwidth.total, bandwidth.reserved, place.neighbours)
+    neighbourhood = child.inventories.get(names.LLC_NEIGHBOURHOOD, Inventory(0))
+    return L3Offer(
+        ways.total,
+        ways.min_unit,
+        bandwidth.total,
+        bandwidth.reserved,
+        place.neighbours,
+        neighbourhood.reserved or 0,
+    )
 
 
 def _read_topology(

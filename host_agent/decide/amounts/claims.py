@@ -2,7 +2,7 @@
 """What each running server should hold of our providers in Placement, by where nova-compute really put it. Pure.
 
 Placement's candidate names an L3 domain; nova-compute then picks the host cells itself, and may pick others. The host
-wins: a server's ways and declared bandwidth belong to the L3 domains of its cells.
+wins: a server's ways, declared bandwidth and cache neighbourhood belong to the L3 domains of its cells.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity
 from placement_traits import names
 from placement_traits.errors import NumaExtError
-from placement_traits.request import WorkloadRequest
+from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.topology import HostTopology
 
 Resources = Mapping[str, int]
-L3_CLASSES: Final = frozenset({names.LLC_WAY, names.MEMORY_BANDWIDTH_MBPS})
+L3_CLASSES: Final = frozenset({names.LLC_WAY, names.MEMORY_BANDWIDTH_MBPS, names.LLC_NEIGHBOURHOOD})
 
 
 class NotTouchableError(NumaExtError):
@@ -61,17 +61,28 @@ class Part:
     :param l3: the domain
     :param ways: cache ways, 0 when none
     :param bandwidth_mbps: declared memory bandwidth, MB/s, 0 when none
+    :param neighbourhood: units of the cache neighbourhood, 0 when none
     """
 
     l3: int
     ways: int
     bandwidth_mbps: int
+    neighbourhood: int = 0
+
+    @classmethod
+    def of(cls, l3: int, amount: L3Amount) -> "Part":
+        """Return the part that one request group of a flavor is in an L3 domain."""
+        return cls(l3, amount.ways, amount.bandwidth_mbps, amount.neighbourhood)
 
     @property
     def resources(self) -> dict[str, int]:
         """The amounts by resource class."""
-        both = {names.LLC_WAY: self.ways, names.MEMORY_BANDWIDTH_MBPS: self.bandwidth_mbps}
-        return {name: number for name, number in both.items() if number}
+        every = {
+            names.LLC_WAY: self.ways,
+            names.MEMORY_BANDWIDTH_MBPS: self.bandwidth_mbps,
+            names.LLC_NEIGHBOURHOOD: self.neighbourhood,
+        }
+        return {name: number for name, number in every.items() if number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ def floating_claims(
             continue
         emptiest = sorted(domains, key=lambda l3: (declared[l3], l3))
         matched = sorted(zip(emptiest, request.l3, strict=False), key=lambda pair: pair[0])
-        parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in matched)
+        parts = tuple(Part.of(l3, amount) for l3, amount in matched)
         claim = Claim(workload.uuid, workload.title, parts, request.clos, anywhere=True)
         declared.update(declared_mbps([claim]))
         found.append(claim)
@@ -168,7 +179,7 @@ def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
     found = l3_amounts(topology, domain.cells, domain.vcpu_pins, request.l3)
     if len(found) < len(request.l3):
         return None
-    parts = tuple(Part(l3, amount.ways, amount.bandwidth_mbps) for l3, amount in found.items())
+    parts = tuple(Part.of(l3, amount) for l3, amount in found.items())
     return Claim(workload.uuid, workload.title, parts, request.clos)
 
 

@@ -18,9 +18,14 @@ from host_agent.report.allocations import Allocations
 from host_agent.report.nova_api import NovaApi
 from host_agent.report.published import movable
 from host_agent.report.rehome import Rehomer, Settled
+from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from placement_traits.names import WHOLE_NEIGHBOURHOOD
+from placement_traits.reporter import Reporter
+from placement_traits.tree import L3State, desired_tree
 from tests.support.allocations import L3_PART, SPECS, running, server_on
 from tests.support.faults import answer
+from tests.support.hosts import SETTINGS
 
 
 def test_only_the_l3_part_moves(host):
@@ -334,3 +339,59 @@ def test_not_touchable_is_said_with_its_reason(host):
     )
     with pytest.raises(NotTouchableError, match="task deleting"):
         allocations.check_quiet(server.uuid)
+
+
+STRICT = {
+    **SPECS,
+    "numa_ext:interference_class": "rabbit",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+}
+WHOLE = {"CUSTOM_LLC_NEIGHBOURHOOD": 1000}
+
+
+def test_the_neighbourhood_of_a_strict_server_moves_with_it(host):
+    server = server_on(node=2, specs=STRICT)
+    host.claim(server, l3=0, **WHOLE)
+    assert host.turn(server) == ()
+    assert host.held(server.uuid)["h1:l3_2"] == {**L3_PART, **WHOLE}
+
+
+def test_two_strict_rabbits_in_each_others_domain_swap_places(host):
+    a, b = server_on(2, "a", STRICT), server_on(3, "b", STRICT)
+    host.claim(a, l3=3, **WHOLE)
+    host.claim(b, l3=2, **WHOLE)
+    assert host.turn(a, b) == ()
+    assert "h1:l3_2" in host.held(a.uuid)
+    assert "h1:l3_3" in host.held(b.uuid)
+
+
+def test_a_strict_server_beside_a_claim_that_excludes_it_is_told(host):
+    """Nova was not asked (``az:host``), or was overtaken: the operator has to migrate one of them."""
+    rabbit, other = server_on(2, "rabbit", STRICT), server_on(2, "other", STRICT)
+    host.claim(rabbit, l3=2, **WHOLE)
+    host.claim(other, l3=0, **WHOLE)
+    (problem,) = host.turn(rabbit, other)
+    assert f"Server other ({other.uuid}) could not be re-homed." in problem
+    assert "h1:l3_0" in host.held(other.uuid)
+
+
+def test_more_may_be_reserved_of_a_neighbourhood_than_is_free(host):
+    """A bound rabbit without a claim beside a strict devil: the devil keeps its claim and may leave, none may come.
+
+    Placement lets an allocation that is over capacity be replaced by one that is no larger, so nova can give the
+    server's amounts to a migration, and back when that fails.
+    """
+    devil, migration = server_on(0, "devil"), str(uuid.uuid4())
+    place = {"CUSTOM_LLC_NEIGHBOURHOOD": 1}
+    before = host.claim(devil, l3=0, **place)
+    reporter = Reporter(host.cloud.client)
+    full = {0: L3State(reserved_neighbourhood=WHOLE_NEIGHBOURHOOD)}
+    assert reporter.sync(desired_tree("h1", four_nodes(), SETTINGS, full)).problems == ()
+    with pytest.raises(PlacementError, match="exceed"):
+        host.claim(server_on(0, "late"), l3=0, **place)
+    host.nova.move_allocations(host.context, devil.uuid, migration)
+    assert (host.held(devil.uuid), host.held(migration)) == ({}, before)
+    host.nova.move_allocations(host.context, migration, devil.uuid)
+    assert (host.held(devil.uuid), host.held(migration)) == (before, {})
+    assert reporter.sync(desired_tree("h1", four_nodes(), SETTINGS)).problems == ()
+    host.claim(server_on(0, "late"), l3=0, **place)

@@ -104,6 +104,7 @@ def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
     domain = host.l3[1]
     assert (domain.nodes, domain.socket, domain.chassis) == ((1,), 0, 0)
     assert (domain.ways, domain.bandwidth_mbps) == (Amount(13, 0), Amount(10_000, 0))
+    assert domain.neighbourhood == Amount(1_000, 0)
     assert domain.neighbours == frozenset()
     assert [(gpu.address, gpu.node) for gpu in host.gpus] == [
         ("0000:05:00.0", 0),

@@ -18,6 +18,8 @@ from placement_traits.request import EXTRA_SPECS, problem
         ("numa_ext:managed", "perhaps"),
         ("numa_ext:teir", "LC"),
         ("numa_ext:", "LC"),
+        ("resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD", "7"),
+        ("resources_N1:CUSTOM_LLC_NEIGHBOURHOOD", "all"),
     ],
 )
 def test_the_api_refuses_in_our_words(key, value):
@@ -35,6 +37,8 @@ def test_the_api_refuses_in_our_words(key, value):
         ("numa_ext:managed", "False"),
         ("hw:numa_nodes", "2"),
         ("resources_NODE:CUSTOM_LLC_WAY", "4"),
+        ("resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD", "1"),
+        ("resources_N0:CUSTOM_LLC_NEIGHBOURHOOD", "1000"),
         ("other:namespace", "anything"),
     ],
 )

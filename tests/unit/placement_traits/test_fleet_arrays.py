@@ -29,6 +29,7 @@ L3S = st.builds(
     st.none() | AMOUNTS,
     st.none() | AMOUNTS,
     st.frozensets(st.sampled_from(NeighbourTrait)),
+    st.none() | AMOUNTS,
 )
 GPUS = st.builds(
     GpuView,

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What flavors may say, and the sentences about what they may not."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_traits.names import MemoryPolicy, Tier
+from placement_traits.interference import NEIGHBOURHOOD_UNITS, may_share
+from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, MemoryPolicy, Tier
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, concerns_us, parse, problem
 
 LC = {
@@ -86,6 +89,97 @@ def test_an_lc_flavor_on_two_nodes_asks_for_ways_on_both_or_on_none():
     assert request(two).ways == 0
     ways = {"resources_N0:CUSTOM_LLC_WAY": "6", "resources_N1:CUSTOM_LLC_WAY": "2"}
     assert request({**two, **ways}).ways == 8
+
+
+STRICT = {
+    "numa_ext:tier": "BE",
+    "numa_ext:interference_class": "devil",
+    "hw:numa_nodes": "1",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+}
+UNITS_ON_TWO = {
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": None,
+    "resources_N0:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+    "resources_N1:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+    "group_policy": "isolate",
+}
+
+
+def changed(flavor, changes):
+    return {key: value for key, value in {**flavor, **changes}.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"numa_ext:tier": None},
+        {"hw:numa_nodes": "2", **UNITS_ON_TWO},
+        {
+            **LC,
+            "numa_ext:interference_class": "rabbit",
+            "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+        },
+    ],
+)
+def test_a_flavor_is_strict_by_the_units_that_placement_counts(changes):
+    assert request(changed(STRICT, changes)).strict
+    without = {key: value for key, value in STRICT.items() if not key.startswith("resources")}
+    assert not request(without).strict, "the class alone only ranks"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hw:numa_nodes": None}, "CUSTOM_LLC_NEIGHBOURHOOD needs hw:numa_nodes"),
+        (
+            {"hw:numa_nodes": None, "hw:mem_page_size": "large"},
+            "CUSTOM_LLC_NEIGHBOURHOOD needs hw:numa_nodes",
+        ),
+        (
+            {"numa_ext:interference_class": "rabbit"},
+            "numa_ext:interference_class=rabbit needs CUSTOM_LLC_NEIGHBOURHOOD=1000 in each",
+        ),
+        (
+            {"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000"},
+            "numa_ext:interference_class=devil needs CUSTOM_LLC_NEIGHBOURHOOD=1 in each",
+        ),
+        ({"numa_ext:interference_class": None}, "is for numa_ext:interference_class=rabbit and"),
+        (
+            {"resources_W:CUSTOM_MEMORY_BANDWIDTH_MBPS": "9", "group_policy": "isolate"},
+            "resources_W: CUSTOM_LLC_NEIGHBOURHOOD must stand in each group with",
+        ),
+        ({"hw:numa_nodes": "2"}, "hw:numa_nodes=2 with CUSTOM_LLC_NEIGHBOURHOOD in 1 groups"),
+        (UNITS_ON_TWO, "hw:numa_nodes=1 with CUSTOM_LLC_NEIGHBOURHOOD in 2 groups"),
+        (
+            {"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "7"},
+            "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD=7 is not allowed; allowed: 1000 (rabbit), 1 (devil).",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_strict_flavor_is_one_sentence(changes, words):
+    (sentence,) = problems(changed(STRICT, changes))
+    assert words in sentence
+
+
+def test_units_of_a_neighbourhood_come_from_a_named_group():
+    (sentence,) = problems(
+        changed(
+            STRICT,
+            {
+                "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": None,
+                "resources:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+            },
+        )
+    )
+    assert "must be asked for in a named group" in sentence
+
+
+def test_units_together_fit_a_neighbourhood_when_the_classes_may_share_it():
+    """The table of Lakew et al. as amounts: no pair of classes is judged otherwise by Placement's count."""
+    for one, other in itertools.product(InterferenceClass, repeat=2):
+        together = NEIGHBOURHOOD_UNITS[one] + NEIGHBOURHOOD_UNITS[other]
+        assert (together <= WHOLE_NEIGHBOURHOOD) == may_share(one, other), (one, other)
 
 
 @pytest.mark.parametrize("group", ["1", "_RDT"])

@@ -29,7 +29,7 @@ SETTINGS = TreeSettings(PackingTrait.SPREAD)
 
 
 def test_the_lab_host_as_one_literal():
-    state = {2: L3State(frozenset({NeighbourTrait.LC}), 1500)}
+    state = {2: L3State(frozenset({NeighbourTrait.LC}), 1500, reserved_neighbourhood=2)}
     tree = desired_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, foreign_groups=1), state)
     assert tree.root_traits == {
         "CUSTOM_NUMA_EXT_HOST",
@@ -63,6 +63,7 @@ def test_the_lab_host_as_one_literal():
         {
             "CUSTOM_LLC_WAY": Inventory(13, max_unit=13),
             "CUSTOM_MEMORY_BANDWIDTH_MBPS": Inventory(10_000, reserved=1500, max_unit=10_000),
+            "CUSTOM_LLC_NEIGHBOURHOOD": Inventory(1_000, reserved=2, max_unit=1_000),
         },
     )
     assert tree.child("h1:gpu-0000:85:00.0") == Provider(
@@ -132,14 +133,23 @@ def test_each_link_trait_is_held_by_exactly_its_two_ends(topology):
 
 def test_unknown_bandwidth_is_not_sold():
     host = four_nodes(nodes=tuple(NumaNode(n, n // 2) for n in range(4)))
-    assert set(desired_tree("h1", host, SETTINGS).child("h1:l3_0").inventories) == {names.LLC_WAY}
+    inventories = desired_tree("h1", host, SETTINGS).child("h1:l3_0").inventories
+    assert set(inventories) == {names.LLC_WAY, names.LLC_NEIGHBOURHOOD}
 
 
 def test_without_rdt_there_is_no_lc_tier_no_class_of_service_and_no_way():
     tree = desired_tree("h1", four_nodes(rdt=None), SETTINGS)
     assert not any("RDT" in trait or trait.endswith("TIER_LC") for trait in tree.root_traits)
     assert tree.child("h1:rdt") is None
-    assert set(tree.child("h1:l3_0").inventories) == {names.MEMORY_BANDWIDTH_MBPS}
+    sold = {names.MEMORY_BANDWIDTH_MBPS, names.LLC_NEIGHBOURHOOD}
+    assert set(tree.child("h1:l3_0").inventories) == sold, "who shares a cache matters without RDT"
+
+
+def test_no_more_of_a_neighbourhood_is_reserved_than_there_is():
+    """Two rabbits that nova has bound there before Placement counted them; Placement refuses a larger figure."""
+    state = {0: L3State(reserved_neighbourhood=2 * names.WHOLE_NEIGHBOURHOOD)}
+    child = desired_tree("h1", four_nodes(), SETTINGS, state).child("h1:l3_0")
+    assert child.inventories[names.LLC_NEIGHBOURHOOD].reserved == names.WHOLE_NEIGHBOURHOOD
 
 
 def test_an_operator_can_refuse_a_tier():
