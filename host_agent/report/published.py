@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Placement should hold after a round: the provider tree, and the claims of servers. Pure."""
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from host_agent.conf.options import Options
 from host_agent.decide.amounts.claims import Claim, Part
+from host_agent.decide.partitions.requests import l3_amounts
 from host_agent.model.assignment import Guest
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
+from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
     CLASS_TRAITS,
     GPU_COMM_TRAITS,
@@ -78,6 +81,29 @@ def _domains(done: Round, guest: Guest, *, pinned: bool) -> set[int]:
     return {l3 for cpu in chosen if (l3 := topology.l3_of_cpu(cpu)) is not None}
 
 
+def reserved_neighbourhood(done: Round, *, pinned: bool = True) -> dict[int, int]:
+    """Return the units of each L3 domain's cache neighbourhood that servers there hold without a claim.
+
+    Counted are servers that nova has bound to cells, for as long as they are defined: nova keeps their CPUs while they
+    are shut off. What their flavors claim is left out where they live, and counted in every further domain that their
+    vCPUs may run in. A floating server is not counted: the agent keeps it away from a neighbourhood that is taken.
+
+    :param pinned: as of :func:`neighbours`
+    """
+    topology, found = done.observation.topology, Counter[int]()
+    for guest in done.observation.guests:
+        request, domain = guest.workload.request, guest.workload.domain
+        if request is None or guest.workload.floating:
+            continue
+        units = NEIGHBOURHOOD_UNITS[request.interference_class]
+        claimed: Container[int] = ()
+        if request.strict:
+            claimed = l3_amounts(topology, domain.cells, domain.vcpu_pins, request.l3)
+        for l3 in _domains(done, guest, pinned=pinned):
+            found[l3] += 0 if l3 in claimed else units
+    return dict(found)
+
+
 def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -> list[Claim]:
     """Return the claims with those of servers that the agent places: their bandwidth is split over their domains.
 
@@ -138,10 +164,10 @@ def published_tree(
         min_be_ways=options.rdt.shared_ways_min,
         foreign_groups=foreign_groups,
     )
+    pinned = options.pinning.enabled
+    units = reserved_neighbourhood(done, pinned=pinned)
     states = {
-        l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3))
-        for l3, traits in neighbours(
-            done, pinned=options.pinning.enabled, unsatisfiable=unsatisfiable
-        ).items()
+        l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3), units.get(l3, 0))
+        for l3, traits in neighbours(done, pinned=pinned, unsatisfiable=unsatisfiable).items()
     }
     return desired_tree(root, done.observation.topology, settings, states)

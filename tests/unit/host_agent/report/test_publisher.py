@@ -147,6 +147,50 @@ def test_what_is_held_back_is_in_the_tree() -> None:
     assert other.inventories["CUSTOM_MEMORY_BANDWIDTH_MBPS"].reserved is None, "not measured yet"
 
 
+RABBIT = {"numa_ext:interference_class": "rabbit"}
+DEVIL = {"numa_ext:interference_class": "devil"}
+WHOLE, PLACE = ({"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": units} for units in ("1000", "1"))
+NEAR = {**BE_SPECS, "hw:numa_nodes": "1"}
+
+
+def bound(title: str, specs: dict[str, str], *cpus: int) -> tuple[Server, int]:
+    return Server(title, specs, cpus=cpus, vcpus=len(cpus), node=cpus[0] // 2), cpus[0]
+
+
+def reserved(*servers: tuple[Server, int], activity: Activity = Activity.RUNNING) -> list[int]:
+    """Reserved units of the four domains, which have two CPUs each."""
+    tree = published_tree(turn(*servers, activity=activity), "compute1", OPTIONS, 0)
+    children = [tree.child(f"compute1:l3_{l3}") for l3 in range(4)]
+    return [
+        child.inventories["CUSTOM_LLC_NEIGHBOURHOOD"].reserved or 0 for child in children if child
+    ]
+
+
+@pytest.mark.parametrize("activity", list(Activity))
+def test_the_neighbourhood_of_bound_servers_that_did_not_claim_it_is_reserved(
+    activity: Activity,
+) -> None:
+    """Upgrades and mixed flavors: what is there already is not sold to strict flavors, shut off or not."""
+    servers = (
+        bound("devil", {**NEAR, **DEVIL}, 0),
+        bound("devil too", {**NEAR, **DEVIL}, 1),
+        bound("rabbit", {**LC_SPECS, **RABBIT}, 2),
+        bound("sheep", LC_SPECS, 4),
+        bound("strict", {**LC_SPECS, **RABBIT, **WHOLE}, 6),
+    )
+    assert reserved(*servers, activity=activity) == [2, 1_000, 0, 0]
+
+
+def test_a_floating_devil_reserves_nothing_for_it_makes_way() -> None:
+    assert reserved((Server("devil", {**BE_SPECS, **DEVIL}, shared="0-7"), 4)) == [0] * 4
+
+
+def test_the_further_domains_of_a_claim_on_one_are_reserved() -> None:
+    """Placement gives each NUMA node one group; where its CPUs are in two caches, the second is not claimed."""
+    assert reserved(bound("wide", {**NEAR, **DEVIL, **PLACE}, 0, 1, 2)) == [0, 1, 0, 0]
+    assert reserved(bound("wide", {**LC_SPECS, **RABBIT, **WHOLE}, 4, 6, 7)) == [0, 0, 1_000, 0]
+
+
 def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
     without = dataclasses.replace(OPTIONS, rdt=RdtOptions(enabled=False))
     assert TierTrait.LC in published_tree(turn(), "compute1", OPTIONS, 0).root_traits
