@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.conf.options import Options
 from host_agent.decide.cores import mapping
-from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
+from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating, quiet_cpus
 from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.pages.policy import Room, wanted_shares
@@ -184,12 +184,13 @@ def _mapping_observation(
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
     free = frozenset(inputs.observation.topology.cpus) - exclusive_cpus(inputs.observation)
+    quiet = quiet_cpus(inputs.observation)
     for guest in inputs.observation.guests:
         slot = _own_cores(guest, layout)
         # One that cannot be seen or touched now keeps the cores it was given.
         if slot is None and not _balanced(guest) and guest.uuid not in state.mapper.slots:
             continue
-        servers[guest.uuid] = server_of(guest, free)
+        servers[guest.uuid] = server_of(guest, free, quiet)
         if slot is not None:
             actual[guest.uuid] = slot
         counters = (inputs.performance or {}).get(guest.uuid, ServerCounters())

@@ -232,7 +232,7 @@ def deviation(measured: float, expected: float, metric: PerformanceMetric) -> fl
 def _forget(
     observation: MappingObservation, state: MappingState, layout: CoreLayout
 ) -> MappingState:
-    """Drop servers that have gone, and slots on CPUs that went offline."""
+    """Drop servers that have gone, and slots on CPUs that went offline or that a server may use no more."""
     servers, online = observation.servers, layout.group_of_cpu
     slots = {
         name: slot
@@ -240,6 +240,7 @@ def _forget(
         if name in servers
         and len(slot.cpus) == servers[name].vcpus
         and all(cpu in online for cpu in slot.cpus)
+        and _may_use(servers[name], slot)
     }
     return replace(
         state,
@@ -252,6 +253,14 @@ def _forget(
             for left in state.left
             if left.server in servers and left.until_s > observation.now_s
         ),
+    )
+
+
+def _may_use(server: MappedServer, slot: Slot) -> bool:
+    return (
+        not server.movable
+        or server.allowed_cpus is None
+        or server.allowed_cpus.issuperset(slot.cpus)
     )
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova has given away: CPUs that belong to one server alone, and memory promised to bound servers. Pure."""
+"""What nova has given away: CPUs of one server alone, quiet L3 domains, memory promised to bound servers. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 from host_agent.model.assignment import Guest, Observation
+from placement_traits.names import InterferenceClass
 
 
 def exclusive_cpus(observation: Observation) -> frozenset[int]:
@@ -23,6 +24,24 @@ def _exclusive(guest: Guest) -> Iterable[int]:
         if len(chosen) == 1
     )
     return (cpu for cpu, vcpus in alone.items() if vcpus == 1)
+
+
+def quiet_cpus(observation: Observation) -> frozenset[int]:
+    """Return the CPUs of L3 domains whose whole cache neighbourhood a bound server has claimed.
+
+    Its flavor was promised that no rabbit and no devil lives there, so floating ones keep off.
+    """
+    topology = observation.topology
+    quiet = {
+        topology.l3_of_cpu(cpu)
+        for guest in observation.guests
+        if (request := guest.workload.request) is not None
+        and request.strict
+        and request.interference_class is InterferenceClass.RABBIT
+        for chosen in guest.workload.domain.vcpu_pins.values()
+        for cpu in chosen & frozenset(topology.cpus)
+    } - {None}
+    return frozenset(cpu for cpu in topology.cpus if topology.l3_of_cpu(cpu) in quiet)
 
 
 def free_for_floating(observation: Observation) -> dict[int, float]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from host_agent.conf.options import Options
 from host_agent.decide.cores.choose import best_wide_slot, wide_slot_at
-from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating
+from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating, quiet_cpus
 from host_agent.decide.cores.ranking import Ties, rank
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.decide.pages.policy import Room, fit, wanted_shares
@@ -27,6 +27,7 @@ from host_agent.model import cpus as cpu_list
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest, Observation
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from placement_traits.interference import may_share
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
@@ -89,7 +90,8 @@ def _host(observation: Observation, managed: Sequence[Guest], options: Options) 
         if (l3 := topology.l3_of_cpu(cpu)) is not None
     }
     free = frozenset(topology.cpus) - exclusive_cpus(observation)
-    servers = {guest.uuid: server_of(guest, free) for guest in managed}
+    quiet = quiet_cpus(observation)
+    servers = {guest.uuid: server_of(guest, free, quiet) for guest in managed}
     return _Host(
         topology,
         dict.fromkeys(lc_l3, options.rdt.be_mba_percent),
@@ -98,19 +100,24 @@ def _host(observation: Observation, managed: Sequence[Guest], options: Options) 
     )
 
 
-def server_of(guest: Guest, free: frozenset[int]) -> MappedServer:
+def server_of(guest: Guest, free: frozenset[int], quiet: frozenset[int]) -> MappedServer:
     """Translate a guest for the choice between slots.
 
     A latency-critical server counts as a rabbit, whatever its flavor declares, unless it is a devil: it is delicate by
     definition, so rabbits and devils keep out of its L3 domains while there is another place.
 
     :param free: CPUs that nova gave to no server alone: where it restricts nothing, a server may have all of them
+    :param quiet: CPUs of L3 domains where a claim keeps rabbits and devils out: a floating one gets none of them,
+        unless nova shares no others with it
     """
     domain, request = guest.workload.domain, guest.workload.request
     kind = request.interference_class if request else InterferenceClass.SHEEP
     critical = guest.workload.tier is Tier.LC
     if critical and kind is InterferenceClass.SHEEP:
         kind = InterferenceClass.RABBIT
+    allowed = free if domain.vcpu_cpuset is None else domain.vcpu_cpuset
+    if guest.workload.floating and not may_share(kind, InterferenceClass.RABBIT):
+        allowed = (allowed - quiet) or allowed
     may_move = guest.workload.floating and request is not None and not guest.blocked_by
     return MappedServer(
         guest.uuid,
@@ -119,7 +126,7 @@ def server_of(guest: Guest, free: frozenset[int]) -> MappedServer:
         kind,
         request is not None and request.remote_memory is RemoteMemory.SENSITIVE,
         may_move and not guest.pages_stay,
-        free if domain.vcpu_cpuset is None else domain.vcpu_cpuset,
+        allowed,
         critical,
     )
 

@@ -61,6 +61,18 @@ def terms(reasons: tuple[Reason, ...]) -> set[str]:
     return {reason.term for reason in reasons}
 
 
+def test_a_server_leaves_cores_that_it_may_use_no_more() -> None:
+    """A strict rabbit has come to the domain of its cores: no measurement is waited for, and no way back."""
+    host = Host()
+    host.arrive(server("devil", kind=DEVIL))
+    was = host.node("devil")
+    other = frozenset(range(16)) - {cpu for cpu in range(16) if cpu // 4 == was}
+    host.arrive(replace(server("devil", kind=DEVIL), allowed_cpus=other))
+    assert host.node("devil") != was
+    assert host.round(devil=Slot((4 * was, 4 * was + 1, 4 * was + 2, 4 * was + 3))) == {}
+    assert host.node("devil") != was
+
+
 def test_f_001_04_a_full_host_gives_a_clear_event_and_changes_nothing() -> None:
     host = Host()
     host.arrive(*(server(f"s{n}", 4) for n in range(3)), server("last", 3))

@@ -4,6 +4,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
@@ -86,6 +88,25 @@ def test_a_cache_over_two_nodes_cannot_be_left_by_changing_the_node() -> None:
 def test_best_effort_never_shares_a_core_with_a_latency_critical_server() -> None:
     found = run(SMT, lc(0, 1), be(2, shared="2-7"))
     assert found["be"].vcpu_cpus[0] == {2, 3, 6, 7}
+
+
+WHOLE = {
+    "numa_ext:interference_class": "rabbit",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+}
+
+
+@pytest.mark.parametrize("kind", ["devil", "rabbit"])
+def test_a_floating_devil_keeps_off_a_neighbourhood_that_a_rabbit_has_claimed(kind: str) -> None:
+    """Even where it must share CPUs: best effort gives way to what was promised. A sheep may stay."""
+    found = run(EPYC, lc(0, **WHOLE), be(3, **{"numa_ext:interference_class": kind}))
+    assert found["be"].vcpu_cpus[0] == {2, 3}
+    assert run(EPYC, lc(0, **WHOLE), be(3))["be"].vcpu_cpus[0] == {1, 2, 3}
+
+
+def test_a_floating_devil_stays_where_nova_shares_no_other_cpu_with_it() -> None:
+    found = run(EPYC, lc(0, **WHOLE), be(1, "1", **{"numa_ext:interference_class": "devil"}))
+    assert found["be"].vcpu_cpus[0] == {1}
 
 
 def two_cells(*cells: tuple[int, ...], ways: tuple[int, int] = (3, 5)) -> Guest:
