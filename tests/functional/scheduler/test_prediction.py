@@ -17,7 +17,8 @@ from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.scheduler import decision
 from nova_numa_ext.scheduler import nova_objects as facts
 from nova_numa_ext.scheduler.judge import Judge, Surroundings
-from placement_traits.fleet import FleetSnapshot, ViewState
+from placement_traits.fleet_arrays import FleetArrays
+from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.support import novas_choice
 
 
@@ -98,7 +99,7 @@ def compared(rng):
         assert parsed.request, parsed.problems
         for host in hosts:
             host.allocation_candidates = [host.candidate(rng, request)]
-            view = FleetSnapshot({}, 0.0, ViewState.FRESH)
+            view = FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.FRESH)
             judge = Judge(parsed.request, parsed.guest, spec, Surroundings(view, pack=host.pack))
             ours = judge.predictions(host, None, facts.host_facts(host))(Candidate(0, (), ()))
             yield request, ours, host.claim(request, host.allocation_candidates[0])
