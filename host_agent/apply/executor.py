@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one writer: makes wanted assignments true, and writes only what differs.
+"""The one writer: makes desired assignments true, and writes only what differs.
 
 Order within a round: pins (a best-effort server leaves the caches of a latency-critical one), then resource control,
 then pages, within a time slice that all servers share. Everything is read again after it was written. What fails for
@@ -87,17 +87,17 @@ class Executor:
         self._report_decision(decision, observation)
         outcomes: dict[str, Outcome] = {}
         work: list[tuple[Assignment, Guest, Difference]] = []
-        for wanted in decision.assignments:
+        for desired in decision.assignments:
             self._hooks.progress()
-            guest = observation.get(wanted.uuid)
+            guest = observation.get(desired.uuid)
             if guest is None:
                 continue
             self._report_sight(guest)
             if guest.blocked_by:
                 continue
-            outcomes[wanted.uuid], todo = self._pin(wanted, guest, observation)
+            outcomes[desired.uuid], todo = self._pin(desired, guest, observation)
             if todo is not None:
-                work.append((wanted, guest, todo))
+                work.append((desired, guest, todo))
         places = self._resource_control.partition(decision, observation)
         self._hooks.progress()
         self._resource_control.limit_cpu_time(decision, observation)
@@ -110,22 +110,22 @@ class Executor:
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def _report_decision(self, decision: Decision, observation: Observation) -> None:
-        for wanted in decision.assignments:
-            if self._decided.get(wanted.uuid) != wanted:
-                self._decided[wanted.uuid] = wanted
-                guest = observation.get(wanted.uuid)
-                reasons = (*wanted.reasons, *(gpu_reasons(wanted, guest) if guest else ()))
+        for desired in decision.assignments:
+            if self._decided.get(desired.uuid) != desired:
+                self._decided[desired.uuid] = desired
+                guest = observation.get(desired.uuid)
+                reasons = (*desired.reasons, *(gpu_reasons(desired, guest) if guest else ()))
                 self._report.entry(
                     guest,
                     "decide",
                     Result.NOTED,
-                    what=describe(wanted, guest),
+                    what=describe(desired, guest),
                     reasons=tuple(map(str, reasons)),
                 )
         for uuid, reasons in decision.unplaced.items():
             text = "; ".join(map(str, reasons))
             self._report.failed(observation.get(uuid), "decide", text)
-        for uuid in set(self._decided) - {wanted.uuid for wanted in decision.assignments}:
+        for uuid in set(self._decided) - {desired.uuid for desired in decision.assignments}:
             gone = self._decided.pop(uuid)
             self._resource_control.gone(uuid)
             self._report.gone(uuid, gone.nodes)
@@ -140,24 +140,24 @@ class Executor:
     # -- pins ----------------------------------------------------------------------------------------------------------
 
     def _pin(
-        self, wanted: Assignment, guest: Guest, observation: Observation
+        self, desired: Assignment, guest: Guest, observation: Observation
     ) -> tuple[Outcome, Difference | None]:
         """Pin threads; return also what else differs, None when the assignment is refused."""
         try:
-            check(wanted, guest, observation.topology)
+            check(desired, guest, observation.topology)
         except NumaExtError as error:
             self._report.failed(guest, "refuse", str(error))
             return Outcome(problems=(str(error),)), None
-        todo = difference(wanted, guest, self._options.memory.dead_band)
+        todo = difference(desired, guest, self._options.memory.dead_band)
         if not todo.pins or not self._options.pinning.enabled:
             return Outcome(), todo
         before = {t.tid: t.cpus for t in guest.process.threads} if guest.process else {}
         what = {pin.tid: pin.cpus for pin in todo.pins}
         measured = {"before": {pin.tid: before.get(pin.tid) for pin in todo.pins}}
         try:
-            failures = self._privileged.pin(wanted.uuid, todo.pins)
+            failures = self._privileged.pin(desired.uuid, todo.pins)
             problems = [f"thread {failure.tid}: {failure.problem}" for failure in failures]
-            problems += self._unpinned(wanted, guest)
+            problems += self._unpinned(desired, guest)
         except (NumaExtError, OSError) as error:
             problems = [str(error)]
         text = "; ".join(problems)
@@ -167,12 +167,12 @@ class Executor:
         self._report.done(guest, "pin", what=what, measured=measured)
         return Outcome(pinned=len(todo.pins)), todo
 
-    def _unpinned(self, wanted: Assignment, guest: Guest) -> list[str]:
+    def _unpinned(self, desired: Assignment, guest: Guest) -> list[str]:
         """Read the threads again and name those that are not where they were put."""
         if self._report.dry_run:
             return []
-        now = replace(guest, process=self._privileged.process(wanted.uuid))
-        left = difference(wanted, now, 1.0).pins
+        now = replace(guest, process=self._privileged.process(desired.uuid))
+        left = difference(desired, now, 1.0).pins
         return [
             f"thread {pin.tid} is not on CPUs {pin.cpus}: its cpuset does not allow them"
             for pin in left
@@ -192,34 +192,34 @@ class Executor:
         end = self._hooks.clock() + slice_s
         queue = [item for item in work if item[2].targets]
         queue.sort(key=lambda item: -item[2].misplaced)
-        for position, (wanted, guest, todo) in enumerate(queue):
+        for position, (desired, guest, todo) in enumerate(queue):
             self._hooks.progress()
             seconds = (end - self._hooks.clock()) / (len(queue) - position)
             if seconds <= 0:
                 break  # the rest follows in the next round
-            outcome = outcomes[wanted.uuid]
+            outcome = outcomes[desired.uuid]
             try:
                 stays = guest.pages_stay or (
                     "a job such as a live migration runs on it"
-                    if self._hooks.migrating(wanted.uuid)
+                    if self._hooks.migrating(desired.uuid)
                     else ""
                 )
                 if stays:
                     self._report.noted(guest, "move", stays)
                     continue
                 limits = MoveLimits(1 << 40, memory.rate_mbps, seconds, memory.pause_ms)
-                report = self._privileged.move_memory(wanted.uuid, todo.targets, limits)
+                report = self._privileged.move_memory(desired.uuid, todo.targets, limits)
             except (NumaExtError, OSError) as error:
                 self._report.failed(guest, "move", str(error))
-                outcomes[wanted.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))
+                outcomes[desired.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))
                 continue
             if report.over:
-                self._hooks.moved(wanted.uuid)
-            outcomes[wanted.uuid] = self._report_move(wanted, guest, todo, report, outcome)
+                self._hooks.moved(desired.uuid)
+            outcomes[desired.uuid] = self._report_move(desired, guest, todo, report, outcome)
 
     def _report_move(
         self,
-        wanted: Assignment,
+        desired: Assignment,
         guest: Guest,
         todo: Difference,
         report: MoveReport,
@@ -228,7 +228,7 @@ class Executor:
         problem = report.problem
         if not problem and report.failed:
             problem = f"the kernel did not move {report.failed} pages"
-        what = {"shares": dict(wanted.memory_shares or {}), **report._asdict()}
+        what = {"shares": dict(desired.memory_shares or {}), **report._asdict()}
         measured = {"shares": guest.memory_shares, "misplaced": round(todo.misplaced, 4)}
         if problem:
             self._report.failed(guest, "move", problem, what=what, measured=measured)
@@ -242,9 +242,9 @@ class Executor:
         )
 
 
-def gpu_reasons(wanted: Assignment, guest: Guest) -> tuple[Reason, ...]:
+def gpu_reasons(desired: Assignment, guest: Guest) -> tuple[Reason, ...]:
     """Say where the PCI devices of a server are, against its own nodes."""
-    homes = ",".join(map(str, wanted.nodes))
+    homes = ",".join(map(str, desired.nodes))
     return tuple(
         Reason(
             Term.GPU, f"{address} on node {'unknown' if node is None else node}", f"node {homes}"
@@ -253,20 +253,20 @@ def gpu_reasons(wanted: Assignment, guest: Guest) -> tuple[Reason, ...]:
     )
 
 
-def describe(wanted: Assignment, guest: Guest | None) -> dict[str, Any]:
+def describe(desired: Assignment, guest: Guest | None) -> dict[str, Any]:
     """Return an assignment in plain words for the journal."""
     described: dict[str, Any] = {
-        "nodes": list(wanted.nodes),
-        "vcpus": {vcpu: cpus.text(chosen) for vcpu, chosen in sorted(wanted.vcpu_cpus.items())},
+        "nodes": list(desired.nodes),
+        "vcpus": {vcpu: cpus.text(chosen) for vcpu, chosen in sorted(desired.vcpu_cpus.items())},
     }
-    if wanted.emulator_cpus is not None:
-        described["emulator"] = cpus.text(wanted.emulator_cpus)
-    if wanted.memory_shares is not None:
-        described["memory"] = {node: round(s, 4) for node, s in wanted.memory_shares.items()}
+    if desired.emulator_cpus is not None:
+        described["emulator"] = cpus.text(desired.emulator_cpus)
+    if desired.memory_shares is not None:
+        described["memory"] = {node: round(s, 4) for node, s in desired.memory_shares.items()}
     if guest is not None and guest.gpus:
         described["gpus"] = guest.gpu_rows
-    if wanted.partition is not None:
-        described["tier"] = wanted.partition.tier
-        described["ways"] = dict(wanted.partition.ways)
-        described["mba_percent"] = dict(wanted.partition.mba_percent)
+    if desired.partition is not None:
+        described["tier"] = desired.partition.tier
+        described["ways"] = dict(desired.partition.ways)
+        described["mba_percent"] = dict(desired.partition.mba_percent)
     return described

@@ -40,13 +40,13 @@ def quiet_cpus(observation: Observation, allowed: frozenset[int]) -> frozenset[i
 
 def stay_on(cpus: Iterable[int], tasks: Path = Path("/proc/self/task")) -> bool:
     """Move all threads of this process to the CPUs; return whether any was elsewhere. New threads inherit it."""
-    wanted = set(cpus)
+    desired = set(cpus)
     changed = False
     for entry in tasks.iterdir():
         tid = int(entry.name)
         try:
-            if os.sched_getaffinity(tid) != wanted:
-                os.sched_setaffinity(tid, wanted)
+            if os.sched_getaffinity(tid) != desired:
+                os.sched_setaffinity(tid, desired)
                 changed = True
         except OSError as error:
             LOG.debug("thread %s of the agent stays where it is: %s", tid, error)

@@ -36,7 +36,7 @@ class ActionReport:
     def done(self, guest: Guest | None, action: str, **more: Any) -> None:
         """Report an action that was carried out; with None it is about the host."""
         result = Result.DONE
-        if self.dry_run:  # nothing is done, so the same is wanted in every round
+        if self.dry_run:  # nothing is done, so the same differs in every round
             result = Result.WOULD
             if not self._is_new(guest, action, f"would {more.get('what')}"):
                 return

@@ -114,7 +114,9 @@ class ResourceControl:
         rdt = self._options
         if not rdt.enabled:
             return {}
-        requests = tuple(wanted.partition for wanted in decision.assignments if wanted.partition)
+        requests = tuple(
+            assignment.partition for assignment in decision.assignments if assignment.partition
+        )
         if observation.topology.rdt is None:  # no failure of an action: discovery has reported it
             if requests:
                 self._report.noted(
@@ -190,14 +192,17 @@ class ResourceControl:
     def limit_cpu_time(self, decision: Decision, observation: Observation) -> None:
         """Throttle best-effort servers by CPU time where their memory traffic cannot be.
 
-        Where that is not wanted what an earlier agent has left is released, once.
+        Where that is switched off what an earlier agent has left is released, once.
         """
         rdt, capability = self._options, observation.topology.rdt
         used = rdt.enabled and rdt.cpu_time_fallback and not (capability and capability.mba)
         levels = tuple(
             (request.uuid, min(request.mba_percent.values()))
-            for wanted in decision.assignments
-            if used and (request := wanted.partition) and request.running and request.mba_percent
+            for assignment in decision.assignments
+            if used
+            and (request := assignment.partition)
+            and request.running
+            and request.mba_percent
         )
         now, last = self._clock(), self._limited
         if last and last[0] == levels and (not used or now - last[1] < rdt.verify_s):

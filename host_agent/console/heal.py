@@ -53,7 +53,7 @@ def heal(conf: Configuration, *, dry_run: bool) -> list[Row]:
         source.close()
     observation = Observation(topology_reader(conf)(), tuple(_guests(conf, found)))
     bound = claims(observation)
-    wanted = (
+    due = (
         *bound,
         *floating_claims(observation, home_nodes_store.store(conf.paths.homes).load() or {}, bound),
     )
@@ -61,7 +61,7 @@ def heal(conf: Configuration, *, dry_run: bool) -> list[Row]:
     journal = None if dry_run else open_journal(conf)
     xml = {domain.uuid: domain.xml for domain in found}
     try:
-        return heal_claims(allocations, root, wanted, xml, journal)
+        return heal_claims(allocations, root, due, xml, journal)
     finally:
         if journal is not None:
             journal.close()
@@ -75,7 +75,7 @@ def _guests(conf: Configuration, found: Iterable[ListedDomain]) -> Iterator[Gues
 def heal_claims(
     allocations: "Allocations",
     root: str,
-    wanted: Iterable[Claim],
+    due: Iterable[Claim],
     xml: Mapping[str, str],
     journal: ActionJournal | None,
 ) -> list[Row]:
@@ -83,19 +83,19 @@ def heal_claims(
 
     :param allocations: what servers hold
     :param root: name of nova's root provider
-    :param wanted: what they should hold
+    :param due: what they should hold
     :param xml: the domains' XML, by server
     :param journal: takes an entry for each server; None: nothing is written, only shown
     """
     allocations.refresh()
     rows = []
-    for claim in wanted:
+    for claim in due:
         row = _heal_one(allocations, root, claim, xml[claim.uuid], write=journal is not None)
         if row is None:
             continue
         rows.append(row)
         if journal is not None:
-            what = {"held": row["holds"], "wanted": row["should_hold"]}
+            what = {"held": row["holds"], "should_hold": row["should_hold"]}
             entry = Entry(
                 "heal",
                 Result(row["result"]),
@@ -117,7 +117,7 @@ def _heal_one(
     try:
         found = allocations.held(claim.uuid)
         held = found.resources
-        one = _wanted(root, claim, found, xml)
+        one = _replacement(root, claim, found, xml)
         if one is None:
             return None
         resources = one.resources
@@ -130,7 +130,7 @@ def _heal_one(
     return _row(claim, held, resources, result, problem)
 
 
-def _wanted(root: str, claim: Claim, held: Held, xml: str) -> Replacement | None:
+def _replacement(root: str, claim: Claim, held: Held, xml: str) -> Replacement | None:
     if held.resources:
         resources = healed(claim, root, held.resources)
         return None if resources is None else Replacement(claim.uuid, held, resources)

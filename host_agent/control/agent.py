@@ -151,8 +151,12 @@ class Agent:
 
     def _decide(self, observation: Observation) -> Decision:
         decision = decide(observation, self._homes, self._options)
-        homes = {wanted.uuid: wanted.nodes for wanted in decision.assignments if not wanted.bound}
-        # Before it is carried out: after a crash in the middle the same homes are wanted again.
+        homes = {
+            assignment.uuid: assignment.nodes
+            for assignment in decision.assignments
+            if not assignment.bound
+        }
+        # Before it is carried out: after a crash in the middle the same ones are chosen again.
         self._keep(homes)
         self._homes = homes
         if self._write:

@@ -70,7 +70,7 @@ class BalancingRefiner:
         self._layout: CoreLayout | None = None
         self._inputs: BalancingInputs | None = None
         self._coarse = Decision()
-        self._wanted = Decision()
+        self._desired = Decision()
         self._read: Mapping[str, ServerCounters] = {}
         self._samples: dict[str, list[ServerCounters]] = defaultdict(list)
         self._sampled_s = clock()
@@ -85,8 +85,8 @@ class BalancingRefiner:
             canonical=self._canonical(observation.topology),
             spreading_refused=self._refused(),
         )
-        self._wanted = self._think(self._inputs)
-        return self._wanted
+        self._desired = self._think(self._inputs)
+        return self._desired
 
     def turn(self, now_s: float) -> bool:
         """See :class:`~host_agent.control.pipeline.Refiner`."""
@@ -94,12 +94,12 @@ class BalancingRefiner:
             return False
         found = self._counters.read(self._inputs.observation, now_s).counters
         self._read = found
-        before = self._wanted
-        wanted = self._think(
+        before = self._desired
+        desired = self._think(
             replace(self._inputs, now_s=now_s, counters=found, performance=self._mean(found, now_s))
         )
         self._turn_due_s = now_s + self._pause_s()
-        return wanted != before or any(known.moving for known in self._state.memory.values())
+        return desired != before or any(known.moving for known in self._state.memory.values())
 
     def pause_s(self, now_s: float) -> float:
         """See :class:`~host_agent.control.pipeline.Refiner`."""
@@ -132,9 +132,9 @@ class BalancingRefiner:
             layout = CoreLayout(inputs.observation.topology, self._options.mapping.use_siblings)
             self._layout = layout
         options = self._options
-        wanted, self._state = balancing.refine(self._coarse, inputs, self._state, options, layout)
+        desired, self._state = balancing.refine(self._coarse, inputs, self._state, options, layout)
         self._keep(inputs.now_s)
-        return wanted
+        return desired
 
     def _pause_s(self) -> float:
         """A search that gets counters wants them at its own rate."""

@@ -48,15 +48,15 @@ def calibrate(
     nodes = sorted(far)
     with_cpus = frozenset(node for node in nodes if topology.cpus_of_node(node))
     classes = ([set_ for set_ in one.members if set_ <= with_cpus] for one in profile_sets(far))
-    wanted = [members[0] for members in classes if members]
-    total = len(wanted) + len(with_cpus) * len(nodes)
+    worker_sets = [members[0] for members in classes if members]
+    total = len(worker_sets) + len(with_cpus) * len(nodes)
     sets = {}
-    for number, workers in enumerate(wanted, 1):
+    for number, workers in enumerate(worker_sets, 1):
         progress(f"[{number}/{total}] workers {_text(workers)}, memory on all nodes")
         sets[workers] = profiler.profile(workers, nodes)
     pairs: dict[int, dict[int, float]] = {node: {} for node in nodes}
     for number, (worker, node) in enumerate(
-        ((worker, node) for worker in sorted(with_cpus) for node in nodes), len(wanted) + 1
+        ((worker, node) for worker in sorted(with_cpus) for node in nodes), len(worker_sets) + 1
     ):
         progress(f"[{number}/{total}] worker {worker}, memory on node {node}")
         pairs[node][worker] = profiler.profile([worker], [node])[node][worker]

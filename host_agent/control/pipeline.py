@@ -148,10 +148,10 @@ class Refiners:
         return replace(
             decision,
             assignments=tuple(
-                last.after.get(wanted.uuid) or wanted
-                if last.before.get(wanted.uuid) == wanted
-                else wanted
-                for wanted in decision.assignments
+                last.after.get(assignment.uuid) or assignment
+                if last.before.get(assignment.uuid) == assignment
+                else assignment
+                for assignment in decision.assignments
             ),
         )
 

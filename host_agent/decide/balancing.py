@@ -26,7 +26,7 @@ from host_agent.decide.cores import mapping
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating, quiet_cpus
 from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
-from host_agent.decide.pages.policy import Room, wanted_shares
+from host_agent.decide.pages.policy import Room, desired_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.decide.partitions.requests import bandwidth_levels, level_reasons
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
@@ -59,7 +59,7 @@ class BalancingState:
     """What the controllers remember.
 
     :param mapper: of the mapping
-    :param memory: UUID -> what is wanted of its pages, with its search
+    :param memory: UUID -> what was decided about its pages, with its search
     :param place_reasons: UUID -> why it is where it is
     """
 
@@ -95,21 +95,23 @@ def refine(
     lc_l3 = _lc_domains(decision)
     memories: dict[str, Memory] = {}
     refined = []
-    for wanted in decision.assignments:
-        guest = inputs.observation.get(wanted.uuid)
-        known = state.memory.get(wanted.uuid, Memory())
-        reasons = explained[wanted.uuid].reasons if wanted.uuid in explained else ()
+    for assignment in decision.assignments:
+        guest = inputs.observation.get(assignment.uuid)
+        known = state.memory.get(assignment.uuid, Memory())
+        reasons = explained[assignment.uuid].reasons if assignment.uuid in explained else ()
         if guest is None or not _balanced(guest):
-            if not wanted.bound and known.search is not None:
-                memories[wanted.uuid] = known
-            refined.append(_with_reasons(wanted, place=(*wanted.why.place, *reasons)))
+            if not assignment.bound and known.search is not None:
+                memories[assignment.uuid] = known
+            refined.append(_with_reasons(assignment, place=(*assignment.why.place, *reasons)))
             continue
-        slot = mapped.slots.get(wanted.uuid) if options.mapping.enabled else None
-        placed = wanted if slot is None else _with_cores(wanted, slot, inputs, lc_l3, options)
+        slot = mapped.slots.get(assignment.uuid) if options.mapping.enabled else None
+        placed = (
+            assignment if slot is None else _with_cores(assignment, slot, inputs, lc_l3, options)
+        )
         cores = _cores(placed, slot, inputs.observation.topology)
         found = memory(guest, cores, inputs, Before(room, known), options)
         room = _left(room, guest, found)
-        memories[wanted.uuid] = found
+        memories[assignment.uuid] = found
         place = (*placed.why.place, *reasons)
         refined.append(
             replace(
@@ -159,16 +161,16 @@ def _subjects(reasons: Reasons) -> list[tuple[str, str]]:
     return [(reason.term, reason.where) for reason in reasons]
 
 
-def _with_reasons(wanted: Assignment, **parts: Reasons) -> Assignment:
-    return replace(wanted, why=replace(wanted.why, **parts))
+def _with_reasons(assignment: Assignment, **parts: Reasons) -> Assignment:
+    return replace(assignment, why=replace(assignment.why, **parts))
 
 
 def _lc_domains(decision: Decision) -> frozenset[int]:
     return frozenset(
         l3
-        for wanted in decision.assignments
-        if wanted.partition is not None and wanted.partition.tier == Tier.LC
-        for l3 in wanted.partition.domains
+        for assignment in decision.assignments
+        if assignment.partition is not None and assignment.partition.tier == Tier.LC
+        for l3 in assignment.partition.domains
     )
 
 
@@ -218,7 +220,7 @@ def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:
 
 
 def _with_cores(
-    wanted: Assignment,
+    assignment: Assignment,
     slot: Slot,
     inputs: BalancingInputs,
     lc_l3: frozenset[int],
@@ -228,14 +230,14 @@ def _with_cores(
     domains = tuple(
         sorted({l3 for cpu in slot.cpus if (l3 := topology.l3_of_cpu(cpu)) is not None})
     )
-    partition: PartitionRequest | None = wanted.partition
-    why = AssignmentReasons(partition=wanted.why.partition, objective=wanted.why.objective)
+    partition: PartitionRequest | None = assignment.partition
+    why = AssignmentReasons(partition=assignment.why.partition, objective=assignment.why.objective)
     if partition is not None and partition.tier == Tier.BE:
         percent = bandwidth_levels(domains, dict.fromkeys(lc_l3, options.rdt.be_mba_percent))
         partition = replace(partition, domains=domains, mba_percent=percent)
         why = replace(why, partition=level_reasons(percent, lc_l3))
     return replace(
-        wanted,
+        assignment,
         nodes=tuple(sorted({topology.node_of_cpu(cpu) for cpu in slot.cpus})),
         vcpu_cpus={vcpu: frozenset({cpu}) for vcpu, cpu in enumerate(slot.cpus)},
         partition=partition,
@@ -250,7 +252,7 @@ def _cores(placed: Assignment, slot: Slot | None, topology: HostTopology) -> Cor
     if slot is not None:
         return Cores(Counter(topology.node_of_cpu(cpu) for cpu in slot.cpus), slot.shares)
     vcpus = dict.fromkeys(placed.nodes, 1)
-    near = wanted_shares(MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=topology.node_ids)
+    near = desired_shares(MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=topology.node_ids)
     return Cores(vcpus, near or {})
 
 

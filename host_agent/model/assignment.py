@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wanted and actual placement of one server, their difference, and the checks before anything is written. Pure.
+"""Desired and actual placement of one server, their difference, and the checks before anything is written. Pure.
 
 ``Assignment`` is what controllers decide, ``Guest`` is what sensors saw; :func:`difference` lists what the executor has
 to do, and nothing when the two agree.
@@ -167,7 +167,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Wanted assignments of all managed servers.
+    """Desired assignments of all managed servers.
 
     :param assignments: by UUID
     :param unplaced: servers that cannot be placed, with the reasons
@@ -187,7 +187,7 @@ class Difference:
 
     :param pins: threads whose affinity differs, with what it shall be
     :param targets: ranges whose pages shall move, with the shares
-    :param misplaced: largest difference between wanted and actual share over the nodes
+    :param misplaced: largest difference between desired and actual share over the nodes
     """
 
     pins: tuple[Pin, ...] = ()
@@ -218,34 +218,34 @@ class Outcome:
         return bool(self.pinned or self.moved_kb or self.remaining_kb or self.problems)
 
 
-def check(wanted: Assignment, guest: Guest, topology: HostTopology) -> None:
+def check(desired: Assignment, guest: Guest, topology: HostTopology) -> None:
     """Refuse an assignment that would leave what nova accounted for the server.
 
     :raises InvalidValueError: it names the server, the value and what is allowed
     """
     domain = guest.workload.domain
     online = frozenset(topology.cpus)
-    for vcpu, chosen in wanted.vcpu_cpus.items():
+    for vcpu, chosen in desired.vcpu_cpus.items():
         allowed = domain.vcpu_pins.get(vcpu, domain.vcpu_cpuset)
         allowed = online if allowed is None else allowed & online
         if not chosen or not chosen <= allowed:
-            where = f"pin of vCPU {vcpu} of server {wanted.uuid}"
+            where = f"pin of vCPU {vcpu} of server {desired.uuid}"
             raise InvalidValueError(where, cpus.text(chosen), f"CPUs of {cpus.text(allowed)}")
-    for node, share in (wanted.memory_shares or {}).items():
+    for node, share in (desired.memory_shares or {}).items():
         if node not in topology.node_ids or share < 0:
-            where = f"memory share of server {wanted.uuid}"
+            where = f"memory share of server {desired.uuid}"
             raise InvalidValueError(where, {node: share}, f"nodes {list(topology.node_ids)}")
 
 
-def difference(wanted: Assignment, guest: Guest, dead_band: float) -> Difference:
-    """List what differs between wanted and actual.
+def difference(desired: Assignment, guest: Guest, dead_band: float) -> Difference:
+    """List what differs between desired and actual.
 
     :param dead_band: share of the memory that may be elsewhere before anything is moved
     """
     if guest.process is None:
         return Difference()
-    pins = tuple(_pins(wanted, guest.process))
-    targets, misplaced = _targets(wanted, guest)
+    pins = tuple(_pins(desired, guest.process))
+    targets, misplaced = _targets(desired, guest)
     tolerated = max(dead_band, _rounding(targets, guest))
     return Difference(pins, targets if misplaced > tolerated else (), misplaced)
 
@@ -256,25 +256,25 @@ def _rounding(targets: Iterable[Target], guest: Guest) -> float:
     return spread * huge_page_share(guest.resident_mb)
 
 
-def _pins(wanted: Assignment, process: Process) -> Iterable[Pin]:
+def _pins(desired: Assignment, process: Process) -> Iterable[Pin]:
     for thread in process.threads:
         vcpu = thread.role == Role.VCPU
-        chosen = wanted.vcpu_cpus.get(thread.vcpu) if vcpu else wanted.emulator_cpus
+        chosen = desired.vcpu_cpus.get(thread.vcpu) if vcpu else desired.emulator_cpus
         if chosen is not None and cpus.parse(thread.cpus) != chosen:
             yield Pin(thread.tid, cpus.text(chosen))
 
 
-def _targets(wanted: Assignment, guest: Guest) -> tuple[tuple[Target, ...], float]:
-    if wanted.memory_shares is None or not guest.ram or guest.process is None:
+def _targets(desired: Assignment, guest: Guest) -> tuple[tuple[Target, ...], float]:
+    if desired.memory_shares is None or not guest.ram or guest.process is None:
         return (), 0.0
     allowed = cpus.parse(guest.process.mems)
-    if wanted.bound:
+    if desired.bound:
         # Only a range that nova bound to one node has one right place; several nodes were nova's own choice.
         found = [(ram, {ram.bound[0]: 1.0}) for ram in guest.ram if len(ram.bound) == 1]
         error = max((_error(_range_shares(ram), shares) for ram, shares in found), default=0.0)
     else:
-        found = [(ram, dict(wanted.memory_shares)) for ram in guest.ram]
-        error = _error(guest.memory_shares, wanted.memory_shares) if guest.memory_shares else 0.0
+        found = [(ram, dict(desired.memory_shares)) for ram in guest.ram]
+        error = _error(guest.memory_shares, desired.memory_shares) if guest.memory_shares else 0.0
     targets = tuple(
         Target(ram.start, ram.end, tuple(sorted(shares.items())))
         for ram, shares in found
@@ -288,7 +288,9 @@ def _range_shares(found: RamRange) -> dict[int, float]:
     return {node: kib / total for node, kib in found.resident_kb} if total else {}
 
 
-def _error(actual: Shares, wanted: Shares) -> float:
+def _error(actual: Shares, desired: Shares) -> float:
     if not actual:
         return 0.0  # nothing is resident
-    return max(abs(actual.get(node, 0.0) - wanted.get(node, 0.0)) for node in {**actual, **wanted})
+    return max(
+        abs(actual.get(node, 0.0) - desired.get(node, 0.0)) for node in {**actual, **desired}
+    )

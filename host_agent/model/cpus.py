@@ -15,7 +15,7 @@ def parse(text: str) -> frozenset[int]:
 
     :raises InvalidValueError: it is not a list of numbers and ranges
     """
-    wanted: set[int] = set()
+    added: set[int] = set()
     removed: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _PART.match(part)
@@ -24,8 +24,8 @@ def parse(text: str) -> frozenset[int]:
         low, high = int(match[2]), int(match[3] or match[2])
         if low > high or high > _LARGEST:
             raise InvalidValueError("CPU list", text, f"ascending ranges up to {_LARGEST}")
-        (removed if match[1] else wanted).update(range(low, high + 1))
-    return frozenset(wanted - removed)
+        (removed if match[1] else added).update(range(low, high + 1))
+    return frozenset(added - removed)
 
 
 def text(numbers: Iterable[int]) -> str:

@@ -113,10 +113,10 @@ def huge_page_share(resident_mb: Mapping[int, float]) -> float:
     return min(1.0, HUGE_UNIT_BYTES / total) if total else 1.0
 
 
-def share_error(actual: Shares, wanted: Shares) -> float:
+def share_error(actual: Shares, desired: Shares) -> float:
     """Return the largest difference of two sets of shares over the nodes, 0.0 to 1.0."""
     return max(
-        (abs(actual.get(node, 0.0) - wanted.get(node, 0.0)) for node in {**actual, **wanted}),
+        (abs(actual.get(node, 0.0) - desired.get(node, 0.0)) for node in {**actual, **desired}),
         default=0.0,
     )
 
@@ -152,16 +152,16 @@ def plan_moves(
     """Return the moves that bring the resident pages to ``shares``.
 
     :param runs: where the pages are now; unit sizes may be mixed
-    :param shares: node -> wanted fraction of the resident bytes, sums to 1
+    :param shares: node -> desired fraction of the resident bytes, sums to 1
     :param distances: node -> node -> SLIT distance; pages go to near nodes first where there is a choice
     :param granule_bytes: stretches of this size stay together
     """
     held = resident_bytes(runs)
     smallest = min((run.unit_bytes for run in runs), default=1)
     total = sum(held.values()) // smallest
-    wanted = apportion(total, shares, {node: float(count) for node, count in held.items()})
+    desired = apportion(total, shares, {node: float(count) for node, count in held.items()})
     surplus = {
-        node: held.get(node, 0) - wanted.get(node, 0) * smallest for node in {**held, **wanted}
+        node: held.get(node, 0) - desired.get(node, 0) * smallest for node in {**held, **desired}
     }
     minimum = sum(excess for excess in surplus.values() if excess > 0)
     flows = _flows(surplus, distances)
@@ -216,7 +216,7 @@ def _realise(runs: Sequence[Run], targets: Mapping[int, int], granule_bytes: int
 
 
 def _at_most(quota: Mapping[int, int], available: int) -> dict[int, int]:
-    """Reduce quotas in proportion where more units are wanted than there are."""
+    """Reduce quotas in proportion where more units are asked for than there are."""
     total = sum(quota.values())
     if total <= available:
         return dict(quota)

@@ -85,10 +85,10 @@ class BandwidthControl:
 
     def from_percent(self, percent: int) -> int:
         """Return the legal value that allows at least ``percent`` of the bandwidth, in the unit of this host."""
-        wanted = percent
+        value = percent
         if self.unit is BandwidthUnit.EIGHTH_GBPS:
-            wanted = -(-self.max_bandwidth * percent // 100)
-        stepped = -(-wanted // self.bandwidth_gran) * self.bandwidth_gran
+            value = -(-self.max_bandwidth * percent // 100)
+        stepped = -(-value // self.bandwidth_gran) * self.bandwidth_gran
         return min(max(stepped, self.min_bandwidth), self.max_bandwidth)
 
 

@@ -156,11 +156,11 @@ class BandwidthReader:
         :param places: where resource control has put the servers. A server that shares a class and got no monitoring
             group (too few RMIDs) cannot be distinguished from the others.
         """
-        wanted = tuple(places)
-        members = [place.group for place in wanted]
+        listed = tuple(places)
+        members = [place.group for place in listed]
         keys = {
             (place.uuid, place.group, place.monitor)
-            for place in wanted
+            for place in listed
             if place.group and (place.monitor or members.count(place.group) == 1)
         }
         self._servers = {key: self._servers.get(key) or self._meter() for key in sorted(keys)}

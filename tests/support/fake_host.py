@@ -186,8 +186,8 @@ class FakeHost:
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         found = self._find(uuid)
         self.writes.append(("pin", tuple(pins)))
-        wanted = {pin.tid: pin.cpus for pin in pins if pin.tid not in self.stubborn}
-        threads = tuple(t._replace(cpus=wanted.get(t.tid, t.cpus)) for t in found.process.threads)
+        desired = {pin.tid: pin.cpus for pin in pins if pin.tid not in self.stubborn}
+        threads = tuple(t._replace(cpus=desired.get(t.tid, t.cpus)) for t in found.process.threads)
         found.process = found.process._replace(threads=threads)
         return ()
 
@@ -195,19 +195,19 @@ class FakeHost:
         found = self._find(uuid)
         self.writes.append(("move", uuid))
         total = sum(found.memory_kb.values())
-        wanted = {node: round(total * share) for node, share in targets[0].shares}
+        desired = {node: round(total * share) for node, share in targets[0].shares}
         left = self.move_kb
         moved = 0
-        for node in sorted({*wanted, *found.memory_kb}):
-            surplus = found.memory_kb.get(node, 0) - wanted.get(node, 0)
-            for target in sorted(wanted):
-                lack = wanted[target] - found.memory_kb.get(target, 0)
+        for node in sorted({*desired, *found.memory_kb}):
+            surplus = found.memory_kb.get(node, 0) - desired.get(node, 0)
+            for target in sorted(desired):
+                lack = desired[target] - found.memory_kb.get(target, 0)
                 amount = min(surplus, lack, left)
                 if amount > 0:
                     found.memory_kb[node] -= amount
                     found.memory_kb[target] = found.memory_kb.get(target, 0) + amount
                     surplus, left, moved = surplus - amount, left - amount, moved + amount
-        remaining = sum(max(0, wanted[n] - found.memory_kb.get(n, 0)) for n in wanted)
+        remaining = sum(max(0, desired[n] - found.memory_kb.get(n, 0)) for n in desired)
         return MoveReport(moved, remaining, 0, 1, 0.0, "")
 
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:

@@ -48,13 +48,13 @@ def build_balancing(
 
 
 def _counters(conf: Configuration, source: DomainSource, privileged: Privileged) -> CounterSource:
-    wanted = conf.counters
+    counters = conf.counters
     options = {
-        "seed": wanted.model_seed,
-        "noise_share": wanted.model_noise,
-        "programs": wanted.model_programs,
+        "seed": counters.model_seed,
+        "noise_share": counters.model_noise,
+        "programs": counters.model_programs,
     }
     resctrl = tree(conf.paths)
     return registry.build(
-        wanted.source, CounterHost(privileged, source.perf_totals, resctrl, options)
+        counters.source, CounterHost(privileged, source.perf_totals, resctrl, options)
     )

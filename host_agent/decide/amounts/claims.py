@@ -202,10 +202,10 @@ def moved(
     :returns: all that it should hold; None when its L3 part is there already, or differs in more than its place
     """
     rest, ours = split(held, L3_CLASSES)
-    wanted = claim.l3(root)
-    if ours == wanted or totals(ours) != totals(wanted):
+    desired = claim.l3(root)
+    if ours == desired or totals(ours) != totals(desired):
         return None
-    return joined(rest, wanted)
+    return joined(rest, desired)
 
 
 def healed(
@@ -216,9 +216,9 @@ def healed(
     Parameters as of :func:`moved`.
     """
     rest, ours = split(held, frozenset(names.RESOURCE_CLASSES))
-    wanted = claim.all(root)
-    right = ours == wanted or (claim.anywhere and totals(ours) == totals(wanted))
-    return None if right else joined(rest, wanted)
+    desired = claim.all(root)
+    right = ours == desired or (claim.anywhere and totals(ours) == totals(desired))
+    return None if right else joined(rest, desired)
 
 
 def split(

@@ -72,10 +72,10 @@ def _exact_cpus(
     free: Mapping[int, list[int]],
     one_group: bool,
 ) -> Iterator[list[int]]:
-    wanted = server.vcpus
-    single = [index for index, cpus in free.items() if len(cpus) >= wanted]
+    vcpus = server.vcpus
+    single = [index for index, cpus in free.items() if len(cpus) >= vcpus]
     for index in single:
-        yield free[index][:wanted]
+        yield free[index][:vcpus]
     layout = occupancy.layout
     least = min((_shunned(occupancy, server, layout.groups[i].l3) for i in single), default=2)
     # Beside an LC, several groups are better only where they are on the same node.
@@ -84,8 +84,8 @@ def _exact_cpus(
     if len(free) <= EXACT_GROUPS:
         for size in range(2, len(free) + 1):
             for members in combinations(free, size):
-                if sum(len(free[index]) for index in members) >= wanted:
-                    yield from _fillings(free, members, wanted)
+                if sum(len(free[index]) for index in members) >= vcpus:
+                    yield from _fillings(free, members, vcpus)
         return
     yield from _growths(occupancy, server, free)
 
@@ -108,7 +108,7 @@ def _growths(
     occupancy: Occupancy, server: MappedServer, free: Mapping[int, list[int]]
 ) -> Iterator[list[int]]:
     """Grow from every group over sets of as few chassis as possible, clean groups first and near groups first."""
-    layout, wanted = occupancy.layout, server.vcpus
+    layout, vcpus = occupancy.layout, server.vcpus
     groups = [layout.groups[index] for index in free]
     shunned = {group.index: _shunned(occupancy, server, group.l3) for group in groups}
     room: Counter[int] = Counter()
@@ -121,13 +121,13 @@ def _growths(
     for size in range(1, len(room) + 1):
         clean = fits = False
         for members in combinations(sorted(room), size):
-            if sum(offered[chassis] for chassis in members) < wanted:
+            if sum(offered[chassis] for chassis in members) < vcpus:
                 continue
             fits = True
             inside = [group for group in groups if group.chassis in members]
             for anchor in inside:
                 for order in _orders(occupancy, anchor, inside, free, shunned):
-                    taken = _fill(free, [group.index for group in order], wanted)
+                    taken = _fill(free, [group.index for group in order], vcpus)
                     used = {layout.group_of_cpu[cpu].index for cpu in taken}
                     clean = clean or all(shunned[index] < 2 for index in used)
                     yield taken
@@ -155,11 +155,11 @@ def _orders(
     yield sorted(by_size, key=lambda group: (group.chassis != anchor.chassis, shunned[group.index]))
 
 
-def _fill(free: Mapping[int, list[int]], order: Sequence[int], wanted: int) -> list[int]:
+def _fill(free: Mapping[int, list[int]], order: Sequence[int], vcpus: int) -> list[int]:
     """Take CPUs group by group; the remainder goes to the best-fitting group among those as near as the next one."""
     taken: list[int] = []
     for position, index in enumerate(order):
-        rest = wanted - len(taken)
+        rest = vcpus - len(taken)
         if rest <= 0:
             break
         if len(free[index]) >= rest:
@@ -170,15 +170,15 @@ def _fill(free: Mapping[int, list[int]], order: Sequence[int], wanted: int) -> l
 
 
 def _fillings(
-    free: Mapping[int, list[int]], members: Sequence[int], wanted: int
+    free: Mapping[int, list[int]], members: Sequence[int], vcpus: int
 ) -> Iterator[list[int]]:
     """Fill all groups of a set but one, which takes the remainder; each in turn."""
     for last in members:
         order = [index for index in members if index != last] + [last]
         taken: list[int] = []
         for index in order:
-            taken += free[index][: wanted - len(taken)]
-        if len(taken) == wanted and taken[-1] in free[last]:
+            taken += free[index][: vcpus - len(taken)]
+        if len(taken) == vcpus and taken[-1] in free[last]:
             yield taken
 
 

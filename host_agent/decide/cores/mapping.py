@@ -152,9 +152,9 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class MappingState:
-    """What the mapping remembers; the wanted slots, expectations and the benefit matrix are kept over restarts.
+    """What the mapping remembers; the desired slots, expectations and the benefit matrix are kept over restarts.
 
-    :param slots: wanted slot of every server
+    :param slots: desired slot of every server
     :param expectations: what is known of each server's performance
     :param benefit: learnt benefit matrix
     :param trials: moves whose gain is not known yet
@@ -198,7 +198,7 @@ def decide(
     options: MappingOptions,
     layout: CoreLayout,
 ) -> tuple[MappingState, Mapping[str, Reasons]]:
-    """Return the new state, whose slots are wanted, and the reasons by server; nothing changed means no reasons.
+    """Return the new state with the desired slots, and the reasons by server; nothing changed means no reasons.
 
     :param layout: the host's cells, prepared once per topology
     """

@@ -21,7 +21,7 @@ from host_agent.decide.cores.choose import best_wide_slot, wide_slot_at
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating, quiet_cpus
 from host_agent.decide.cores.ranking import Ties, rank
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
-from host_agent.decide.pages.policy import Room, fit, wanted_shares
+from host_agent.decide.pages.policy import Room, desired_shares, fit
 from host_agent.decide.partitions.requests import partition_of, reasons_of
 from host_agent.model import cpus as cpu_list
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest, Observation
@@ -233,11 +233,11 @@ def _memory(
     vcpus = dict.fromkeys(nodes, 1)
     reasons: list[Reason] = [Reason(Term.MEMORY_POLICY, policy)]
     try:
-        shares = wanted_shares(policy, vcpus_per_node=vcpus, nodes=host.topology.node_ids)
+        shares = desired_shares(policy, vcpus_per_node=vcpus, nodes=host.topology.node_ids)
     except CapabilityMissingError:
         against = f"{policy} needs `numa-host-agent-ctl calibrate`"
         reasons.append(Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, against))
-        shares = wanted_shares(
+        shares = desired_shares(
             MemoryPolicy.LOCAL, vcpus_per_node=vcpus, nodes=host.topology.node_ids
         )
     resident = guest.resident_mb

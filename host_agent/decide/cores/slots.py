@@ -152,11 +152,11 @@ class CoreLayout:
         return _fewest(by_chassis.values(), vcpus), _fewest(by_node.values(), vcpus)
 
 
-def _fewest(sizes: Iterable[int], wanted: int) -> int:
+def _fewest(sizes: Iterable[int], vcpus: int) -> int:
     total = 0
     count = 0
     for size in sorted(sizes, reverse=True):
-        if total >= wanted:
+        if total >= vcpus:
             break
         total += size
         count += 1

@@ -62,7 +62,7 @@ class SearchSample:
     """One sample.
 
     :param now_s: monotonic time, seconds
-    :param placed: the pages are where :attr:`BwapSearch.wanted` wants them, within the mover's dead band
+    :param placed: the pages are where :attr:`BwapSearch.desired` has them, within the mover's dead band
     :param stall_rate: the guest's stalled cycles per second since the last sample; None when not measured
     :param mapi: the guest's memory accesses per instruction; None when not measured
     :param neighbour_stall_rate: worst stall rate of the high-priority neighbours; None when not measured or none there
@@ -93,8 +93,8 @@ class BwapSearch:
     :param canonical: shares at DWP 0
     :param workers: nodes of the guest's vCPUs
     :param co_scheduled: a high-priority neighbour guides the first stage
-    :param started: the guest has been in a stable phase; before, nothing is wanted
-    :param dwp: the DWP that is wanted now
+    :param started: the guest has been in a stable phase; before, nothing is desired
+    :param dwp: the DWP that is desired now
     :param lower_bound: DWP found by the first stage
     :param best: best measurement of this search so far
     :param plateau: steps within noise since ``best``
@@ -126,7 +126,7 @@ class BwapSearch:
     waited: int = 0
 
     @property
-    def wanted(self) -> dict[int, float] | None:
+    def desired(self) -> dict[int, float] | None:
         """Share of memory per node that the search wants now; None, leave the pages where they are."""
         return dwp_weights(self.canonical, self.workers, self.dwp) if self.started else None
 

@@ -2,7 +2,7 @@
 """From ``numa_ext:memory_policy`` to the share of memory that each NUMA node should hold.
 
 =================  ==========================================================
-policy             wanted shares
+policy             desired shares
 =================  ==========================================================
 local              on the nodes of the vCPUs, in proportion to the vCPUs there
 first_touch        pages stay where the kernel put them
@@ -28,7 +28,7 @@ from placement_traits.names import MemoryPolicy
 from placement_traits.reason import Reason
 
 
-def wanted_shares(
+def desired_shares(
     policy: MemoryPolicy,
     *,
     vcpus_per_node: Mapping[int, int],
@@ -121,12 +121,12 @@ def fit(
     near: Collection[int] = (),
     resident_mb: Mapping[int, float] | None = None,
 ) -> tuple[dict[int, float], tuple[Reason, ...]]:
-    """Clip shares to the room on each node; the rest goes to other wanted nodes, stays where it is, or goes anywhere.
+    """Clip shares to the room on each node; the rest goes to other desired nodes, stays where it is, or goes anywhere.
 
-    :param shares: wanted shares
+    :param shares: desired shares
     :param memory_mb: resident memory of the guest, MiB
     :param room_mb: node -> MiB that this guest may hold there (:meth:`Room.limits_mb`)
-    :param near: nodes in order of preference for what the wanted nodes cannot take
+    :param near: nodes in order of preference for what the desired nodes cannot take
     :param resident_mb: node -> MiB that it holds there now: what has no better place is not moved
     :returns: shares that sum to 1 and fit, and one reason per node that was clipped
     :raises CapabilityMissingError: the room on all nodes together is smaller than the guest

@@ -13,7 +13,7 @@ from typing import Final
 
 from host_agent.conf.options import Options
 from host_agent.decide.pages import bwap
-from host_agent.decide.pages.policy import Room, fit, wanted_shares
+from host_agent.decide.pages.policy import Room, desired_shares, fit
 from host_agent.decide.pages.weights import uniform
 from host_agent.model.assignment import Guest
 from host_agent.model.balancing import BalancingInputs
@@ -43,7 +43,7 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is wanted of one server's pages; also what is remembered of it.
+    """What was decided about one server's pages; also what is remembered of it.
 
     :param desired: shares that the policy wants, room not considered; None: leave the pages where they are
     :param shares: shares that fit
@@ -83,7 +83,7 @@ class Before:
     """What was before.
 
     :param room: left by the servers before this one
-    :param known: what was wanted of its pages the last time, ``Memory()`` at first
+    :param known: what was decided the last time, ``Memory()`` at first
     """
 
     room: Room
@@ -93,7 +93,7 @@ class Before:
 def memory(
     guest: Guest, cores: Cores, inputs: BalancingInputs, before: Before, options: Options
 ) -> Memory:
-    """Return what is wanted of a server's pages."""
+    """Decide about a server's pages."""
     known = before.known
     request = guest.workload.request
     assert request is not None, "only managed servers are balanced"
@@ -108,7 +108,7 @@ def memory(
         return _searched(guest, cores, inputs, before, options)
     desired: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
-        desired = wanted_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
+        desired = desired_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)
     why = (Reason(Term.MEMORY_POLICY, policy),)
     return _fitted(Memory(desired, search_reasons=why), guest, cores, before, options)
 
@@ -124,7 +124,7 @@ def _searched(
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
     if inputs.counters is not None and indivisible < options.bwap.step:
         own = inputs.counters.get(guest.uuid, ServerCounters())
-        now = _fitted(Memory(search.wanted), guest, cores, before, options).shares
+        now = _fitted(Memory(search.desired), guest, cores, before, options).shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.SearchSample(
             inputs.now_s,
@@ -136,13 +136,13 @@ def _searched(
         )
         search, new = bwap.decide(seen, search, options.bwap)
         why = (why[0], *new) if new else why
-    wanted = Memory(search.wanted, search=search, search_reasons=why)
+    decided = Memory(search.desired, search=search, search_reasons=why)
     if _knows_nothing(why[0], search, options):
         used = Reason(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
         )
-        wanted = Memory(cores.local, search=search, search_reasons=(used,))
-    return _fitted(wanted, guest, cores, before, options)
+        decided = Memory(cores.local, search=search, search_reasons=(used,))
+    return _fitted(decided, guest, cores, before, options)
 
 
 def _knows_nothing(used: Reason, search: bwap.BwapSearch, options: Options) -> bool:
@@ -188,23 +188,25 @@ def _neighbours(inputs: BalancingInputs) -> float | None:
     return max((rate for rate in rates if rate is not None), default=None)
 
 
-def _fitted(wanted: Memory, guest: Guest, cores: Cores, before: Before, options: Options) -> Memory:
+def _fitted(
+    decided: Memory, guest: Guest, cores: Cores, before: Before, options: Options
+) -> Memory:
     """Clip desired shares to the room there is; what was clipped before stays so within the dead band."""
-    desired, resident, known = wanted.desired, guest.resident_mb, before.known
+    desired, resident, known = decided.desired, guest.resident_mb, before.known
     if desired is None or not resident:
-        return replace(wanted, shares=dict(desired) if desired else None)
+        return replace(decided, shares=dict(desired) if desired else None)
     try:
         limits = before.room.limits_mb(resident)
         shares, clipped = fit(
             desired, sum(resident.values()), limits, sorted(cores.vcpus), resident
         )
     except CapabilityMissingError as error:
-        return replace(wanted, clipped=(Reason(Term.MEMORY_STAYS, str(error)),))
+        return replace(decided, clipped=(Reason(Term.MEMORY_STAYS, str(error)),))
     same = known.desired is not None and share_error(known.desired, desired) < 1e-9
     if (
         same
         and known.shares is not None
         and share_error(known.shares, shares) < options.memory.arrived
     ):
-        return replace(wanted, shares=known.shares, clipped=known.clipped)
-    return replace(wanted, shares=shares, clipped=clipped)
+        return replace(decided, shares=known.shares, clipped=known.clipped)
+    return replace(decided, shares=shares, clipped=clipped)

@@ -9,7 +9,7 @@ from host_agent.model.partition import Write, WriteKind
 from host_agent.model.rdt import ROOT_GROUP, Actual, GroupState, Schemata
 
 
-def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
+def changes(actual: Actual, desired: PartitionPlan) -> tuple[Write, ...]:
     """List the commands that lead from what is to what should be, and nothing that is already so.
 
     Order: move threads out of what goes, remove (frees CLOSIDs), create, take ways and bandwidth away from those who
@@ -17,11 +17,11 @@ def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
     amount), give the rest to those who share, monitor. A new group's default mask counts for nothing, for no thread is
     in it yet.
     """
-    planned = {group.name: group for group in wanted.groups}
+    planned = {group.name: group for group in desired.groups}
     writes: list[Write] = []
     now: dict[str, dict[str, dict[int, int]]] = {}
     for state in actual.groups:
-        writes += _evacuations(state, actual, wanted)
+        writes += _evacuations(state, actual, desired)
         if state.ours and state.name not in planned:
             writes.append(Write(WriteKind.REMOVE_GROUP, state.name))
             continue
@@ -35,13 +35,13 @@ def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
         now[name] = {}
     writes += [Write(WriteKind.CREATE_GROUP, name) for name in sorted(planned.keys() - existing)]
 
-    targets = {ROOT_GROUP: GroupPlan(ROOT_GROUP, wanted.root), **dict(sorted(planned.items()))}
+    targets = {ROOT_GROUP: GroupPlan(ROOT_GROUP, desired.root), **dict(sorted(planned.items()))}
     for name, group in targets.items():
         if name in existing:
-            writes += _write(now, name, _narrowed(now[name], group, wanted.anchors))
-    for domain, anchor in wanted.anchors.items():
+            writes += _write(now, name, _narrowed(now[name], group, desired.anchors))
+    for domain, anchor in desired.anchors.items():
         writes += _lc_moves(
-            now, [g for g in wanted.groups if domain in g.exclusive], domain, anchor
+            now, [g for g in desired.groups if domain in g.exclusive], domain, anchor
         )
     for name, group in targets.items():
         writes += _write(now, name, group.schemata)
@@ -54,7 +54,7 @@ def changes(actual: Actual, wanted: PartitionPlan) -> tuple[Write, ...]:
     return tuple(writes)
 
 
-def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> list[Write]:
+def _evacuations(state: GroupState, actual: Actual, desired: PartitionPlan) -> list[Write]:
     """Move the threads of each server that does not stay in a group before its monitoring group, or all of it, goes.
 
     They go straight to the server's other class if that is there, else they would run in root without a limit
@@ -62,7 +62,7 @@ def _evacuations(state: GroupState, actual: Actual, wanted: PartitionPlan) -> li
     Without a monitoring group (too few RMIDs) it is not known which threads are whose: then a class that goes leaves
     its threads in root until the agent moves them, and a server that is let go stays in a class that others keep.
     """
-    group_of = {vm_monitor(place.uuid): place.group for place in wanted.places}
+    group_of = {vm_monitor(place.uuid): place.group for place in desired.places}
     there = {group.name for group in actual.groups}
     writes = []
     for monitor in state.our_monitors if state.ours else ():

@@ -108,7 +108,7 @@ def vm_monitor(uuid: str) -> str:
 def plan(
     capabilities: Capabilities,
     actual: Actual,
-    wanted: Sequence[PartitionRequest],
+    requests: Sequence[PartitionRequest],
     options: RdtOptions = _DEFAULTS,
     *,
     found: Schemata | None = None,
@@ -118,7 +118,7 @@ def plan(
 
     :param capabilities: of this host
     :param actual: all control groups there are, foreign ones included
-    :param wanted: all managed servers that run here, in any order
+    :param requests: all managed servers that run here, in any order
     :param found: of the plan that was applied last, None when that is not known
     :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
@@ -127,14 +127,14 @@ def plan(
         domain: _line(capabilities, actual, domain, options, _union(before, domain))
         for domain in _l3_domains(capabilities)
     }
-    lcs, refused = _admit_by_capability(capabilities, actual, wanted)
+    lcs, refused = _admit_by_capability(capabilities, actual, requests)
     layouts, left_out = _admit_by_ways(lines, actual, lcs, wasted_ways_max)
     refused += left_out
     lcs = [lc for lc in lcs if lc.uuid not in {refusal.uuid for refusal in left_out}]
     shared = {domain: layout.shared for domain, layout in layouts.items()}
 
     budget = _control_budget(capabilities, actual) - len(lcs)
-    bes = [one for one in wanted if one.tier is Tier.BE]
+    bes = [one for one in requests if one.tier is Tier.BE]
     classes = _classes(bes, actual, budget) if budget > 0 else []
     if not classes:
         refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
@@ -285,12 +285,12 @@ def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
 
 
 def _admit_by_capability(
-    capabilities: Capabilities, actual: Actual, wanted: Sequence[PartitionRequest]
+    capabilities: Capabilities, actual: Actual, requests: Sequence[PartitionRequest]
 ) -> tuple[list[PartitionRequest], list[Refusal]]:
     """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
     there = {group.name for group in actual.ours}
     lcs = sorted(
-        (one for one in wanted if one.tier is Tier.LC),
+        (one for one in requests if one.tier is Tier.LC),
         key=lambda one: (lc_group(one.uuid) not in there, one.uuid),
     )
     domains = _l3_domains(capabilities)
@@ -424,14 +424,14 @@ def _schemata(
     capabilities: Capabilities, masks: Mapping[int, int], levels: Mapping[int, int] | None
 ) -> Schemata:
     """Build the schemata of a group; ``levels`` None leaves bandwidth alone, missing domains get all of it."""
-    wanted: dict[str, dict[int, int]] = {
+    schemata: dict[str, dict[int, int]] = {
         cache.name: {domain: masks[domain] for domain in cache.domains} for cache in capabilities.l3
     }
     for cache in capabilities.l2:
-        wanted[cache.name] = dict.fromkeys(cache.domains, cache.cbm_mask)
+        schemata[cache.name] = dict.fromkeys(cache.domains, cache.cbm_mask)
     bandwidth = capabilities.bandwidth
     if levels is not None and bandwidth and bandwidth.unit is not BandwidthUnit.MBPS:
-        wanted["MB"] = {
+        schemata["MB"] = {
             domain: bandwidth.from_percent(levels.get(domain, FULL)) for domain in bandwidth.domains
         }
-    return wanted
+    return schemata

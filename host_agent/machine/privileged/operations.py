@@ -103,8 +103,8 @@ class HostOperations:
         """
         found: Counter[int] = Counter()
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            for wanted in _sampled_pages(tuple(map(tuple, ranges)), pages):
-                found.update(self._kernel.locate(pid, wanted))
+            for addresses in _sampled_pages(tuple(map(tuple, ranges)), pages):
+                found.update(self._kernel.locate(pid, addresses))
         return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
 
     @writes(lambda _uuid, _pins: ())

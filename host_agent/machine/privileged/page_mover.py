@@ -57,7 +57,7 @@ class _Recipe:
     What a window cannot give exactly, because pages are moved as units, is carried to the next one.
 
     :param resident_kb: node -> KiB of the range there, by the full pass before the sweep
-    :param shares: node -> wanted share, sums to 1
+    :param shares: node -> desired share, sums to 1
     """
 
     def __init__(self, resident_kb: Mapping[int, int], shares: Mapping[int, float]) -> None:
@@ -79,22 +79,22 @@ class _Recipe:
         """
         held = resident_bytes(runs)
         unit = min((run.unit_bytes for run in runs), default=1)
-        wanted = {node: kept // unit for node, kept in held.items()}
+        desired = {node: kept // unit for node, kept in held.items()}
         for node, part in self._leave.items():
             self._due[node] += part * held.get(node, 0)
-        out = {node: self._due[node] for node in self._leave if wanted.get(node)}
+        out = {node: self._due[node] for node in self._leave if desired.get(node)}
         leaving = _split(round(sum(out.values()) / unit), out)
-        leaving = {node: min(count, wanted[node]) for node, count in leaving.items()}
+        leaving = {node: min(count, desired[node]) for node, count in leaving.items()}
         units = sum(leaving.values())
         if not units:
             return ()
         into = {node: self._due[node] + part * units * unit for node, part in self._enter.items()}
         for node, count in leaving.items():
-            wanted[node] -= count
+            desired[node] -= count
         for node, count in _split(units, into).items():
-            wanted[node] = wanted.get(node, 0) + count
-        total = sum(wanted.values())
-        moves = plan_moves(runs, {node: count / total for node, count in wanted.items()}).moves
+            desired[node] = desired.get(node, 0) + count
+        total = sum(desired.values())
+        moves = plan_moves(runs, {node: count / total for node, count in desired.items()}).moves
         moved = sum(move.bytes for move in moves)
         for node, part in self._enter.items():
             self._due[node] += part * moved
@@ -153,7 +153,7 @@ class Sweep:
     :param kernel: the system calls
     :param pid: the process
     :param ranges: its guest memory as a full pass sees it now, with the part in huge pages
-    :param targets: wanted shares; each target must be one of the ranges
+    :param targets: desired shares; each target must be one of the ranges
     :param begin: address to start at; what lies below is walked last
     """
 
@@ -197,7 +197,7 @@ class Sweep:
         return self._stretches[0][0] if self._stretches else 0
 
     def serves(self, pid: int, targets: Sequence[Target]) -> bool:
-        """Tell whether this walk is the one that is wanted now."""
+        """Tell whether this walk is the one that is asked for now."""
         return pid == self._pid and _plain(targets) == self._targets
 
     def advance(
@@ -279,8 +279,8 @@ class Sweep:
         self._calls += 1
         # Where a unit was small pages after all, its first page arrived and its last did not.
         for offset, kb in ((0, _PAGE_KB), (size - PAGE, (size - PAGE) // 1024)):
-            wanted = array("Q", [address + offset for address, _ in moves])
-            status = self._kernel.locate(self._pid, wanted) if kb else ()
+            addresses = array("Q", [address + offset for address, _ in moves])
+            status = self._kernel.locate(self._pid, addresses) if kb else ()
             arrived = sum(actual == node for actual, node in zip(status, nodes, strict=False))
             self._moved_kb += arrived * kb
 
@@ -344,10 +344,10 @@ def _misplaced(
 ) -> Iterator[tuple[int, int]]:
     """Yield (address, node) of each resident page of (start, end, node) that is not on its node."""
     for start, end, node in stretches:
-        wanted = array("Q", range(start, end, PAGE))
-        status = kernel.locate(pid, wanted)
+        addresses = array("Q", range(start, end, PAGE))
+        status = kernel.locate(pid, addresses)
         if status.count(node) == len(status):
             continue
-        for address, actual in zip(wanted, status, strict=True):
+        for address, actual in zip(addresses, status, strict=True):
             if actual >= 0 and actual != node:
                 yield address, node

@@ -104,10 +104,10 @@ def set_levels(resctrl: Resctrl, levels: Sequence[GroupLevel]) -> tuple[str, ...
 
 
 def _set_level(resctrl: Resctrl, control: BandwidthControl, level: GroupLevel) -> str:
-    wanted = {domain: control.from_percent(percent) for domain, percent in level.mba_percent}
+    desired = {domain: control.from_percent(percent) for domain, percent in level.mba_percent}
     try:
         now = resctrl.schemata(level.group).get("MB", {})
-        differs = {domain: value for domain, value in wanted.items() if now.get(domain) != value}
+        differs = {domain: value for domain, value in desired.items() if now.get(domain) != value}
         if not differs:
             return ""
         resctrl.write_schemata(level.group, {"MB": differs})

@@ -138,13 +138,13 @@ class ThreadCounters:
     _events: Mapping[str, Event] | None = None
     _absent: str = ""
 
-    def count(self, wanted: Mapping[str, Sequence[int]], threads: VcpuThreads) -> CountReport:
-        """Read the counters of all wanted threads; open those that are new, close those that are not wanted any more.
+    def count(self, requested: Mapping[str, Sequence[int]], threads: VcpuThreads) -> CountReport:
+        """Read the counters of these threads; open those that are new, close those that are not named any more.
 
-        :param wanted: UUID -> thread ids
+        :param requested: UUID -> thread ids
         :param threads: looked up for servers with new threads only
         """
-        keys = {(uuid, tid) for uuid, tids in wanted.items() for tid in tids}
+        keys = {(uuid, tid) for uuid, tids in requested.items() for tid in tids}
         for key in set(self._groups) - keys:
             self._close(key)
         if self._absent:

@@ -93,8 +93,8 @@ def _carries(process: Path, uuid: str) -> bool:
         arguments = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    wanted = uuid.encode()
-    return any(flag == b"-uuid" and value == wanted for flag, value in pairwise(arguments))
+    expected = uuid.encode()
+    return any(flag == b"-uuid" and value == expected for flag, value in pairwise(arguments))
 
 
 def read_process(paths: HostPaths, pid: int) -> Process:
@@ -165,9 +165,9 @@ def kernel_vhost(paths: HostPaths, pid: int) -> tuple[int, ...]:
     """
     if _kernel_release() >= _KERNEL_VHOST_UNTIL:
         return ()
-    wanted = f"vhost-{pid}\n"
+    expected = f"vhost-{pid}\n"
     entries = (entry for entry in paths.proc.iterdir() if entry.name.isdecimal())
-    return tuple(sorted(int(entry.name) for entry in entries if _is_kernel_thread(entry, wanted)))
+    return tuple(sorted(int(entry.name) for entry in entries if _is_kernel_thread(entry, expected)))
 
 
 def _is_kernel_thread(task: Path, comm: str) -> bool:

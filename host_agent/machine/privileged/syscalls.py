@@ -44,9 +44,9 @@ class Syscalls:
         :raises OSError: EACCES when a node is outside the process's cpuset, ESRCH, EPERM, ENODEV
         :raises CapabilityMissingError: the system call's number is not known on this machine
         """
-        wanted = array("i", nodes)
+        targets = array("i", nodes)
         status = array("i", bytes(4 * len(addresses)))
-        return self._call(pid, addresses, wanted, status, MPOL_MF_MOVE)
+        return self._call(pid, addresses, targets, status, MPOL_MF_MOVE)
 
     def _call(
         self,

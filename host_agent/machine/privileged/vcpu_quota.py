@@ -86,13 +86,13 @@ def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaR
     """
     memory = throttled_servers(paths)
     before = memory.load() or frozenset()
-    wanted = dict.fromkeys(before, FULL) | dict(levels)
-    throttled = {uuid for uuid, level in wanted.items() if level < FULL}
+    desired = dict.fromkeys(before, FULL) | dict(levels)
+    throttled = {uuid for uuid, level in desired.items() if level < FULL}
     if write and not throttled <= before:
         memory.save(before | throttled)  # first: a crash in the middle must not lose one
     writes: list[str] = []
     problems: list[tuple[str, str]] = []
-    for uuid, level in sorted(wanted.items()):
+    for uuid, level in sorted(desired.items()):
         try:
             writes += _throttle_one(paths, uuid, level, write)
         except processes.ProcessGoneError:

@@ -302,10 +302,10 @@ class Resctrl:
         already: set[int] | None = None
         for _round in range(_MAX_ROUNDS):
             inside = [self.tasks(*place) for place in places]
-            wanted = set(threads()) - ended
+            desired = set(threads()) - ended
             if already is None:
-                already = wanted & inside[-1]
-            missing = sorted(wanted - inside[-1])
+                already = desired & inside[-1]
+            missing = sorted(desired - inside[-1])
             if not missing:
                 break
             for tid in missing:

@@ -67,20 +67,20 @@ def _schemata_write(group: GroupState, values: Schemata) -> Write:
     return Write(WriteKind.SCHEMATA, group.name, schemata=values, before=before)
 
 
-def _widest(cache: CacheControl, domain: int, wanted: int, foreign: Sequence[GroupState]) -> int:
-    """Return the longest run of ``wanted`` ways that no foreign group holds exclusively: all where there is none."""
-    free = wanted
+def _widest(cache: CacheControl, domain: int, mask: int, foreign: Sequence[GroupState]) -> int:
+    """Return the longest run of ``mask``'s ways that no foreign group holds exclusively: all where there is none."""
+    free = mask
     for group in foreign:
         if group.mode != SHAREABLE_MODE:
             free &= ~group.schemata.get(cache.name, {}).get(domain, 0)
-    if free == wanted:
-        return wanted  # the mask that was there, with holes if it had some
+    if free == mask:
+        return mask  # the mask that was there, with holes if it had some
     runs = []
     while free:
         run = free & ~(free + (free & -free))
         runs.append(run)
         free &= ~run
-    return max(runs, key=int.bit_count, default=wanted)
+    return max(runs, key=int.bit_count, default=mask)
 
 
 def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:

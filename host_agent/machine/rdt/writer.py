@@ -329,12 +329,12 @@ def _expect(write: Write, fits: bool, allowed: str) -> None:
         raise InvalidValueError("write to resctrl", str(write), allowed)
 
 
-def _refuse_lost(wanted: Actual, now: Actual) -> None:
+def _refuse_lost(expected: Actual, now: Actual) -> None:
     """Refuse to call done what is not there: groups of ours and root, levels too, for the lock is held meanwhile.
 
     :raises ConflictError: says what differs
     """
-    lost = list(_differences(_own(wanted), _own(now), levels=True))
+    lost = list(_differences(_own(expected), _own(now), levels=True))
     if lost:
         raise ConflictError("resctrl did not keep what was written: " + "; ".join(lost))
 

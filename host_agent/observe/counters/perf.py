@@ -21,11 +21,11 @@ class PerfCounters:
 
     def read(self, observation: Observation, now_s: float) -> Readings:
         """See :class:`.source.CounterSource`."""
-        wanted = [
+        threads = [
             (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if measured(guest)
         ]
         try:
-            report = self._privileged.count(wanted)
+            report = self._privileged.count(threads)
         except (NumaExtError, OSError) as error:
             return Readings(problem=str(error))
         counters = self._differences.since(report.counts, now_s)

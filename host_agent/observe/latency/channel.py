@@ -62,13 +62,13 @@ class ChannelFeed:
 
     def serve(self, lcs: Iterable[LcServer]) -> None:
         """Keep exactly the feeds of these servers; a changed objective starts a new window."""
-        wanted = {lc.uuid: lc for lc in lcs if lc.slo_p99_us}
+        watched = {lc.uuid: lc for lc in lcs if lc.slo_p99_us}
         self._feeds = {
             uuid: self._feed(uuid, float(lc.slo_p99_us))
-            for uuid, lc in wanted.items()
+            for uuid, lc in watched.items()
             if lc.slo_p99_us
         }
-        self._sockets.serve({uuid: lc.socket for uuid, lc in wanted.items() if has_port(lc)})
+        self._sockets.serve({uuid: lc.socket for uuid, lc in watched.items() if has_port(lc)})
 
     def _feed(self, uuid: str, slo_p99_us: float) -> SloFeed:
         found = self._feeds.get(uuid)

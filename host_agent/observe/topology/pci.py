@@ -52,17 +52,17 @@ def read_gpus(
     :param products: ``vendor:product`` pairs to take as GPUs whatever their class is
     :returns: GPUs by address, links by ends
     """
-    wanted = frozenset(product.lower() for product in products)
+    ids = frozenset(product.lower() for product in products)
     folder = sys / "bus/pci/devices"
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return _linked([_read(path) for path in paths if _is_gpu(path, wanted)])
+    return _linked([_read(path) for path in paths if _is_gpu(path, ids)])
 
 
-def _is_gpu(path: Path, wanted: frozenset[str]) -> bool:
+def _is_gpu(path: Path, ids: frozenset[str]) -> bool:
     if (path / "physfn").exists():  # a virtual function is part of the GPU that is counted
         return False
     vendor, product = _vendor_product(path)
-    if f"{vendor}:{product}" in wanted:
+    if f"{vendor}:{product}" in ids:
         return True
     return _text(path / "class").startswith(_DISPLAY_CLASS) and vendor not in CONSOLE_VENDORS
 

@@ -663,8 +663,8 @@ def test_groups_that_others_have_changed_are_put_right_and_told(
 def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_says_so(
     make_bench: Callable[..., Bench],
 ) -> None:
-    for wanted in (False, True):
-        choices = RdtOptions(cpu_time_fallback=wanted, verify_s=1e9)
+    for fallback in (False, True):
+        choices = RdtOptions(cpu_time_fallback=fallback, verify_s=1e9)
         bench = make_bench(options=Options(rdt=choices))
         bench.host.topology = replace(bench.host.topology, rdt=None)
         for cpu, node in ((1, 0), (3, 1), (5, 2), (7, 3)):
@@ -672,8 +672,8 @@ def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_say
         server = bench.host.boot(be())
         bench.round()
         bench.round()
-        assert bench.host.cpu_levels == ({server.uuid: 50} if wanted else {})
-        assert len(bench.told("throttle")) == (1 if wanted else 0)
+        assert bench.host.cpu_levels == ({server.uuid: 50} if fallback else {})
+        assert len(bench.told("throttle")) == (1 if fallback else 0)
 
 
 def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_wanted_any_more(

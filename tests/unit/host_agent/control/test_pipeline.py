@@ -59,12 +59,12 @@ class Throttler:
         self.saw.append(decision)
         if self.error is not None:
             raise self.error
-        wanted = []
+        refined = []
         for assignment in decision.assignments:
             assert assignment.partition is not None
             partition = replace(assignment.partition, mba_percent={0: self.level})
-            wanted.append(replace(assignment, partition=partition))
-        return replace(decision, assignments=tuple(wanted))
+            refined.append(replace(assignment, partition=partition))
+        return replace(decision, assignments=tuple(refined))
 
     def turn(self, now_s: float) -> bool:
         self.turns.append(now_s)

@@ -83,14 +83,14 @@ class Rounds:
         return decision
 
     def obey(self, decision: Decision) -> None:
-        """Move all pages to where they are wanted."""
+        """Move all pages to where they should be."""
         self.guests = [_obeyed(one, decision.get(one.uuid)) for one in self.guests]
 
 
-def _obeyed(one: Guest, wanted: Assignment | None) -> Guest:
-    if wanted is None or not wanted.memory_shares:
+def _obeyed(one: Guest, desired: Assignment | None) -> Guest:
+    if desired is None or not desired.memory_shares:
         return one
-    kib = tuple((n, round(s * 1024 * 1024)) for n, s in sorted(wanted.memory_shares.items()))
+    kib = tuple((n, round(s * 1024 * 1024)) for n, s in sorted(desired.memory_shares.items()))
     return replace(one, ram=(one.ram[0]._replace(resident_kb=kib),))
 
 
@@ -102,7 +102,7 @@ def _partition(one: Guest) -> PartitionRequest | None:
     return PartitionRequest(one.uuid, tier, domains if tier == "LC" else (0,))
 
 
-def wanted(decision: Decision, name: str) -> Assignment:
+def desired(decision: Decision, name: str) -> Assignment:
     found = decision.get(name)
     assert found is not None
     return found
@@ -111,22 +111,22 @@ def wanted(decision: Decision, name: str) -> Assignment:
 def test_each_vcpu_of_a_floating_server_gets_a_core_of_its_own() -> None:
     rounds = Rounds([guest("a", BE), guest("b", BE)])
     decision = rounds.round()
-    pins = [cpus for name in ("a", "b") for cpus in wanted(decision, name).vcpu_cpus.values()]
+    pins = [cpus for name in ("a", "b") for cpus in desired(decision, name).vcpu_cpus.values()]
     assert all(len(cpus) == 1 for cpus in pins)
     assert len(set(pins)) == 4
-    assert any(reason.term == "mapped" for reason in wanted(decision, "a").reasons)
+    assert any(reason.term == "mapped" for reason in desired(decision, "a").reasons)
 
 
 def test_f_001_06_local_memory_follows_the_cores() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "local"}, node=3)])
-    found = wanted(rounds.round(), "a")
+    found = desired(rounds.round(), "a")
     assert found.memory_shares is not None
     assert found.memory_shares[found.nodes[0]] == 1.0
 
 
 def test_local_memory_that_strayed_is_brought_back_after_a_restart() -> None:
     strayed = guest("a", {**BE, "numa_ext:memory_policy": "local"}, cpus=("4", "5"), node=3)
-    found = wanted(Rounds([strayed]).round(), "a")
+    found = desired(Rounds([strayed]).round(), "a")
     assert found.nodes == (1,)
     assert found.memory_shares is not None
     assert found.memory_shares[1] == 1.0
@@ -136,15 +136,15 @@ def test_a_dedicated_server_keeps_its_assignment_and_its_cores() -> None:
     lc = guest("lc", LC, cpus=("0", "1"))
     rounds = Rounds([lc, guest("be", BE)])
     decision = rounds.round()
-    assert wanted(decision, "lc").vcpu_cpus == {}
-    used = {cpu for cpus in wanted(decision, "be").vcpu_cpus.values() for cpu in cpus}
+    assert desired(decision, "lc").vcpu_cpus == {}
+    used = {cpu for cpus in desired(decision, "be").vcpu_cpus.values() for cpu in cpus}
     assert not used & {0, 1}
 
 
 def test_a_devil_keeps_out_of_the_cache_of_a_latency_critical_server() -> None:
     lc = guest("lc", LC, cpus=("0", "1"))
     devil = guest("devil", {**BE, "numa_ext:interference_class": "devil"})
-    found = wanted(Rounds([lc, devil]).round(), "devil")
+    found = desired(Rounds([lc, devil]).round(), "devil")
     assert 0 not in found.nodes
     assert found.partition is not None
     assert dict(found.partition.mba_percent) == {found.nodes[0]: 100}
@@ -154,9 +154,9 @@ def test_bandwidth_levels_follow_the_cores_into_the_cache_of_an_lc() -> None:
     lc = guest("lc", LC, cpus=("0", "1"))
     fillers = [guest(f"f{n}", {"numa_ext:tier": "BE"}, vcpus=4) for n in range(3)]
     decision = Rounds([lc, *fillers, guest("late", BE)]).round()
-    beside = [name for name in ("f0", "f1", "f2", "late") if 0 in wanted(decision, name).nodes]
+    beside = [name for name in ("f0", "f1", "f2", "late") if 0 in desired(decision, name).nodes]
     assert len(beside) == 1
-    partition = wanted(decision, beside[0]).partition
+    partition = desired(decision, beside[0]).partition
     assert partition is not None
     assert dict(partition.mba_percent)[0] == QUICK.rdt.be_mba_percent
 
@@ -176,7 +176,7 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
     rounds.canonical = {
         frozenset({n}): {m: 0.4 if m == n else 0.2 for m in range(4)} for n in range(4)
     }
-    first = wanted(rounds.round(), "a")
+    first = desired(rounds.round(), "a")
     assert first.memory_shares is None, "nothing moves before it is steady"
     home = first.nodes[0]
     for _ in range(QUICK.bwap.stable_samples - 2):
@@ -185,7 +185,7 @@ def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> No
     for _ in range(120):
         decision = rounds.round()
         rounds.obey(decision)
-        here = wanted(decision, "a").memory_shares
+        here = desired(decision, "a").memory_shares
         assert here is not None
         assert sum(here.values()) == pytest.approx(1.0)
         shares.append(here[home])
@@ -203,10 +203,10 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
     rounds = Rounds([starting])
     rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
     for _ in range(3 * QUICK.bwap.stable_samples):
-        assert wanted(rounds.round(), "a").memory_shares is None
+        assert desired(rounds.round(), "a").memory_shares is None
     rounds.guests = [replace(one, ram=whole.ram) for one in rounds.guests]
     for _ in range(QUICK.bwap.stable_samples):
-        found = wanted(rounds.round(), "a")
+        found = desired(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
 
 
@@ -214,7 +214,7 @@ def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
     rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
     for _ in range(QUICK.bwap.stable_samples):
-        found = wanted(rounds.round(), "a")
+        found = desired(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
     assert "memory_policy_used" in {reason.term for reason in found.reasons}
 
@@ -222,7 +222,7 @@ def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
 def test_room_that_nova_promised_to_others_is_not_used() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "uniform_all"}, node=0)])
     rounds.room = {0: 8192, 1: 0, 2: 100, 3: 8192}
-    found = wanted(rounds.round(), "a").memory_shares
+    found = desired(rounds.round(), "a").memory_shares
     assert found is not None
     assert found[1] == 0
     assert found[2] * 1024 <= 100
@@ -231,7 +231,7 @@ def test_room_that_nova_promised_to_others_is_not_used() -> None:
 def test_a_paused_server_is_not_touched() -> None:
     one = guest("a", BE)
     paused = replace(one, workload=replace(one.workload, activity=Activity.PAUSED))
-    assert wanted(Rounds([paused]).round(), "a").vcpu_cpus == {}
+    assert desired(Rounds([paused]).round(), "a").vcpu_cpus == {}
 
 
 def test_a_restart_of_the_agent_moves_no_server() -> None:
@@ -240,7 +240,7 @@ def test_a_restart_of_the_agent_moves_no_server() -> None:
     pinned = []
     for one in first.guests:
         cpus = tuple(
-            str(next(iter(c))) for _, c in sorted(wanted(decision, one.uuid).vcpu_cpus.items())
+            str(next(iter(c))) for _, c in sorted(desired(decision, one.uuid).vcpu_cpus.items())
         )
         pinned.append(guest(one.uuid, BE, cpus=cpus))
     again = Rounds(pinned).round()
@@ -269,7 +269,7 @@ def test_cpus_that_nova_gave_to_one_server_are_of_no_other_server_though_it_cann
     used = [
         c
         for one in floating
-        for cpus in wanted(decision, one.uuid).vcpu_cpus.values()
+        for cpus in desired(decision, one.uuid).vcpu_cpus.values()
         for c in cpus
     ]
     assert len(used) == len(set(used)) == 14

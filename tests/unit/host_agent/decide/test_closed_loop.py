@@ -54,10 +54,10 @@ class SpreadGuest:
         state = bwap.BwapSearch(canonical_weights(bandwidth, [0]), frozenset({0}))
         settings = replace(BwapOptions(), samples=8, drop=2)
         for tick in range(600):
-            if state.wanted is not None:
-                self.move_to(state.wanted)
+            if state.desired is not None:
+                self.move_to(state.desired)
             seen = self.measure()
-            placed = share_error(resident_shares(self.runs), state.wanted or {}) < 0.01
+            placed = share_error(resident_shares(self.runs), state.desired or {}) < 0.01
             observation = bwap.SearchSample(
                 0.2 * (tick + 1),
                 placed=placed,
@@ -65,8 +65,8 @@ class SpreadGuest:
                 mapi=seen.mpi * chance.gauss(1, noise),
             )
             state, _ = bwap.decide(observation, state, settings)
-            if state.phase is bwap.BwapPhase.FOUND and state.wanted is not None:
-                self.move_to(state.wanted)
+            if state.phase is bwap.BwapPhase.FOUND and state.desired is not None:
+                self.move_to(state.desired)
                 return state
         raise AssertionError("the search did not end")
 

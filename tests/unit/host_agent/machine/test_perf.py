@@ -152,11 +152,11 @@ def test_where_files_run_out_counters_give_some_back(
     counters: ThreadCounters, kernel: FakeKernel
 ) -> None:
     """Without, nothing else in the process could open a file any more."""
-    wanted = {uuid: [number] for number, uuid in enumerate("abcdefgh")}
+    threads = {uuid: [number] for number, uuid in enumerate("abcdefgh")}
     kernel.files_max = 17  # four groups, and one file more
     problems = set()
     for _look in range(3):
-        report = counters.count(wanted, lambda _uuid: dict.fromkeys(range(8), True))
+        report = counters.count(threads, lambda _uuid: dict.fromkeys(range(8), True))
         problems.add(report.problem)
         assert [count.uuid for count in report.counts] == ["a", "b", "c"]
         assert sum(map(len, kernel.open_groups.values())) == 12

@@ -52,11 +52,11 @@ def test_an_empty_pin_or_an_unknown_node_is_refused() -> None:
 
 def test_only_threads_that_differ_are_pinned() -> None:
     seen = guest(Server("lc", LC_SPECS, cpus=(3,)), cpus="3")
-    wanted = Assignment(seen.uuid, vcpu_cpus={0: frozenset({3})}, emulator_cpus=frozenset({3}))
-    assert difference(wanted, seen, 0.01).pins == ()
+    desired = Assignment(seen.uuid, vcpu_cpus={0: frozenset({3})}, emulator_cpus=frozenset({3}))
+    assert difference(desired, seen, 0.01).pins == ()
     wide = guest(Server("lc", LC_SPECS, cpus=(3,)))
-    assert difference(wanted, wide, 0.01).pins == (Pin(10, "3"), Pin(11, "3"), Pin(12, "3"))
-    keep = dataclasses.replace(wanted, emulator_cpus=None)
+    assert difference(desired, wide, 0.01).pins == (Pin(10, "3"), Pin(11, "3"), Pin(12, "3"))
+    keep = dataclasses.replace(desired, emulator_cpus=None)
     assert difference(keep, wide, 0.01).pins == (Pin(11, "3"),)
 
 
@@ -67,8 +67,8 @@ def test_each_bound_range_goes_to_the_node_of_its_policy() -> None:
         RamRange(0x5000, 0x6000, (1, 2), 4, 0, ((3, 100),)),
     )
     seen = guest(Server("lc", LC_SPECS, cpus=(3,)), ram)
-    wanted = Assignment(seen.uuid, memory_shares={1: 0.5, 2: 0.5}, bound=True)
-    found = difference(wanted, seen, 0.01)
+    desired = Assignment(seen.uuid, memory_shares={1: 0.5, 2: 0.5}, bound=True)
+    found = difference(desired, seen, 0.01)
     assert found.targets == (
         Target(0x1000, 0x2000, ((1, 1.0),)),
         Target(0x3000, 0x4000, ((2, 1.0),)),
@@ -83,13 +83,13 @@ def test_what_huge_pages_cannot_divide_is_left() -> None:
     seen = guest(
         Server("be", BE_SPECS, shared=""), (RamRange(0, 63 << 21, (), 4, 63 << 11, parts),)
     )
-    wanted = Assignment(seen.uuid, memory_shares=quarters)
-    assert difference(wanted, seen, 0.01).targets == ()
+    desired = Assignment(seen.uuid, memory_shares=quarters)
+    assert difference(desired, seen, 0.01).targets == ()
     two_more = ((0, 18 * 2048), (1, 16 * 2048), (2, 16 * 2048), (3, 13 * 2048))
     worse = guest(
         Server("be", BE_SPECS, shared=""), (RamRange(0, 63 << 21, (), 4, 63 << 11, two_more),)
     )
-    assert difference(wanted, worse, 0.01).targets
+    assert difference(desired, worse, 0.01).targets
     home = Assignment(seen.uuid, memory_shares={0: 1.0})
     one_away = ((0, 62 * 2048), (1, 2048))
     nearly = guest(
@@ -137,20 +137,20 @@ def test_every_decision_is_allowed_and_stable(booted: list[Server], free: dict[i
     assert not decided.unplaced
     critical = {
         TOPOLOGY.l3_of_cpu(cpu)
-        for wanted in decided.assignments
-        if wanted.partition and wanted.partition.tier == Tier.LC
-        for chosen in wanted.vcpu_cpus.values()
+        for desired in decided.assignments
+        if desired.partition and desired.partition.tier == Tier.LC
+        for chosen in desired.vcpu_cpus.values()
         for cpu in chosen
     }
-    for wanted in decided.assignments:
-        seen = observation.get(wanted.uuid)
+    for desired in decided.assignments:
+        seen = observation.get(desired.uuid)
         assert seen is not None
-        check(wanted, seen, TOPOLOGY)
-        if wanted.memory_shares is not None:
-            assert sum(wanted.memory_shares.values()) == pytest.approx(1.0)
-        assert wanted.partition is not None
-        for l3, level in wanted.partition.mba_percent.items():
+        check(desired, seen, TOPOLOGY)
+        if desired.memory_shares is not None:
+            assert sum(desired.memory_shares.values()) == pytest.approx(1.0)
+        assert desired.partition is not None
+        for l3, level in desired.partition.mba_percent.items():
             assert level == (50 if l3 in critical else 100)
-    homes = {wanted.uuid: wanted.nodes for wanted in decided.assignments if not wanted.bound}
+    homes = {desired.uuid: desired.nodes for desired in decided.assignments if not desired.bound}
     again = decide(observation, homes, Options())
     assert {w.uuid: w.nodes for w in again.assignments if not w.bound} == homes

@@ -39,10 +39,10 @@ def applied(runs: list[Run], plan: MovePlan) -> list[Run]:
 
 def test_f_004_13_a_guest_on_one_node_is_spread_to_exact_shares() -> None:
     runs = [Run(0, KB4, 10_000, 3)]
-    wanted = {0: 0.5, 1: 0.25, 2: 0.15, 3: 0.10}
-    plan = plan_moves(runs, wanted)
+    desired = {0: 0.5, 1: 0.25, 2: 0.15, 3: 0.10}
+    plan = plan_moves(runs, desired)
     assert plan.bytes == plan.minimum_bytes == 9_000 * KB4
-    assert share_error(resident_shares(applied(runs, plan)), wanted) < 1e-9
+    assert share_error(resident_shares(applied(runs, plan)), desired) < 1e-9
 
 
 def test_f_004_13_and_back_again_with_the_least_bytes() -> None:
@@ -60,12 +60,12 @@ def test_f_004_14_widening_reaches_what_mbind_cannot() -> None:
     by_mbind = fault_in(interleave_layers(canonical, pages))
     runs = [Run(i * KB4, KB4, 1, node) for i, node in enumerate(by_mbind)]
     for number, expected in ((1, (0.20, 0.20, 0.30, 0.30)), (2, (0.25, 0.25, 0.25, 0.25))):
-        wanted = dwp_weights(canonical, workers, number * step)
-        assert wanted == pytest.approx(dict(enumerate(expected)))
-        by_mbind = rebind(by_mbind, interleave_layers(wanted, pages))
+        desired = dwp_weights(canonical, workers, number * step)
+        assert desired == pytest.approx(dict(enumerate(expected)))
+        by_mbind = rebind(by_mbind, interleave_layers(desired, pages))
         assert by_mbind.count(0) / pages == pytest.approx(0.15, abs=0.001)  # the source's is stuck
-        runs = applied(runs, plan_moves(runs, wanted))
-        assert share_error(resident_shares(runs), wanted) < 0.01
+        runs = applied(runs, plan_moves(runs, desired))
+        assert share_error(resident_shares(runs), desired) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,20 @@ def test_f_004_12_each_step_of_dwp_is_within_one_per_cent(
     dwp = 0.0
     while dwp < 1.0:
         dwp = min(1.0, dwp + step)
-        wanted = dwp_weights(canonical, workers, dwp)
-        plan = plan_moves(runs, wanted)
+        desired = dwp_weights(canonical, workers, dwp)
+        plan = plan_moves(runs, desired)
         assert plan.bytes <= 0.1001 * pages * KB4
         runs = applied(runs, plan)
-        assert share_error(resident_shares(runs), wanted) < 0.001
+        assert share_error(resident_shares(runs), desired) < 0.001
 
 
 def test_huge_pages_move_as_one_and_small_ones_fill_the_rest() -> None:
     runs = [Run(0, MB2, 10, 0), Run(10 * MB2, KB4, 1024, 0)]
-    wanted = {0: 0.45, 1: 0.55}
-    plan = plan_moves(runs, wanted)
+    desired = {0: 0.45, 1: 0.55}
+    plan = plan_moves(runs, desired)
     assert plan.bytes == plan.minimum_bytes
     assert all(move.start % move.unit_bytes == 0 for move in plan.moves)
-    assert share_error(resident_shares(applied(runs, plan)), wanted) < 1e-3
+    assert share_error(resident_shares(applied(runs, plan)), desired) < 1e-3
 
 
 def test_pages_go_to_the_nearest_node_that_needs_some() -> None:
@@ -161,14 +161,14 @@ def test_any_plan_is_exact_and_minimal_up_to_one_unit_per_pair(
         at = -(-at // unit) * unit
         runs.append(Run(at, unit, units, node))
         at += units * unit
-    wanted = {n: value / sum(raw) for n, value in enumerate(raw)}
-    plan = plan_moves(runs, wanted)
+    desired = {n: value / sum(raw) for n, value in enumerate(raw)}
+    plan = plan_moves(runs, desired)
     after = applied(runs, plan)
     assert resident_bytes(after) == {n: b for n, b in plan.result_bytes.items() if b}
     total = sum(run.bytes for run in runs)
     rounding = 16 * max(run.unit_bytes for run in runs)
     assert plan.bytes <= plan.minimum_bytes + rounding
-    assert share_error(resident_shares(after), wanted) * total <= rounding
+    assert share_error(resident_shares(after), desired) * total <= rounding
 
 
 @given(
@@ -176,7 +176,7 @@ def test_any_plan_is_exact_and_minimal_up_to_one_unit_per_pair(
     raw=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any),
 )
 def test_apportioned_units_sum_to_the_total(total: int, raw: list[int]) -> None:
-    wanted = {n: value / sum(raw) for n, value in enumerate(raw)}
-    whole = apportion(total, wanted)
+    desired = {n: value / sum(raw) for n, value in enumerate(raw)}
+    whole = apportion(total, desired)
     assert sum(whole.values()) == total
-    assert all(abs(whole[n] - total * wanted[n]) < 1 + 1e-6 for n in wanted)
+    assert all(abs(whole[n] - total * desired[n]) < 1 + 1e-6 for n in desired)

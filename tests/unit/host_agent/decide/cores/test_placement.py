@@ -54,7 +54,7 @@ def run(
         Observation(topology, guests, free), {}, Options(rdt=RdtOptions(be_mba_percent=40))
     )
     titles = {s.uuid: s.title for s in servers}
-    return {titles[wanted.uuid]: wanted for wanted in decided.assignments}
+    return {titles[desired.uuid]: desired for desired in decided.assignments}
 
 
 def lc(*cpus: int, **specs: str) -> Server:
@@ -132,9 +132,9 @@ def two_cells(*cells: tuple[int, ...], ways: tuple[int, int] = (3, 5)) -> Guest:
 
 def lc_ways(topology: HostTopology, guest: Guest) -> tuple[dict[int, int], list[str]]:
     decided = decide(Observation(topology, (guest,)), {}, Options())
-    [wanted] = decided.assignments
-    assert wanted.partition is not None
-    return dict(wanted.partition.ways), [str(reason) for reason in wanted.reasons]
+    [desired] = decided.assignments
+    assert desired.partition is not None
+    return dict(desired.partition.ways), [str(reason) for reason in desired.reasons]
 
 
 def test_ways_are_taken_in_as_many_l3_domains_as_were_claimed() -> None:
@@ -204,9 +204,9 @@ def test_numa_guests_with_shared_cpus_leave_the_others_theirs() -> None:
     guests = (pinned_to_its_cell("0-1"), pinned_to_its_cell("2-3"), floating)
     decided = decide(Observation(CLUSTERS, guests), {}, Options())
     assert not decided.unplaced
-    wanted = decided.get(floating.uuid)
-    assert wanted is not None
-    assert wanted.vcpu_cpus[0] in ({0, 1}, {2, 3})
+    desired = decided.get(floating.uuid)
+    assert desired is not None
+    assert desired.vcpu_cpus[0] in ({0, 1}, {2, 3})
 
 
 def animal(kind: str, *cpus: int, **fields: Any) -> Server:
@@ -249,8 +249,8 @@ def with_gpus(
     guest = Guest(workload, Process(1, 1, "0-3", ()), ram, gpus=nodes)
     observed = Observation(SOCKETS, (guest,), dict.fromkeys(range(4), 4096))
     known = {guest.uuid: home_nodes} if home_nodes else {}
-    [wanted] = decide(observed, known, Options()).assignments
-    return wanted
+    [desired] = decide(observed, known, Options()).assignments
+    return desired
 
 
 def test_f_000_22_a_floating_server_lives_at_its_gpu() -> None:
@@ -258,10 +258,10 @@ def test_f_000_22_a_floating_server_lives_at_its_gpu() -> None:
 
     The memory itself is pinned by VFIO and stays.
     """
-    wanted = with_gpus({"0000:81:00.0": 2}, {0: 64}, home_nodes=(0,))
-    assert wanted.nodes == (2,)
-    assert wanted.vcpu_cpus == {0: {4, 5}}
-    assert wanted.emulator_cpus == {4, 5}
+    desired = with_gpus({"0000:81:00.0": 2}, {0: 64}, home_nodes=(0,))
+    assert desired.nodes == (2,)
+    assert desired.vcpu_cpus == {0: {4, 5}}
+    assert desired.emulator_cpus == {4, 5}
 
 
 def test_f_000_22_several_gpus_draw_it_to_the_node_nearest_to_all() -> None:

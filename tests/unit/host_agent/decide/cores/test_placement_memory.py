@@ -33,7 +33,7 @@ Memory = Mapping[int, float]
 
 @dataclass
 class Closed:
-    """A host whose pages go where they are wanted at once.
+    """A host whose pages go where they should be at once.
 
     :param capacity_mb: node -> MiB that are free or hold floating servers
     :param promised_mb: node -> MiB that nova promised to a bound server there, not touched yet
@@ -100,11 +100,11 @@ def ram(held: Memory) -> RamRange:
     )
 
 
-def moved(held: Memory, wanted: Assignment | None) -> Memory:
-    if wanted is None or wanted.memory_shares is None:
+def moved(held: Memory, desired: Assignment | None) -> Memory:
+    if desired is None or desired.memory_shares is None:
         return held
     total = sum(held.values())
-    return {node: share * total for node, share in wanted.memory_shares.items()}
+    return {node: share * total for node, share in desired.memory_shares.items()}
 
 
 def floating(number: int, policy: str = "local") -> Workload:
@@ -187,11 +187,11 @@ def test_pages_come_to_rest_and_never_enter_the_margin(
 @given(
     free=st.floats(-2000, 2000),
     resident=st.floats(0, 2000),
-    wanted=st.floats(0, 4000),
+    desired=st.floats(0, 4000),
 )
-def test_room_is_handed_out_once(free: float, resident: float, wanted: float) -> None:
+def test_room_is_handed_out_once(free: float, resident: float, desired: float) -> None:
     room = Room({0: free}, MARGIN_MB)
-    granted = min(wanted, room.limits_mb({0: resident})[0])
+    granted = min(desired, room.limits_mb({0: resident})[0])
     left = room.after({0: resident}, {0: granted})
     assert left.free_mb[0] <= max(free, MARGIN_MB)
     if granted > resident:

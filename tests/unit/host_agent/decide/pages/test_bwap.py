@@ -112,7 +112,7 @@ def test_f_004_15_stage_two_goes_on_for_the_guest_s_own_sake() -> None:
 
 def test_f_004_16_a_guest_that_is_not_memory_intensive_gets_its_pages_near() -> None:
     quiet = guest(lambda dwp: 1 - dwp, mapi=FAST.memory_intensive_mapi / 2)
-    assert quiet.run().wanted == pytest.approx({**dict.fromkeys(A_0, 0.0), 0: 1.0})
+    assert quiet.run().desired == pytest.approx({**dict.fromkeys(A_0, 0.0), 0: 1.0})
     assert quiet.visited == [0.0, 1.0]
 
 
@@ -121,7 +121,7 @@ def test_f_004_16_the_search_waits_until_mapi_is_steady() -> None:
     for mapi in (0.02, 0.001, 0.02, 0.001, 0.02, 0.001):
         starting.mapi = mapi
         assert starting.run(samples=1).phase is BwapPhase.WAITING
-        assert starting.state.wanted is None, "nothing moves before"
+        assert starting.state.desired is None, "nothing moves before"
     starting.mapi = 0.02
     assert starting.run(samples=4, until=BwapPhase.PLACING).phase is BwapPhase.PLACING
 
@@ -191,19 +191,19 @@ def test_nothing_is_measured_before_the_pages_have_arrived() -> None:
     late = SearchSample(run.now_s + 1, placed=False, stall_rate=1.0, mapi=0.02)
     state, _ = bwap.decide(late, run.state, FAST)
     assert state.phase is BwapPhase.PLACING
-    assert state.wanted is not None
-    assert math.isclose(sum(state.wanted.values()), 1.0)
+    assert state.desired is not None
+    assert math.isclose(sum(state.desired.values()), 1.0)
 
 
 def test_without_counters_the_canonical_weights_are_used_and_a_search_may_come_later() -> None:
     state, now = BwapSearch(canonical=A_0, workers=frozenset({0})), 0.0
     for _ in range(FAST.blind_samples):
-        assert state.wanted is None
+        assert state.desired is None
         now += 1.0
         blind = SearchSample(now, placed=True, stall_rate=None, mapi=None)
         state, reasons = bwap.decide(blind, state, FAST)
     assert reasons[0].term == "no_counters"
-    assert state.wanted == pytest.approx(A_0)
+    assert state.desired == pytest.approx(A_0)
     assert Guest(state, FAST, lambda dwp: 2 - dwp, now_s=now).run().dwp == 1.0
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.decide.pages.policy import fit, wanted_shares
+from host_agent.decide.pages.policy import desired_shares, fit
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
 
@@ -29,7 +29,7 @@ CANONICAL = {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1}
 def test_f_004_17_every_policy_is_selectable(
     policy: MemoryPolicy, dwp: float, expected: dict[int, float] | None
 ) -> None:
-    shares = wanted_shares(
+    shares = desired_shares(
         policy, vcpus_per_node={0: 3, 1: 1}, nodes=NODES, canonical=CANONICAL, dwp=dwp
     )
     if expected is None:
@@ -40,7 +40,7 @@ def test_f_004_17_every_policy_is_selectable(
 
 def test_bwap_without_measured_bandwidths_says_what_to_do() -> None:
     with pytest.raises(CapabilityMissingError, match="calibrate"):
-        wanted_shares(MemoryPolicy.BWAP, vcpus_per_node={0: 1}, nodes=NODES)
+        desired_shares(MemoryPolicy.BWAP, vcpus_per_node={0: 1}, nodes=NODES)
 
 
 def test_a_full_node_gives_its_share_to_the_other_wanted_nodes() -> None:
@@ -66,12 +66,12 @@ def test_a_guest_that_fits_nowhere_is_not_moved() -> None:
 def test_shares_that_fit_sum_to_one_and_never_exceed_the_room(
     raw: list[int], room: list[int]
 ) -> None:
-    wanted = {n: value / sum(raw) for n, value in enumerate(raw)}
+    desired = {n: value / sum(raw) for n, value in enumerate(raw)}
     rooms = {n: float(value) for n, value in enumerate(room)}
     if sum(room) < 1000:
         with pytest.raises(CapabilityMissingError):
-            fit(wanted, 1000, rooms)
+            fit(desired, 1000, rooms)
         return
-    shares, _ = fit(wanted, 1000, rooms)
+    shares, _ = fit(desired, 1000, rooms)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert all(share * 1000 <= rooms.get(n, 0) + 1e-6 for n, share in shares.items())

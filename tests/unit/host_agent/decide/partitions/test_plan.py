@@ -77,13 +77,13 @@ class Host:
         return Actual(tuple(self.groups[name] for name in sorted(self.groups)))
 
     def plan(
-        self, *wanted: PartitionRequest, wasted_ways_max: int = 1, **choices: object
+        self, *requests: PartitionRequest, wasted_ways_max: int = 1, **choices: object
     ) -> PartitionPlan:
         options = RdtOptions(**choices)  # type: ignore[arg-type]
         return plan(
             self.capabilities,
             self.actual,
-            wanted,
+            requests,
             options,
             found=self.found,
             wasted_ways_max=wasted_ways_max,
@@ -107,8 +107,8 @@ class Host:
             schemata[name].update(values)
         self.groups[write.group] = GroupState(old.name, old.mode, schemata, tuple(sorted(monitors)))
 
-    def apply(self, *wanted: PartitionRequest, **choices: object) -> PartitionPlan:
-        found = self.plan(*wanted, **choices)
+    def apply(self, *requests: PartitionRequest, **choices: object) -> PartitionPlan:
+        found = self.plan(*requests, **choices)
         for write in changes(self.actual, found):
             self.perform(write)
         self.found = found.found
@@ -363,12 +363,12 @@ def test_an_unknown_domain_is_refused_with_those_there_are() -> None:
 
 def test_tampered_masks_are_put_right() -> None:
     host = Host()
-    wanted = (lc(A, 3), lc(B, 2), be(C, 50))
-    host.apply(*wanted)
+    requests = (lc(A, 3), lc(B, 2), be(C, 50))
+    host.apply(*requests)
     good = host.actual
     host.perform(Write(WriteKind.SCHEMATA, lc_group(A), schemata={"L3": {0: 0x01F}}))
     host.perform(Write(WriteKind.SCHEMATA, "", schemata={"L3": {0: 0xFFF}}))
-    host.apply(*wanted)
+    host.apply(*requests)
 
     assert host.actual == good
 
@@ -427,7 +427,7 @@ def wishes(draw: st.DrawFn, host: Host, number: int) -> PartitionRequest:
     return PartitionRequest(uuid, Tier.BE, tuple(where), mba_percent=levels)
 
 
-def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionPlan) -> None:
+def check_plan(host: Host, requests: Sequence[PartitionRequest], found: PartitionPlan) -> None:
     """Legal, complete, disjoint, honoured."""
     for group in found.groups:
         validate(host.capabilities, group.name, group.schemata)
@@ -436,10 +436,10 @@ def check_plan(host: Host, wanted: Sequence[PartitionRequest], found: PartitionP
     monitors = sum(len(group.monitors) for group in found.groups)
     validate_budget(host.capabilities, len(found.groups) + len(host.foreign), monitors)
     assert {place.uuid for place in found.places} | {r.uuid for r in found.refused} == {
-        w.uuid for w in wanted
+        w.uuid for w in requests
     }
     by_name = {group.name: group for group in found.groups}
-    for wish in wanted:
+    for wish in requests:
         place = found.get(wish.uuid)
         if place is None or wish.tier is Tier.BE:
             continue
@@ -503,11 +503,11 @@ def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
         else:
             wish = data.draw(wishes(host, number))
             present[wish.uuid] = wish
-        wanted = list(present.values())
-        found = host.plan(*wanted)
-        check_plan(host, wanted, found)
+        requests = list(present.values())
+        found = host.plan(*requests)
+        check_plan(host, requests, found)
         check_steps(host, found)
-        again = host.plan(*reversed(wanted))
+        again = host.plan(*reversed(requests))
         assert changes(host.actual, again) == (), "planning on the planned state changes something"
         assert {r.uuid for r in again.refused} == {r.uuid for r in found.refused}
     host.apply()

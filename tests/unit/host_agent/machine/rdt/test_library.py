@@ -396,9 +396,9 @@ def test_threads_of_merged_classes_are_never_without_a_limit() -> None:
     model, executor = shared_class(closids=4)
     resctrl = Resctrl(model)
     lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
-    wanted = [be_wish(uuid) for uuid in BES]
+    requests = [be_wish(uuid) for uuid in BES]
 
-    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), [*wanted, lc]))
+    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), [*requests, lc]))
     executor.carry_out(change)
     written = change.writes
 
@@ -411,8 +411,8 @@ def test_a_vm_that_is_no_longer_managed_leaves_the_class_it_shared() -> None:
     resctrl = Resctrl(model)
     assert len(resctrl.actual().ours) == 1
 
-    wanted = [be_wish(uuid) for uuid in BES[1:]]
-    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), wanted))
+    requests = [be_wish(uuid) for uuid in BES[1:]]
+    change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), requests))
     executor.carry_out(change)
     written = change.writes
 
