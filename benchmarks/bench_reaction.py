@@ -231,12 +231,12 @@ class Bench:
             kept = json.loads((self.folder / "state/slo.json").read_text())
         except (OSError, ValueError):
             return ""
-        return str(kept["told"]["phase"])
+        return str(kept["report"]["phase"])
 
     def levels(self) -> set[int]:
-        """Return the levels of the best-effort servers that the controller wants now."""
+        """Return the levels that the controller has for best-effort servers now."""
         kept = json.loads((self.folder / "state/slo.json").read_text())
-        return {wanted["level"] for wanted in kept["wanted"].values()}
+        return {target["level"] for target in kept["targets"].values()}
 
     def quiet(self) -> None:
         """Wait until the controller watches and has known latencies for a whole window."""

@@ -33,11 +33,12 @@ class JsonStore(Generic[Content]):
     """One file; a thread that saves while others do so has to order them.
 
     :param path: the file; its folder is made when it is missing
-    :param version: of the content's form; a file of another version is not used
+    :param version: of the content's form; a file of another version is not used, but for ``renamed``
     :param decode: makes the content of the members of the file
     :param encode: returns the members, as what :mod:`json` writes
     :param boot_id: file with the id of the host's boot, for content that is good for one boot only
     :param mode: of the file; its group is the folder's
+    :param renamed: name of a member in the version before -> its name now; a file of that version is used, too
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class JsonStore(Generic[Content]):
         *,
         boot_id: Path | None = None,
         mode: int = 0o640,
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self._version = version
@@ -56,6 +58,7 @@ class JsonStore(Generic[Content]):
         self._encode = encode
         self._boot_id = boot_id
         self._mode = mode
+        self._renamed = renamed
         self._refused = False
 
     def load(self) -> Content | None:
@@ -79,7 +82,10 @@ class JsonStore(Generic[Content]):
         self._refused = False
         found = Value(_parsed(self.path), str(self.path))
         version = found.member("version")
-        if version.raw != self._version or isinstance(version.raw, bool):
+        if self._renamed and version.raw == self._version - 1 and not isinstance(version.raw, bool):
+            raw = {self._renamed.get(name, name): part for name, part in found.raw.items()}
+            found = Value(raw, found.where)
+        elif version.raw != self._version or isinstance(version.raw, bool):
             raise version.refused(str(self._version))
         if self._boot_id is not None and found.member("boot").text() != self._boot():
             return None

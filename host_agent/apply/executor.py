@@ -244,10 +244,10 @@ class Executor:
 
 def gpu_reasons(desired: Assignment, guest: Guest) -> tuple[Reason, ...]:
     """Say where the PCI devices of a server are, against its own nodes."""
-    homes = ",".join(map(str, desired.nodes))
+    nodes = ",".join(map(str, desired.nodes))
     return tuple(
         Reason(
-            Term.GPU, f"{address} on node {'unknown' if node is None else node}", f"node {homes}"
+            Term.GPU, f"{address} on node {'unknown' if node is None else node}", f"node {nodes}"
         )
         for address, node in guest.gpus.items()
     )

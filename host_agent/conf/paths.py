@@ -30,13 +30,13 @@ class HostPaths:
         return self.state / "journal.jsonl"
 
     @property
-    def homes(self) -> Path:
+    def home_nodes(self) -> Path:
         """The small state file: what is not visible on the host itself."""
         return self.state / "state.json"
 
     @property
     def slo(self) -> Path:
-        """What the bandwidth controller wants and how objectives stand."""
+        """The targets of the bandwidth controller and how objectives stand."""
         return self.state / "slo.json"
 
     @property

@@ -55,7 +55,9 @@ def heal(conf: Configuration, *, dry_run: bool) -> list[Row]:
     bound = claims(observation)
     due = (
         *bound,
-        *floating_claims(observation, home_nodes_store.store(conf.paths.homes).load() or {}, bound),
+        *floating_claims(
+            observation, home_nodes_store.store(conf.paths.home_nodes).load() or {}, bound
+        ),
     )
     allocations = make_allocations(conf, root)
     journal = None if dry_run else open_journal(conf)

@@ -55,12 +55,12 @@ class Stages:
 class AgentFiles:
     """The loop's own files.
 
-    :param homes: state file; None keeps nothing (dry run)
+    :param home_nodes: state file; None keeps nothing (dry run)
     :param paused: the agent is paused while this file exists
     :param lost: called with "state" for each state file that could not be written
     """
 
-    homes: Path | None
+    home_nodes: Path | None
     paused: Path
     lost: Callable[[str], None] = ignore_loss
 
@@ -103,16 +103,16 @@ class Agent:
         self._source, self._observer = stages.source, stages.observer
         self._executor, self._refiners = stages.executor, stages.refiners
         self._options = options
-        self._homes_store = home_nodes_store.store(files.homes) if files.homes else None
+        self._store = home_nodes_store.store(files.home_nodes) if files.home_nodes else None
         self._paused_mark = files.paused
         self._listeners = listeners
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
-        self._homes: home_nodes_store.HomeNodes = (
-            self._homes_store.load() if self._homes_store else None
+        self._home_nodes: home_nodes_store.HomeNodes = (
+            self._store.load() if self._store else None
         ) or {}
-        self._kept = self._homes
+        self._kept = self._home_nodes
         self._writer = BestEffortWriter("state", files.lost)
         self._libvirt_lost = False
         self._coarse: Decision | None = None
@@ -150,15 +150,15 @@ class Agent:
         return self._apply(self._coarse, observation, started)
 
     def _decide(self, observation: Observation) -> Decision:
-        decision = decide(observation, self._homes, self._options)
-        homes = {
+        decision = decide(observation, self._home_nodes, self._options)
+        home_nodes = {
             assignment.uuid: assignment.nodes
             for assignment in decision.assignments
             if not assignment.bound
         }
         # Before it is carried out: after a crash in the middle the same ones are chosen again.
-        self._keep(homes)
-        self._homes = homes
+        self._keep(home_nodes)
+        self._home_nodes = home_nodes
         if self._write:
             own_threads.stay_on(own_threads.quiet_cpus(observation, self._own_cpus))
         return decision
@@ -187,12 +187,12 @@ class Agent:
         for call in self._listeners.failed:
             call()
 
-    def _keep(self, homes: home_nodes_store.HomeNodes) -> None:
-        store = self._homes_store
-        if store is None or homes == self._kept:
+    def _keep(self, home_nodes: home_nodes_store.HomeNodes) -> None:
+        store = self._store
+        if store is None or home_nodes == self._kept:
             return
-        if self._writer.attempt(lambda: store.save(homes)):
-            self._kept = homes
+        if self._writer.attempt(lambda: store.save(home_nodes)):
+            self._kept = home_nodes
 
     def _observe(self, *, full: bool, relist: bool) -> Observation:
         try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from placement_traits.json_store import JsonStore
 from placement_traits.plain import Value
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 HomeNodes = dict[str, tuple[int, ...]]
 """Server UUID -> home nodes."""
@@ -19,15 +19,15 @@ HomeNodes = dict[str, tuple[int, ...]]
 
 def store(path: Path) -> JsonStore[HomeNodes]:
     """Return the file."""
-    return JsonStore(path, _VERSION, _decode, _encode)
+    return JsonStore(path, _VERSION, _decode, _encode, renamed={"homes": "home_nodes"})
 
 
 def _decode(found: Value) -> HomeNodes:
-    home_nodes = found.member("homes").members()
+    home_nodes = found.member("home_nodes").members()
     return {
         uuid: tuple(node.integer() for node in nodes.items()) for uuid, nodes in home_nodes.items()
     }
 
 
 def _encode(home_nodes: HomeNodes) -> Mapping[str, Any]:
-    return {"homes": {uuid: list(home_nodes[uuid]) for uuid in sorted(home_nodes)}}
+    return {"home_nodes": {uuid: list(home_nodes[uuid]) for uuid in sorted(home_nodes)}}

@@ -103,7 +103,7 @@ class BandwidthQos:
         self._report, self._clock = report, clock
         kept = store.load()
         report.restore(kept.report)
-        self._state = BalmState(wanted=kept.wanted)
+        self._state = BalmState(targets=kept.targets)
         sources.restore(kept.reporting, clock())
         self._reporting = sources.reporting
         self._acts = bool(self._reporting)
@@ -115,7 +115,7 @@ class BandwidthQos:
         self._refined: Mapping[str, Mapping[int, int]] = {}
         self._refined_s = -math.inf
         self._refined_shares: Mapping[str, Shares] = {}
-        self._in_force: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._effective: dict[str, tuple[tuple[int, int], ...]] = {}
         self._problem, self._retry_s, self._suspect = "", 0.0, False
         self._decided_s = self._traffic_s = self._shown_s = -math.inf
         self._writing = threading.Lock()
@@ -126,7 +126,7 @@ class BandwidthQos:
     # -- the agent's rounds --------------------------------------------------------------------------------------------
 
     def refine(self, decision: Decision, observation: Observation) -> Decision:
-        """Return the decision with the levels and shares that are wanted now; remember the host for the thread."""
+        """Return the decision with the levels and shares that hold now; remember the host for the thread."""
         if observation.topology is not self._topology:
             self._legal = self._host.levels(observation.topology)
             self._topology = observation.topology
@@ -154,7 +154,7 @@ class BandwidthQos:
         """Take note of which group is whose; write levels again that changed since the executor got them."""
         with self._writing:
             self._places = places
-            self._in_force = self._handed_over()
+            self._effective = self._handed_over()
         self._enforce(self._view)
 
     def unsatisfiable(self) -> frozenset[str]:
@@ -166,7 +166,7 @@ class BandwidthQos:
         with self._writing:
             handed = self._handed_over()
             return frozenset(
-                group for group, level in self._in_force.items() if handed.get(group) != level
+                group for group, level in self._effective.items() if handed.get(group) != level
             )
 
     def suspect(self) -> bool:
@@ -178,9 +178,9 @@ class BandwidthQos:
         return {level.group: level.mba_percent for level in of_groups(self._refined, self._places)}
 
     def _levels(self, view: SloView) -> dict[str, dict[int, int]]:
-        """Return the levels that are wanted now; those of the simple rule while no latency is known or guessed."""
-        wanted: Mapping[str, BeTarget] = self._state.wanted if self._acts else {}
-        return of_servers(view, wanted, self._reporting)
+        """Return the levels that should hold now; those of the simple rule while no latency is known or guessed."""
+        targets: Mapping[str, BeTarget] = self._state.targets if self._acts else {}
+        return of_servers(view, targets, self._reporting)
 
     def on_round(self, done: Round) -> None:
         """Take note of a round."""
@@ -213,8 +213,8 @@ class BandwidthQos:
 
     def _limit(self, view: SloView) -> None:
         """Write CPU time, which in a round is the executor's: none comes any more."""
-        wanted = self._levels(view)
-        todo = [(uuid, min(found.values())) for uuid, found in sorted(wanted.items()) if found]
+        levels = self._levels(view)
+        todo = [(uuid, min(found.values())) for uuid, found in sorted(levels.items()) if found]
         try:
             problems = self._host.limit(todo)
         except (NumaExtError, OSError) as error:
@@ -290,7 +290,7 @@ class BandwidthQos:
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
         state = self._state
-        if state.wanted:
+        if state.targets:
             self._report.rest()
             self._state = BalmState(
                 parked=state.parked, ignored=state.ignored, spent_s=state.spent_s
@@ -301,9 +301,9 @@ class BandwidthQos:
     def _enforce(self, view: SloView) -> None:
         """Write the levels that differ from the effective ones; leave the rest to a round."""
         with self._writing:
-            wanted = of_groups(self._levels(view), self._places)
+            levels = of_groups(self._levels(view), self._places)
             todo = [
-                level for level in wanted if self._in_force.get(level.group) != level.mba_percent
+                level for level in levels if self._effective.get(level.group) != level.mba_percent
             ]
             if todo and self._allocates:
                 self._write(todo)
@@ -331,7 +331,7 @@ class BandwidthQos:
             problems = [str(error)] * len(todo)
         for level, problem in zip(todo, problems, strict=True):
             if not problem:
-                self._in_force[level.group] = level.mba_percent
+                self._effective[level.group] = level.mba_percent
         problem = next(filter(None, problems), "")
         self._retry_s = self._clock() + _RETRY_S if problem else 0.0
         if problem and problem != self._problem:
@@ -374,8 +374,8 @@ class BandwidthQos:
         state = self._state
         phase = state.phase if self._acts else None
         held = self._paused and self._round_paused  # neither thread does anything any more
-        status = self._report.status(self._view, state.wanted, phase, self._sources, paused=held)
-        return Kept(state.wanted, self._reporting, status)
+        status = self._report.status(self._view, state.targets, phase, self._sources, paused=held)
+        return Kept(state.targets, self._reporting, status)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""
@@ -389,6 +389,6 @@ def _shares(view: SloView, state: BalmState) -> dict[str, Shares]:
         be.uuid: target.shares
         for be in view.bes
         if be.movable
-        and (target := state.wanted.get(be.uuid)) is not None
+        and (target := state.targets.get(be.uuid)) is not None
         and target.shares is not None
     }

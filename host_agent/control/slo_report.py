@@ -149,7 +149,7 @@ class SloReport:
             self._event(event)
 
     def rest(self) -> None:
-        """Write that the controller wants nothing any more."""
+        """Write that the controller has no targets any more."""
         reason = Reason(Term.LATENCY_UNKNOWN, "the fixed levels hold")
         self._note("rest", "", reasons=(str(reason),))
 
@@ -219,7 +219,7 @@ class SloReport:
     def status(
         self,
         view: SloView,
-        wanted: Mapping[str, BeTarget],
+        targets: Mapping[str, BeTarget],
         phase: BalmPhase | None,
         sources: SloSources,
         *,
@@ -249,7 +249,7 @@ class SloReport:
         bes = {
             be.uuid: {
                 "name": be.title,
-                "level": target.level if (target := wanted.get(be.uuid)) else None,
+                "level": target.level if (target := targets.get(be.uuid)) else None,
                 "shares": target.shares if target else None,
             }
             for be in view.bes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bandwidth controller keeps in a file: what it wants (for a restart), and how things stand (for the console).
+"""What the bandwidth controller keeps in a file: its targets (for a restart), and how things stand (for the console).
 
 What is lost costs nothing but a new search: levels then start from the simple rule's.
 """
@@ -17,7 +17,8 @@ from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.json_store import JsonStore
 from placement_traits.plain import Value
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_RENAMED: Final = {"wanted": "targets", "fed": "reporting", "told": "report"}
 PAUSED: Final = "paused"
 """Phase of an agent that has noticed that it is paused: it writes nothing any more."""
 
@@ -26,12 +27,12 @@ PAUSED: Final = "paused"
 class Kept:
     """Content of the file.
 
-    :param wanted: best-effort server -> what the controller wants of it
+    :param targets: by best-effort server
     :param reporting: latency-critical servers whose latency was known
     :param report: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
     """
 
-    wanted: Mapping[str, BeTarget] = field(default_factory=dict)
+    targets: Mapping[str, BeTarget] = field(default_factory=dict)
     reporting: frozenset[str] = frozenset()
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -42,16 +43,16 @@ def load(path: Path) -> Kept:
 
 
 def _file(path: Path) -> JsonStore[Kept]:
-    return JsonStore(path, _VERSION, _decode, _encode)
+    return JsonStore(path, _VERSION, _decode, _encode, renamed=_RENAMED)
 
 
 def _decode(found: Value) -> Kept:
-    wanted = {uuid: _wanted(entry) for uuid, entry in found.member("wanted").members().items()}
-    reporting = frozenset(uuid.text() for uuid in found.member("fed").items())
-    return Kept(wanted, reporting, _report(found.member("told")))
+    targets = {uuid: _target(entry) for uuid, entry in found.member("targets").members().items()}
+    reporting = frozenset(uuid.text() for uuid in found.member("reporting").items())
+    return Kept(targets, reporting, _report(found.member("report")))
 
 
-def _wanted(entry: Value) -> BeTarget:
+def _target(entry: Value) -> BeTarget:
     shares = entry.member("shares").optional()
     level = entry.member("level").integer(0, FULL)
     return BeTarget(level, shares.shares() if shares is not None else None)
@@ -72,12 +73,12 @@ def _report(found: Value) -> Mapping[str, Any]:
 
 def _encode(kept: Kept) -> dict[str, Any]:
     return {
-        "wanted": {
+        "targets": {
             uuid: {"level": target.level, "shares": dict(target.shares) if target.shares else None}
-            for uuid, target in sorted(kept.wanted.items())
+            for uuid, target in sorted(kept.targets.items())
         },
-        "fed": sorted(kept.reporting),
-        "told": kept.report,
+        "reporting": sorted(kept.reporting),
+        "report": kept.report,
     }
 
 
@@ -101,7 +102,7 @@ def of_server(report: Mapping[str, Any], uuid: str) -> dict[str, Any]:
                 **shown,
                 "phase": report.get("phase"),
                 "actions": mine,
-                "told": report.get("time"),
+                "changed": report.get("time"),
             }
     return {}
 

@@ -147,7 +147,7 @@ class Host:
 
     def _move_pages(self) -> None:
         for uuid, found in self.bes.items():
-            wish = self.state.wanted[uuid].shares
+            wish = self.state.targets[uuid].shares
             goal = found.preferred if wish is None else wish
             gap = {n: goal.get(n, 0.0) - found.local(n) for n in {*goal, *found.shares}}
             left = sum(value for value in gap.values() if value > 0)

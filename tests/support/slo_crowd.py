@@ -60,7 +60,7 @@ class Simulated:
         self._next_round_s = chance.uniform(0.0, self._round_s)
         self._windows = {lc: LatencyWindow(SLO_US) for lc in self.lcs}
         self.now_s = 0.0
-        self.state = BalmState(wanted={be: BeTarget(start) for be in self._homes})
+        self.state = BalmState(targets={be: BeTarget(start) for be in self._homes})
         self.events: list[Event] = []
 
     def true_ratio(self, lc: str) -> float:
@@ -104,8 +104,8 @@ class Simulated:
         while self._pending and self._pending[0][0] <= self.now_s:
             for lc, p99 in self._pending.popleft()[1].items():
                 slow = REQUESTS // 20
-                told = [(p99 / 2, REQUESTS - slow), (p99, slow)]
-                self._windows[lc].add(told, self.now_s)
+                reported = [(p99 / 2, REQUESTS - slow), (p99, slow)]
+                self._windows[lc].add(reported, self.now_s)
 
     def _observe(self) -> SloView:
         since = self.state.judge_from_s
@@ -123,7 +123,7 @@ class Simulated:
 
     def _move_pages(self) -> None:
         budget = self._pages_per_s * POLL_S
-        for be, wish in self.state.wanted.items():
+        for be, wish in self.state.targets.items():
             goal = _EVERYWHERE if wish.shares is None else wish.shares
             now = self.shares[be]
             gap = {n: goal.get(n, 0.0) - now.get(n, 0.0) for n in NODES}

@@ -94,7 +94,7 @@ def build(
     agent = Agent(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
-        AgentFiles(None if dry_run else paths.homes, paths.paused, metrics.lost),
+        AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
         Listeners(tuple(done), (metrics.failed_round, heartbeat.failed)),
         write=not dry_run,
     )

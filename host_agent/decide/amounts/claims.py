@@ -123,7 +123,7 @@ def claims(observation: Observation) -> tuple[Claim, ...]:
 
 
 def floating_claims(
-    observation: Observation, homes: Mapping[str, tuple[int, ...]], bound: Iterable[Claim]
+    observation: Observation, home_nodes: Mapping[str, tuple[int, ...]], bound: Iterable[Claim]
 ) -> tuple[Claim, ...]:
     """Return the claims of running servers that nova has not bound to cells, of flavors that ask for something of ours.
 
@@ -131,7 +131,7 @@ def floating_claims(
     where the server runs (:mod:`host_agent.report.rehome`). It is the one for which servers have declared least
     bandwidth, a domain of its own for each group. Left out are servers with more groups than domains.
 
-    :param homes: home nodes by server
+    :param home_nodes: home nodes by server
     :param bound: claims of the other servers
     """
     declared = Counter(declared_mbps(bound))
@@ -140,7 +140,7 @@ def floating_claims(
         workload, request = guest.workload, _asked(guest)
         if request is None or not workload.floating:
             continue
-        domains = _domains(observation.topology, guest, homes.get(guest.uuid, ()))
+        domains = _domains(observation.topology, guest, home_nodes.get(guest.uuid, ()))
         if len(domains) < len(request.l3):
             continue
         emptiest = sorted(domains, key=lambda l3: (declared[l3], l3))

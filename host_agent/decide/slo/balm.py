@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 def decide(view: SloView, state: BalmState, options: BalmOptions, now_s: float) -> BalmDecision:
-    """Decide what is wanted of every best-effort server now.
+    """Decide about the target of every best-effort server now.
 
     :param view: the host; readings leave out what was received before ``state.judge_from_s``
     :param state: of the last decision, ``BalmState()`` at the start
@@ -95,27 +95,27 @@ def _watch(turn: Turn) -> None:
 def _come_and_go(turn: Turn) -> None:
     """Take new servers in as they are, forget those that left, listen again to those whose time is over."""
     state, view = turn.state, turn.view
-    wanted = {
-        uuid: state.wanted.get(uuid) or BeTarget(levels.legal(view.levels, be.level))
+    targets = {
+        uuid: state.targets.get(uuid) or BeTarget(levels.legal(view.levels, be.level))
         for uuid, be in turn.bes.items()
     }
     lcs = {lc.uuid for lc in view.objectives}
     turn.keep(
-        wanted=wanted,
-        before=_of(state.before, wanted),
-        barred={be: s for be, s in _of(state.barred, wanted).items() if s > turn.now_s},
+        targets=targets,
+        before=_of(state.before, targets),
+        barred={be: s for be, s in _of(state.barred, targets).items() if s > turn.now_s},
         parked={lc: s for lc, s in _of(state.parked, lcs).items() if s > turn.now_s},
         ignored={lc: s for lc, s in _of(state.ignored, lcs).items() if s > turn.now_s},
     )
     search = state.search
     if search is not None:
-        arrived = tuple(sorted(set(wanted) - set(state.wanted)))
+        arrived = tuple(sorted(set(targets) - set(state.targets)))
         if arrived:
             # What goes on began before a newcomer came: its turn is the last.
             turn.keep(search=replace(search, order=search.order + arrived))
-    if state.moving is not None and state.moving.be not in wanted:
+    if state.moving is not None and state.moving.be not in targets:
         turn.keep(moving=None, judge_from_s=turn.now_s + turn.options.settle_s)
-    if state.trial is not None and state.trial.be not in wanted:
+    if state.trial is not None and state.trial.be not in targets:
         turn.watch()
 
 

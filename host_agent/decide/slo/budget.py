@@ -17,7 +17,7 @@ def charge(turn: Turn) -> None:
     """Charge the time since the last decision; stop listening to servers that have used up their budget."""
     state, budget = turn.state, turn.options.budget_s_per_hour
     passed = 0.0 if state.seen_s is None else max(0.0, turn.now_s - state.seen_s)
-    throttled = any(target.level < FULL for target in state.wanted.values())
+    throttled = any(target.level < FULL for target in state.targets.values())
     unwell = turn.verdict.violated | turn.verdict.unknown if throttled else frozenset()
     spent: dict[str, float] = {}
     ignored = dict(state.ignored)

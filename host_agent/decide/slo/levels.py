@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the controller wants to the levels of control groups. Pure.
+"""From the controller's targets to the levels of control groups. Pure.
 
 The simple rule gives best-effort servers a fixed level in the L3 domains of latency-critical ones. In a domain where
 the latency of *every* latency-critical server is known the controller's level stands instead; in others the lower of
@@ -14,17 +14,17 @@ from host_agent.model.process import GroupLevel
 
 
 def of_servers(
-    view: SloView, wanted: Mapping[str, BeTarget], reporting: frozenset[str]
+    view: SloView, targets: Mapping[str, BeTarget], reporting: frozenset[str]
 ) -> dict[str, dict[int, int]]:
     """Return best-effort server -> level in each L3 domain of its CPUs.
 
-    :param wanted: by the controller; empty while no latency is known or guessed
+    :param targets: by best-effort server; empty while no latency is known or guessed
     :param reporting: latency-critical servers whose latency is known, not guessed
     """
     unknown = {domain for lc in view.lcs if lc.uuid not in reporting for domain in lc.domains}
     found = {}
     for be in view.bes:
-        target = wanted.get(be.uuid)
+        target = targets.get(be.uuid)
         found[be.uuid] = {
             domain: fixed
             if target is None
@@ -41,12 +41,12 @@ def of_groups(
 ) -> tuple[GroupLevel, ...]:
     """Return the level of each control group of best-effort servers: the lowest of its members that run there."""
     groups: dict[str, dict[int, int]] = {}
-    for uuid, wanted in by_server.items():
+    for uuid, levels in by_server.items():
         place = places.get(uuid)
         if place is None or not place.group:
             continue
         held = groups.setdefault(place.group, {})
-        for domain, level in wanted.items():
+        for domain, level in levels.items():
             held[domain] = min(held.get(domain, level), level)
     return tuple(
         GroupLevel(group, tuple(sorted(held.items()))) for group, held in sorted(groups.items())

@@ -57,17 +57,17 @@ def _hold_s(turn: Turn) -> float:
 
 
 def _begin(turn: Turn) -> None:
-    throttled = [u for u, target in sorted(turn.state.wanted.items()) if target.level < FULL]
-    displaced = [u for u, target in sorted(turn.state.wanted.items()) if target.shares is not None]
+    throttled = [u for u, target in sorted(turn.state.targets.items()) if target.level < FULL]
+    displaced = [u for u, target in sorted(turn.state.targets.items()) if target.shares is not None]
     able = throttled if turn.view.levels else []
     candidates = able or displaced
     if not candidates:
         return
     uuid = candidates[turn.state.attempts % len(candidates)]
-    before, be = turn.wanted(uuid), turn.bes[uuid]
+    before, be = turn.target(uuid), turn.bes[uuid]
     turn.keep(phase=BalmPhase.TRIAL, trial=GiveBack(uuid, before), attempts=turn.state.attempts + 1)
     if able:
-        turn.want(uuid, replace(before, level=turn.level_up(before.level)), Term.GIVE_BACK)
+        turn.set_target(uuid, replace(before, level=turn.level_up(before.level)), Term.GIVE_BACK)
         return
     shares = towards(turn.shares(be), be.preferred, turn.options.reclaim_step)
     turn.move(uuid, replace(before, shares=shares), before.level, Term.GIVE_BACK, careful=False)

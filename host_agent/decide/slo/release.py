@@ -47,7 +47,7 @@ def give_up(turn: Turn) -> None:
     )
     turn.reason(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
     queue: list[tuple[str, Release]] = []
-    for uuid, target in sorted(turn.state.wanted.items()):
+    for uuid, target in sorted(turn.state.targets.items()):
         if target.level < FULL:
             queue.append((uuid, Release.THROTTLE))
         if target.shares is not None:
@@ -95,9 +95,9 @@ def free(turn: Turn, ignored: Iterable[str]) -> None:
     :param ignored: servers that are there but not listened to
     """
     lcs = tuple(sorted(ignored))
-    for uuid, target in sorted(turn.state.wanted.items()):
+    for uuid, target in sorted(turn.state.targets.items()):
         if target != BeTarget():
-            turn.want(uuid, BeTarget(), Term.FREE)
+            turn.set_target(uuid, BeTarget(), Term.FREE)
             if lcs:
                 turn.events.append(Released(uuid, Release.ALL, lcs))
     turn.watch(moving=None, retries=0)
@@ -113,10 +113,10 @@ def _next(turn: Turn) -> None:
         _end(turn, releasing)
         return
     (uuid, what), *rest = queue
-    before = turn.wanted(uuid)
+    before = turn.target(uuid)
     turn.keep(releasing=replace(releasing, queue=tuple(rest), trying=(uuid, what, before)))
     if what is Release.THROTTLE:
-        turn.want(uuid, replace(before, level=FULL), Term.TRY_WITHOUT_THROTTLE)
+        turn.set_target(uuid, replace(before, level=FULL), Term.TRY_WITHOUT_THROTTLE)
     else:
         earlier = turn.state.before.get(uuid, BeTarget()).shares
         back = replace(before, shares=earlier)

@@ -40,7 +40,7 @@ def start(turn: Turn) -> None:
         # A small user is not worth a throttle in the first pass; when that was not enough, everyone counts.
         order = turn.noticeable(order, location) or order
     if state.phase is BalmPhase.WATCH:
-        turn.keep(before=dict(state.wanted), retries=0)
+        turn.keep(before=dict(state.targets), retries=0)
     turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
     turn.reason(Term.SEARCH, _nodes(location), turn.verdict.state.name.lower())
     _throttle_next(turn)
@@ -72,7 +72,7 @@ def climb(turn: Turn) -> None:
     if not turn.ripe or turn.verdict.state is SloState.UNKNOWN:
         return
     if turn.verdict.state.good:
-        turn.keep(search=replace(_search(turn), valid=dict(turn.state.wanted)))
+        turn.keep(search=replace(_search(turn), valid=dict(turn.state.targets)))
     acted = False
     while not acted:
         search = _search(turn)
@@ -97,8 +97,8 @@ def _search(turn: Turn) -> Search:
 def _throttle_next(turn: Turn) -> bool:
     """Throttle the next server of the pass that is not at the minimum; return whether there was one."""
     for uuid in _search(turn).order:
-        if uuid in turn.bes and turn.wanted(uuid).level > turn.lowest:
-            turn.want(uuid, replace(turn.wanted(uuid), level=turn.lowest), Term.THROTTLE)
+        if uuid in turn.bes and turn.target(uuid).level > turn.lowest:
+            turn.set_target(uuid, replace(turn.target(uuid), level=turn.lowest), Term.THROTTLE)
             return True
     return False
 
@@ -108,12 +108,12 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
     search, verdict = _search(turn), turn.verdict
     if not (turn.ripe and verdict.state.bad and verdict.sure):
         return False
-    now = turn.wanted(moving.be)
+    now = turn.target(moving.be)
     if verdict.location - search.location and moving.be not in search.capped:
         _roll_back(turn, moving.be)
     elif moving.careful and now.level > turn.lowest:
         # Moving costs bandwidth, too.
-        turn.want(moving.be, replace(now, level=turn.lowest), Term.THROTTLE_WHILE_MOVING)
+        turn.set_target(moving.be, replace(now, level=turn.lowest), Term.THROTTLE_WHILE_MOVING)
     elif moving.careful:
         _again(turn)
     else:
@@ -123,7 +123,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
 
 def _upwards(turn: Turn, be: BeServer) -> bool:
     """All is well: one level up; at the top, or at its limit, it is the next server's turn."""
-    search, now = _search(turn), turn.wanted(be.uuid)
+    search, now = _search(turn), turn.target(be.uuid)
     if now.level >= FULL or not turn.view.levels or be.uuid in search.capped:
         _next(turn)
         return False
@@ -143,7 +143,7 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
         turn.move(be.uuid, replace(now, shares=shares), now.level, Term.PAGES_BEFORE, careful=True)
         return True
     turn.keep(search=replace(search, undo=now))
-    turn.want(be.uuid, replace(now, level=turn.level_up(now.level)), Term.WEAKER_THROTTLE)
+    turn.set_target(be.uuid, replace(now, level=turn.level_up(now.level)), Term.WEAKER_THROTTLE)
     return True
 
 
@@ -166,7 +166,7 @@ def _pages_away(turn: Turn, be: BeServer) -> dict[int, float] | None:
 
 def _downwards(turn: Turn, be: BeServer) -> bool:
     """An objective suffers: pages away, or back to what was good; return whether something was done."""
-    search, now = _search(turn), turn.wanted(be.uuid)
+    search, now = _search(turn), turn.target(be.uuid)
     valid = search.valid.get(be.uuid)
     untried = search.undo is None and (valid is None or valid == now)
     if untried and search.valid:
@@ -192,7 +192,7 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
         return True
     if valid is not None and valid.level < now.level:
         # Trap of algorithm 4 as printed: without this the pass ends one level too high, and all begins again.
-        turn.want(be.uuid, replace(now, level=valid.level), Term.UNDO_LAST_LEVEL)
+        turn.set_target(be.uuid, replace(now, level=valid.level), Term.UNDO_LAST_LEVEL)
         _cap(turn, be.uuid)
         return True
     _next(turn)
@@ -202,9 +202,9 @@ def _downwards(turn: Turn, be: BeServer) -> bool:
 def _roll_back(turn: Turn, uuid: str) -> None:
     """The last action did harm elsewhere: back to the last configuration that was good, on to the next server."""
     search = _search(turn)
-    good = search.valid.get(uuid) or search.undo or turn.wanted(uuid)
+    good = search.valid.get(uuid) or search.undo or turn.target(uuid)
     turn.reason(Term.HARM_ELSEWHERE, _nodes(turn.verdict.location), _nodes(search.location))
-    if good.shares != turn.wanted(uuid).shares:
+    if good.shares != turn.target(uuid).shares:
         until = turn.now_s + turn.options.bar_s
         turn.keep(barred={**turn.state.barred, uuid: until})
     turn.put_back(uuid, good, Term.ROLL_BACK)
@@ -231,7 +231,7 @@ def _end(turn: Turn) -> None:
         rest = tuple(
             uuid
             for uuid in search.order
-            if uuid in turn.bes and turn.wanted(uuid).level < FULL and uuid not in search.capped
+            if uuid in turn.bes and turn.target(uuid).level < FULL and uuid not in search.capped
         )
         if rest and turn.view.levels:
             turn.keep(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the BALM controller sees, keeps, wants and reports."""
+"""What the BALM controller sees, keeps, aims at and reports."""
 
 import math
 from collections.abc import Mapping
@@ -90,12 +90,12 @@ class SloView:
         return lcs | {be.uuid: be.title for be in self.bes}
 
 
-# -- wanted ------------------------------------------------------------------------------------------------------------
+# -- aimed at ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BeTarget:
-    """What BALM wants of one best-effort server.
+    """Target of one best-effort server.
 
     :param level: throttle level, per cent, for the L3 domains of its CPUs
     :param shares: node -> share of its pages; None leaves them to its own memory policy
@@ -192,8 +192,8 @@ class Search:
     :param order: best-effort servers, heaviest user of the violated nodes first
     :param position: whose turn it is in the climb
     :param location: violated nodes
-    :param valid: what was wanted when all objectives were last met in this pass; empty when never
-    :param undo: what was wanted of the climbing server before its last action; None before the first
+    :param valid: targets when all objectives were last met in this pass; empty when never
+    :param undo: the climbing server's target before its last action; None before the first
     :param capped: servers whose limit was found
     :param ratios: latencies over objectives before the climbing server's last step up; None before the first since its
         pages moved
@@ -243,7 +243,7 @@ class Releasing:
     :param queue: (server, what) still to try
     :param violated: servers that are violated whatever is done
     :param baseline: worst ratio of their latencies to objectives with everything effective
-    :param trying: (server, what) taken back now, with what was wanted before; None before the first
+    :param trying: (server, what) taken back now, with the target before; None before the first
     :param helpful: servers for which some action was shown to have an effect on them
     :param leave: best-effort servers, heaviest user of the violated nodes first
     """
@@ -262,9 +262,9 @@ class BalmState:
 
     :param judge_from_s: requests received before do not count for what is in effect now
     :param healing_until_s: queues may still drain from before the last action
-    :param wanted: by server; survives a restart of the agent when it is kept
+    :param targets: by best-effort server; survives a restart of the agent when it is kept
     :param retries: passes in a row that ended violated
-    :param before: what was wanted before the first of them
+    :param before: targets before the first of them
     :param ample_since_s: since when all objectives are met by far
     :param ample_hold_s: hold before the next attempt to give back; None is the option's
     :param attempts: attempts to give back so far: whose turn it is
@@ -279,7 +279,7 @@ class BalmState:
     phase: BalmPhase = BalmPhase.WATCH
     judge_from_s: float = -math.inf
     healing_until_s: float = -math.inf
-    wanted: Mapping[str, BeTarget] = field(default_factory=dict)
+    targets: Mapping[str, BeTarget] = field(default_factory=dict)
     search: Search | None = None
     moving: Moving | None = None
     trial: GiveBack | None = None
@@ -302,7 +302,7 @@ class BalmDecision:
     """What one poll decided.
 
     :param state: to be given to the next one
-    :param changes: server -> what is wanted of it, only where that has changed
+    :param changes: server -> its target, only where that has changed
     :param reasons: why
     :param events: what an operator or a higher layer must know
     """

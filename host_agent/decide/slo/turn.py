@@ -41,7 +41,7 @@ class Turn:
         self.verdict = SloVerdict(evaluate((), options).state)
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
-        self._before = state.wanted
+        self._before = state.targets
 
     def keep(self, **changes: Any) -> None:
         """Change the state."""
@@ -87,14 +87,14 @@ class Turn:
         """Return the next level that is a step weaker."""
         return throttle.step_up(self.view.levels, level, self.options.throttle_step)
 
-    def wanted(self, uuid: str) -> BeTarget:
-        """Return what is wanted of a server."""
-        return self.state.wanted[uuid]
+    def target(self, uuid: str) -> BeTarget:
+        """Return the target of a server."""
+        return self.state.targets[uuid]
 
     def shares(self, be: BeServer) -> Shares:
         """Return where a server's pages are, or shall be once they have moved."""
-        wanted = self.wanted(be.uuid).shares
-        return be.shares if wanted is None else wanted
+        shares = self.target(be.uuid).shares
+        return be.shares if shares is None else shares
 
     def room(self, be: BeServer) -> dict[int, float]:
         """Return node -> largest share of the server's memory it can hold, for all nodes."""
@@ -127,13 +127,13 @@ class Turn:
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
-    def want(self, uuid: str, target: BeTarget, why: Term) -> None:
-        """Change what is wanted of a server; its effect is judged from now on."""
-        old = self.wanted(uuid)
+    def set_target(self, uuid: str, target: BeTarget, why: Term) -> None:
+        """Change the target of a server; its effect is judged from now on."""
+        old = self.target(uuid)
         if target == old:
             return
         self.keep(
-            wanted={**self.state.wanted, uuid: target},
+            targets={**self.state.targets, uuid: target},
             judge_from_s=self.now_s + self.options.settle_s,
         )
         if target.level < old.level or target.shares is not old.shares:
@@ -145,20 +145,20 @@ class Turn:
     ) -> None:
         """Move a server's pages and set its level in the end.
 
-        :param target: what is wanted in the end
+        :param target: of the server, in the end
         :param meanwhile: level until the pages have arrived
         :param careful: ``meanwhile`` is a level at which all objectives were met
         """
-        self.want(uuid, replace(target, level=meanwhile), why)
+        self.set_target(uuid, replace(target, level=meanwhile), why)
         self.keep(moving=Moving(uuid, target.level, careful, progress_s=self.now_s))
 
     def put_back(
         self, uuid: str, target: BeTarget, why: Term, *, meanwhile: int | None = None
     ) -> None:
-        """Want of a server what was wanted before; its pages, if they moved, travel back."""
-        if _same_pages(self.wanted(uuid), target):
+        """Give a server an earlier target; its pages, if they moved, travel back."""
+        if _same_pages(self.target(uuid), target):
             self.keep(moving=None)
-            self.want(uuid, target, why)
+            self.set_target(uuid, target, why)
         else:
             level = target.level if meanwhile is None else meanwhile
             self.move(uuid, target, level, why, careful=False)
@@ -171,15 +171,15 @@ class Turn:
         if moving is None:
             return ""
         be = self.bes[moving.be]
-        goal = self.wanted(moving.be).shares
+        goal = self.target(moving.be).shares
         left = distance(be.shares, be.preferred if goal is None else goal)
-        raises = moving.then > self.wanted(moving.be).level
+        raises = moving.then > self.target(moving.be).level
         if left <= self.options.arrived:
             if raises and self.verdict.state is SloState.UNKNOWN:
                 return "moving"  # nothing is released in silence
             self.keep(moving=None, judge_from_s=self.now_s + self.options.settle_s)
-            self.want(
-                moving.be, replace(self.wanted(moving.be), level=moving.then), Term.PAGES_ARRIVED
+            self.set_target(
+                moving.be, replace(self.target(moving.be), level=moving.then), Term.PAGES_ARRIVED
             )
             return "arrived"
         if left < moving.left - 0.005:
@@ -187,7 +187,9 @@ class Turn:
         elif self.now_s - moving.progress_s > self.options.stuck_s:
             self.keep(moving=None)
             shares = dict(be.shares)
-            self.want(moving.be, replace(self.wanted(moving.be), shares=shares), Term.PAGES_STUCK)
+            self.set_target(
+                moving.be, replace(self.target(moving.be), shares=shares), Term.PAGES_STUCK
+            )
             return "stuck"
         return "moving"
 
@@ -206,7 +208,7 @@ class Turn:
         """Return what was decided."""
         changes = {
             uuid: target
-            for uuid, target in self.state.wanted.items()
+            for uuid, target in self.state.targets.items()
             if self._before.get(uuid, BeTarget(self.bes[uuid].level)) != target
         }
         return BalmDecision(self.state, changes, tuple(self.reasons), tuple(self.events))

@@ -19,7 +19,7 @@ def unwatched(state: BalmState, coarse: Mapping[str, int]) -> BalmState:
     :param coarse: best-effort server -> level by the simple rule: for servers that came during the search
     """
     return BalmState(
-        wanted={**state.wanted, **_settled(state, coarse)},
+        targets={**state.targets, **_settled(state, coarse)},
         parked=state.parked,
         ignored=state.ignored,
         spent_s=state.spent_s,
@@ -28,16 +28,18 @@ def unwatched(state: BalmState, coarse: Mapping[str, int]) -> BalmState:
 
 def _settled(state: BalmState, coarse: Mapping[str, int]) -> dict[str, BeTarget]:
     if state.search is not None and state.search.valid:
-        return {uuid: target for uuid, target in state.search.valid.items() if uuid in state.wanted}
+        return {
+            uuid: target for uuid, target in state.search.valid.items() if uuid in state.targets
+        }
     if state.search is not None or state.phase is BalmPhase.RELEASE:
         before = {uuid: target.level for uuid, target in state.before.items()}
         return {
             uuid: replace(target, level=before.get(uuid, coarse.get(uuid, target.level)))
-            for uuid, target in state.wanted.items()
+            for uuid, target in state.targets.items()
         }
     if state.trial is not None:
         return {state.trial.be: state.trial.before}
     if state.moving is not None:
         uuid, level = state.moving.be, state.moving.then
-        return {uuid: replace(state.wanted[uuid], level=level)}
+        return {uuid: replace(state.targets[uuid], level=level)}
     return {}

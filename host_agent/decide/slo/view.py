@@ -27,23 +27,23 @@ def look(
     lcs: list[LcServer] = []
     bes: list[BeServer] = []
     room = Room(free_for_floating(observation), margin_mb)
-    for wanted in decision.assignments:
-        guest = observation.get(wanted.uuid)
-        if guest is None or guest.blocked_by or wanted.partition is None:
+    for assignment in decision.assignments:
+        guest = observation.get(assignment.uuid)
+        if guest is None or guest.blocked_by or assignment.partition is None:
             continue
         if guest.workload.tier is Tier.LC:
-            lcs.append(_lc(guest, wanted, wanted.partition))
+            lcs.append(_lc(guest, assignment, assignment.partition))
         else:
-            bes.append(_be(guest, wanted, wanted.partition, room))
+            bes.append(_be(guest, assignment, assignment.partition, room))
     return SloView(tuple(lcs), tuple(bes), observation.topology.node_ids, levels)
 
 
-def _lc(guest: Guest, wanted: Assignment, partition: PartitionRequest) -> LcServer:
+def _lc(guest: Guest, assignment: Assignment, partition: PartitionRequest) -> LcServer:
     domain, request = guest.workload.domain, guest.workload.request
     assert request is not None, "only managed servers have an assignment"
     return LcServer(
         guest.uuid,
-        frozenset(wanted.nodes),
+        frozenset(assignment.nodes),
         request.slo_p99_us,
         title=guest.workload.title,
         flavor=guest.workload.flavor,
@@ -54,7 +54,7 @@ def _lc(guest: Guest, wanted: Assignment, partition: PartitionRequest) -> LcServ
     )
 
 
-def _be(guest: Guest, wanted: Assignment, partition: PartitionRequest, room: Room) -> BeServer:
+def _be(guest: Guest, assignment: Assignment, partition: PartitionRequest, room: Room) -> BeServer:
     fixed = dict(partition.mba_percent)
     shares = guest.memory_shares
     resident = guest.resident_mb
@@ -63,14 +63,14 @@ def _be(guest: Guest, wanted: Assignment, partition: PartitionRequest, room: Roo
     movable = (
         guest.workload.floating
         and not guest.pages_stay
-        and wanted.memory_shares is not None
+        and assignment.memory_shares is not None
         and bool(total)
     )
     return BeServer(
         guest.uuid,
-        frozenset(wanted.nodes),
+        frozenset(assignment.nodes),
         shares,
-        dict(wanted.memory_shares or shares),
+        dict(assignment.memory_shares or shares),
         min(fixed.values(), default=FULL),
         movable=movable,
         room={node: min(1.0, mb / total) for node, mb in limits.items()},
@@ -90,17 +90,19 @@ def refined(
     :param shares: best-effort servers whose pages the controller has an opinion about
     """
 
-    def one(wanted: Assignment) -> Assignment:
-        if wanted.partition is None or wanted.uuid not in by_server:
-            return wanted
-        mba = dict(sorted(by_server[wanted.uuid].items()))
-        if mba == wanted.partition.mba_percent and wanted.uuid not in shares:
-            return wanted
+    def one(assignment: Assignment) -> Assignment:
+        if assignment.partition is None or assignment.uuid not in by_server:
+            return assignment
+        mba = dict(sorted(by_server[assignment.uuid].items()))
+        if mba == assignment.partition.mba_percent and assignment.uuid not in shares:
+            return assignment
         return replace(
-            wanted,
-            partition=replace(wanted.partition, mba_percent=mba),
-            memory_shares=shares.get(wanted.uuid, wanted.memory_shares),
-            why=replace(wanted.why, objective=(Reason(Term.BALM, phase, "bandwidth objectives"),)),
+            assignment,
+            partition=replace(assignment.partition, mba_percent=mba),
+            memory_shares=shares.get(assignment.uuid, assignment.memory_shares),
+            why=replace(
+                assignment.why, objective=(Reason(Term.BALM, phase, "bandwidth objectives"),)
+            ),
         )
 
     return replace(decision, assignments=tuple(map(one, decision.assignments)))

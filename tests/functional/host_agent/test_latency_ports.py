@@ -78,7 +78,7 @@ def test_a_restarted_agent_adopts_the_port_that_is_there(empty_host: ComputeHost
     again = host.agent()
     try:
         wait_for((host.state / "slo.json").exists, "the agent")
-        wait_for(lambda: json.loads((host.state / "slo.json").read_text())["told"]["lcs"], "lc")
+        wait_for(lambda: json.loads((host.state / "slo.json").read_text())["report"]["lcs"], "lc")
         assert port(host, lc) == path
         assert len(journal(host, "plug")) == 1, "it was plugged in twice"
     finally:
@@ -163,9 +163,9 @@ def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
         assert {entry["server"] for entry in journal(host, "violated")} == {lc.uuid}
         acted_on = {entry["server"] for entry in journal(host, "balm") if "server" in entry}
         assert acted_on == {be.uuid}
-        said = [line for entry in journal(host, "balm") for line in entry["reasons"]]
+        output = [line for entry in journal(host, "balm") for line in entry["reasons"]]
         unknown = f"traffic_mbps[{be.uuid}]=unknown"
-        assert any(unknown in line for line in said) or not fault
+        assert any(unknown in line for line in output) or not fault
         assert process.poll() is None
         host_row = {row["uuid"]: row for row in json.loads(host.ctl("status", "-f", "json"))}
         assert host_row[lc.uuid]["slo"]["state"] in {"ample", "met"}

@@ -110,7 +110,7 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
     conf = agent_conf.load([f"--config-file={config}"])
-    home_nodes_store.store(conf.paths.homes).save({floating.uuid: (3,)})
+    home_nodes_store.store(conf.paths.home_nodes).save({floating.uuid: (3,)})
     assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
     assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
     assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}
@@ -147,8 +147,8 @@ def heal_floating(host, server, *others, home=()):
     """Heal a server without a NUMA topology; ``others`` run beside it."""
     guests = tuple(Guest(parse(each.xml, Activity.RUNNING)) for each in (*others, server))
     observation = Observation(four_nodes(), guests)
-    homes = {server.uuid: home} if home else {}
-    found = floating_claims(observation, homes, claims(observation))
+    home_nodes = {server.uuid: home} if home else {}
+    found = floating_claims(observation, home_nodes, claims(observation))
     xml = {server.uuid: metadata(flavor_of(server.specs))}
     return heal_claims(host.allocations, "h1", found, xml, host.journal)
 

@@ -36,17 +36,17 @@ def test_the_agents_feed_understands_the_reports(tmp_path: Path) -> None:
     path.write_text("QEMU's")
     kernel = Kernel(BeState({0: 0.25}, 100))
     lc = {"port": str(path), "node": 0, "slo_p99_us": 1000, "load": 0.6}
-    told: dict[str, Any] = {"gain": 4.0, "bes": ["be", "gone"], "lcs": [lc]}
+    reported: dict[str, Any] = {"gain": 4.0, "bes": ["be", "gone"], "lcs": [lc]}
     ports: dict[str, Port] = {}
-    measure(told, kernel, ports)  # nobody listens yet
+    measure(reported, kernel, ports)  # nobody listens yet
     reader = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     reader.connect(str(path))
-    measure(told, kernel, ports)
+    measure(reported, kernel, ports)
     feed = SloFeed(1000.0)
     feed.received(reader.recv(65536), 0.0)
     assert feed.read(0.0).p99_us == pytest.approx(1200.0, rel=0.02)
-    told["lcs"] = [{**lc, "flood": True}]
-    measure(told, kernel, ports)
+    reported["lcs"] = [{**lc, "flood": True}]
+    measure(reported, kernel, ports)
     feed.received(reader.recv(65536), 0.1)
     assert feed.counts.malformed
     reader.close()

@@ -59,8 +59,8 @@ def run(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def command(*words: str) -> tuple[int, str]:
         code = ctl.main([f"--config-file={tmp_path}/agent.conf", *words])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        output = capsys.readouterr()
+        return code, output.out + output.err
 
     return command
 
@@ -91,7 +91,10 @@ def test_status_is_brief_about_a_server_without_an_objective() -> None:
     rows = [{"server": uuid, "why": "long", "slo": of_server(report, uuid)} for uuid in ("1", "2")]
     assert status.brief(rows) == [
         {"server": "1", "slo": {}},
-        {"server": "2", "slo": {"slo_p99_us": 900, "samples": 0, "phase": "rest", "told": "now"}},
+        {
+            "server": "2",
+            "slo": {"slo_p99_us": 900, "samples": 0, "phase": "rest", "changed": "now"},
+        },
     ]
 
 

@@ -109,7 +109,7 @@ class Bench:
     def round(self, *, full: bool = True) -> Round:
         return self.agent.round(full=full, relist=True)
 
-    def told(self, action: str) -> list[Entry]:
+    def entries(self, action: str) -> list[Entry]:
         return [entry for entry in self.journal if entry.action == action]
 
 
@@ -171,8 +171,8 @@ def test_best_effort_beside_a_latency_critical_server_is_throttled(bench: Bench)
 def test_servers_spread_over_quiet_nodes(bench: Bench) -> None:
     servers = [bench.host.boot(be(f"be{n}")) for n in range(4)]
     bench.round()
-    homes = sorted(bench.host.vcpu_cpus(server)[0] for server in servers)
-    assert homes == ["0", "2", "4", "6"]
+    where = sorted(bench.host.vcpu_cpus(server)[0] for server in servers)
+    assert where == ["0", "2", "4", "6"]
 
 
 def test_a_server_larger_than_a_node_gets_the_nearest_two(bench: Bench) -> None:
@@ -237,11 +237,11 @@ def test_a_restarted_agent_adopts_what_is_there(bench: Bench) -> None:
     servers = [bench.host.boot(be(f"be{n}")) for n in range(3)]
     bench.host.boot(lc(cpu=1, node=0))
     bench.round()
-    homes = [bench.host.vcpu_cpus(server) for server in servers]
+    where = [bench.host.vcpu_cpus(server) for server in servers]
     writes = len(bench.host.writes)
     bench.restart()
     bench.round()
-    assert [bench.host.vcpu_cpus(server) for server in servers] == homes
+    assert [bench.host.vcpu_cpus(server) for server in servers] == where
     assert len(bench.host.writes) == writes
 
 
@@ -292,14 +292,14 @@ def test_a_dry_run_says_each_thing_once(make_bench: Callable[..., Bench]) -> Non
     bench = make_bench(dry_run=True, options=Options(rdt=RdtOptions(verify_s=0.0)))
     server = bench.host.boot(be(), {0: 32, 3: 32})
     bench.round()
-    said = len(bench.journal)
+    before = len(bench.journal)
     bench.round()
     bench.round(full=False)
-    assert len(bench.journal) == said
+    assert len(bench.journal) == before
     bench.host.running[server.uuid].memory_kb = {1: 64 * 1024}
     bench.host.boot(lc())
     bench.round()
-    assert {entry.title for entry in bench.journal[said:]} >= {"lc"}
+    assert {entry.title for entry in bench.journal[before:]} >= {"lc"}
 
 
 def test_without_rdt_nothing_is_asked_for_and_nothing_is_a_failure(
@@ -311,7 +311,7 @@ def test_without_rdt_nothing_is_asked_for_and_nothing_is_a_failure(
         bench.round()
     assert bench.host.vcpu_cpus(server) == ["0"]
     assert bench.host.partition_calls == 0
-    assert [entry.result for entry in bench.told("partition")] == [Result.NOTED]
+    assert [entry.result for entry in bench.entries("partition")] == [Result.NOTED]
     assert caplog.records == []
 
 
@@ -332,7 +332,7 @@ def test_a_server_that_cannot_be_read_is_told_once(
     bench.host.broken[server.uuid] = NumaExtError("no process runs it")
     for _round in range(3):
         bench.round()
-    (entry,) = bench.told("observe")
+    (entry,) = bench.entries("observe")
     assert (entry.result, entry.problem) == (Result.FAILED, "no process runs it")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -346,7 +346,7 @@ def test_memory_that_is_not_mapped_yet_is_looked_for_again(
         bench.round()
     bench.round(full=False)
     assert bench.host.memory_mb(server) == {1: 64}
-    assert ["not found" in entry.problem for entry in bench.told("observe")] == [True]
+    assert ["not found" in entry.problem for entry in bench.entries("observe")] == [True]
 
 
 def test_a_server_that_is_being_started_is_not_touched(bench: Bench) -> None:
@@ -376,7 +376,7 @@ def test_pages_of_a_migrating_server_stay(bench: Bench) -> None:
     bench.round()
     bench.round()
     assert bench.host.memory_mb(server) == {1: 32, 0: 32}
-    assert ["live migration" in entry.problem for entry in bench.told("move")] == [True]
+    assert ["live migration" in entry.problem for entry in bench.entries("move")] == [True]
 
 
 def test_pages_of_a_vfio_server_stay(bench: Bench) -> None:
@@ -387,7 +387,7 @@ def test_pages_of_a_vfio_server_stay(bench: Bench) -> None:
     server = bench.host.boot(lc(devices=device), {1: 32, 0: 32})
     bench.round()
     assert bench.host.memory_mb(server) == {1: 32, 0: 32}
-    (entry,) = bench.told("move")
+    (entry,) = bench.entries("move")
     assert (entry.result, "VFIO" in entry.problem) == (Result.NOTED, True)
 
 
@@ -402,8 +402,8 @@ def test_huge_and_locked_pages_stay(bench: Bench, tier: str, backing: str, word:
     bench.round()
     assert bench.host.memory_mb(server) == {1: 32, 0: 32}
     assert "move" not in {name for name, _ in bench.host.writes}
-    told = [*bench.told("move"), *bench.told("decide")]
-    assert any(word in f"{entry.problem} {entry.reasons}" for entry in told)
+    reported = [*bench.entries("move"), *bench.entries("decide")]
+    assert any(word in f"{entry.problem} {entry.reasons}" for entry in reported)
 
 
 def test_a_vfio_server_lives_where_its_memory_was_pinned(bench: Bench) -> None:
@@ -427,7 +427,7 @@ def test_a_decision_names_the_gpus_and_their_nodes(bench: Bench) -> None:
     (bench.folder / "pci/0000:61:00.0/numa_node").write_text("2\n")
     bench.host.boot(be("gpu", devices=GPU), {2: 64})
     bench.round()
-    (entry,) = bench.told("decide")
+    (entry,) = bench.entries("decide")
     assert entry.what["gpus"] == [{"address": "0000:61:00.0", "node": 2}]
     assert "gpu=0000:61:00.0 on node 2 (against node 2)" in entry.reasons
 
@@ -513,7 +513,7 @@ def test_a_pin_that_does_not_hold_is_told_once(bench: Bench) -> None:
     bench.host.stubborn = {t.tid for t in bench.host.running[server.uuid].process.threads}
     for _round in range(3):
         bench.round()
-    (entry,) = bench.told("pin")
+    (entry,) = bench.entries("pin")
     assert (entry.result, "its cpuset does not allow them" in entry.problem) == (
         Result.FAILED,
         True,
@@ -564,7 +564,7 @@ def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:
     bench.round()
     bench.host.delete(server)
     bench.round()
-    assert [entry.server for entry in bench.told("gone")] == [server.uuid]
+    assert [entry.server for entry in bench.entries("gone")] == [server.uuid]
     assert bench.host.wishes == ()
     assert home_nodes_store.store(bench.folder / "state.json").load() == {}
 
@@ -590,7 +590,7 @@ def test_lost_exclusiveness_is_told_once_and_its_return_too(
     for against in ("other", "other", "", ""):
         bench.host.against = against
         bench.round()
-    assert [(e.what["exclusive"], list(e.reasons)) for e in bench.told("place")] == [
+    assert [(e.what["exclusive"], list(e.reasons)) for e in bench.entries("place")] == [
         (False, ["foreign_group=other"]),
         (True, []),
     ]
@@ -602,7 +602,7 @@ def test_a_fresh_agent_tells_what_is_not_exclusive(bench: Bench) -> None:
     bench.host.boot(be())
     bench.host.against = "other"
     bench.round()
-    assert [entry.title for entry in bench.told("place")] == ["lc"]
+    assert [entry.title for entry in bench.entries("place")] == ["lc"]
 
 
 def test_metrics_are_named_in_one_table(bench: Bench) -> None:
@@ -650,11 +650,11 @@ def test_groups_that_others_have_changed_are_put_right_and_told(
     bench.host.boot(lc())
     bench.round()
     bench.round()
-    assert bench.told("repair") == []
+    assert bench.entries("repair") == []
     bench.host.wishes = ()  # somebody has undone it
     bench.round()
     bench.round()
-    assert [entry.what for entry in bench.told("repair")] == [
+    assert [entry.what for entry in bench.entries("repair")] == [
         {"writes": ("schemata numa_ext-changed",)}
     ]
     assert "others have changed RDT groups; put right: schemata numa_ext-changed" in caplog.text
@@ -673,7 +673,7 @@ def test_without_bandwidth_allocation_cpu_time_is_limited_where_the_operator_say
         bench.round()
         bench.round()
         assert bench.host.cpu_levels == ({server.uuid: 50} if fallback else {})
-        assert len(bench.told("throttle")) == (1 if fallback else 0)
+        assert len(bench.entries("throttle")) == (1 if fallback else 0)
 
 
 def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_wanted_any_more(
@@ -720,7 +720,7 @@ def test_a_level_that_other_software_has_written_is_told_and_one_of_the_controll
     monkeypatch.setattr(bench.host, "partition", changed)
     bench.levels.groups = frozenset({"numa_ext-be-0"})
     bench.round()
-    assert bench.told("repair") == []
+    assert bench.entries("repair") == []
     bench.levels.groups = frozenset()
     bench.round()
-    assert len(bench.told("repair")) == 1
+    assert len(bench.entries("repair")) == 1

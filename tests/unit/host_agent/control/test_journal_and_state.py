@@ -64,9 +64,9 @@ def test_the_dry_twin_prints(capsys: pytest.CaptureFixture[str]) -> None:
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None
 )
-def test_homes_are_read_back(tmp_path: Path, homes: dict[str, tuple[int, ...]]) -> None:
-    home_nodes_store.store(tmp_path / "state.json").save(homes)
-    assert home_nodes_store.store(tmp_path / "state.json").load() == homes
+def test_home_nodes_are_read_back(tmp_path: Path, home_nodes: dict[str, tuple[int, ...]]) -> None:
+    home_nodes_store.store(tmp_path / "state.json").save(home_nodes)
+    assert home_nodes_store.store(tmp_path / "state.json").load() == home_nodes
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_homes_are_read_back(tmp_path: Path, homes: dict[str, tuple[int, ...]]) 
         "{",
         "[]",
         "null",
-        '{"version": 9, "homes": {}}',
-        '{"version": 1, "homes": {"a": 3}}',
-        '{"version": 1, "homes": {"a": [Infinity]}}',
+        '{"version": 9, "home_nodes": {}}',
+        '{"version": 2, "home_nodes": {"a": 3}}',
+        '{"version": 2, "home_nodes": {"a": [Infinity]}}',
         '{"version": 1, "homes": {"a": [-1]}}',
-        '{"version": 1, "homes": ' + "[" * 100_000,
+        '{"version": 2, "home_nodes": ' + "[" * 100_000,
     ],
 )
 def test_a_broken_state_file_is_none(tmp_path: Path, text: str) -> None:

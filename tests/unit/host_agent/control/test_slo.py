@@ -209,14 +209,14 @@ class Bench:
         return servers
 
     def level(self, server: Server) -> set[int]:
-        """What the executor is told about a BE server."""
+        """What the executor gets about a BE server."""
         wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
         return set(wish.mba_percent.values())
 
     def kept(self, server: Server) -> BeTarget | None:
-        return load(self.folder / "slo.json").wanted.get(server.uuid)
+        return load(self.folder / "slo.json").targets.get(server.uuid)
 
-    def told(self, action: str) -> list[Entry]:
+    def entries(self, action: str) -> list[Entry]:
         return [entry for entry in self.journal if entry.action == action]
 
 
@@ -236,8 +236,8 @@ def test_a_violation_is_written_to_resctrl_before_any_round(bench: Bench) -> Non
     (level,) = bench.levels[0]
     assert level.group == "numa_ext-BE"
     assert {percent for _, percent in level.mba_percent} == {10}
-    assert [entry.server for entry in bench.told("violated")] == [lc.uuid]
-    done = next(entry for entry in bench.told("balm") if entry.server == be.uuid)
+    assert [entry.server for entry in bench.entries("violated")] == [lc.uuid]
+    done = next(entry for entry in bench.entries("balm") if entry.server == be.uuid)
     assert done.what["level"] == 10
     assert done.measured["ratios"][lc.uuid] > 1.0
     bench.round()
@@ -315,7 +315,7 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
     samples = {(name, *labels): value for name, labels, value in bench.qos.samples()}
     assert samples["numa_ext_server_slo_ratio", silent.uuid, "silent", "ipc"] > 1.0
     assert not any(name == "numa_ext_server_slo_p99_us" for name, *_ in samples)
-    assert bench.told("violated")[0].measured["p99_us"] is None
+    assert bench.entries("violated")[0].measured["p99_us"] is None
 
 
 def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
@@ -329,7 +329,7 @@ def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> Non
     bench.poll()
     bench.round()
     assert bench.level(be) != {10}, "a level that nobody asks for any more is stuck"
-    assert bench.told("rest")
+    assert bench.entries("rest")
 
 
 def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench) -> None:
@@ -351,7 +351,7 @@ def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_
     bench: Bench,
 ) -> None:
     _, be = bench.watch()
-    before = bench.qos._state.wanted[be.uuid].level
+    before = bench.qos._state.targets[be.uuid].level
     bench.report(1500, 0.6)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
     bench.qos.close()
@@ -360,11 +360,11 @@ def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_
 
 
 def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> None:
-    """No round comes any more, and the guard is told to keep what stands."""
+    """No round comes any more, and the watchdog is asked to keep what stands."""
     bench = Bench(tmp_path)
     bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
     _, be = bench.watch()
-    before = bench.qos._state.wanted[be.uuid].level
+    before = bench.qos._state.targets[be.uuid].level
     bench.report(1500, 1.0)
     assert bench.qos.turn(bench.now)
     bench.agent.reapply()
@@ -380,17 +380,17 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
 ) -> None:
     """Not only by the next round: meanwhile ``release-bandwidth`` would be undone, for the whole pause."""
     _, be = bench.watch()
-    before = bench.qos._state.wanted[be.uuid].level
+    before = bench.qos._state.targets[be.uuid].level
     bench.report(1500, 0.6)
     (bench.folder / "paused").touch()
     bench.poll()
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {before}
     written = len(bench.levels)
-    told = json.loads((bench.folder / "slo.json").read_text())["told"]
-    assert told["phase"] != PAUSED, "a round may still be under way"
+    report = json.loads((bench.folder / "slo.json").read_text())["report"]
+    assert report["phase"] != PAUSED, "a round may still be under way"
     bench.round()
-    told = json.loads((bench.folder / "slo.json").read_text())["told"]
-    assert told["phase"] == PAUSED
+    report = json.loads((bench.folder / "slo.json").read_text())["report"]
+    assert report["phase"] == PAUSED
     bench.report(1500, 1.0)
     assert len(bench.levels) == written
     (bench.folder / "paused").unlink()
@@ -399,7 +399,7 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
 
 
 def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:
-    """The executor carries out what it was told before the controller changed its mind."""
+    """The executor carries out what it got before the controller changed its mind."""
     _, be = bench.watch()
     before = bench.qos._refined
     bench.report(1500, 0.6)
@@ -416,12 +416,12 @@ def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench
     bench.refused = "resctrl: the group is gone"
     wakes = bench.wakes
     bench.report(1500, 3.0)
-    assert [entry.problem for entry in bench.told("throttle")] == [bench.refused]
+    assert [entry.problem for entry in bench.entries("throttle")] == [bench.refused]
     assert 2 <= len(bench.levels) <= 5, "it is not tried again, or all the time"
     assert bench.wakes > wakes
     bench.refused = ""
     bench.report(1500, 1.5)
-    assert bench.qos._in_force["numa_ext-BE"] == bench.levels[-1][0].mba_percent
+    assert bench.qos._effective["numa_ext-BE"] == bench.levels[-1][0].mba_percent
 
 
 def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
@@ -497,10 +497,10 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
             break
     assert bench.proposals[0][0] == be.uuid
     assert bench.qos.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
-    (entry,) = {e.server: e for e in bench.told("cannot_fix")}.values()
+    (entry,) = {e.server: e for e in bench.entries("cannot_fix")}.values()
     assert entry.server == lc.uuid
     assert be.uuid in entry.problem
-    assert bench.told("release"), "what had no effect stays in force"
+    assert bench.entries("release"), "what had no effect stays in force"
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)
     assert bench.qos.unsatisfiable() == frozenset()
@@ -512,9 +512,11 @@ def test_a_guest_that_floods_or_sends_malformed_lines_is_in_the_journal_once(ben
     for _ in range(1500):
         bench.guests["lc"].send(b"x" * 4000 + b"\n")
         bench.poll()
-    assert [entry.server for entry in bench.told("listen")] == [lc.uuid] * len(bench.told("listen"))
-    assert 1 <= len(bench.told("listen")) <= 2
-    assert "malformed" in str(bench.told("listen")[0].measured)
+    assert [entry.server for entry in bench.entries("listen")] == [lc.uuid] * len(
+        bench.entries("listen")
+    )
+    assert 1 <= len(bench.entries("listen")) <= 2
+    assert "malformed" in str(bench.entries("listen")[0].measured)
     assert bench.levels == []
 
 
@@ -530,13 +532,13 @@ def test_a_port_is_plugged_in_where_it_lacks_and_said_where_it_cannot_be(bench: 
     attached = [what for kind, what in bench.host.writes if kind == "attach"]
     assert attached == [(with_controller.uuid, DEVICE)]
     assert bench.wakes == 1, "the domain is not read again"
-    told = {entry.server: entry for entry in bench.told("plug")}
-    assert len(told) == len(bench.told("plug")), "the same is told twice"
-    assert {uuid: str(entry.result) for uuid, entry in told.items()} == {
+    reported = {entry.server: entry for entry in bench.entries("plug")}
+    assert len(reported) == len(bench.entries("plug")), "the same is reported twice"
+    assert {uuid: str(entry.result) for uuid, entry in reported.items()} == {
         with_controller.uuid: "done",
         without.uuid: "failed",
     }
-    assert "hw_qemu_guest_agent" in told[without.uuid].problem
+    assert "hw_qemu_guest_agent" in reported[without.uuid].problem
 
 
 def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
@@ -555,7 +557,7 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
     bench.now += 60.0
     bench.round()
     assert len(refusals) == 2
-    assert len(bench.told("plug")) == 1, "the same is told twice"
+    assert len(bench.entries("plug")) == 1, "the same is reported twice"
 
 
 def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> None:
@@ -600,17 +602,17 @@ def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) ->
 def test_status_names_state_window_phase_and_actions(bench: Bench) -> None:
     lc, be = bench.search()
     bench.round()
-    told = json.loads((bench.folder / "slo.json").read_text())["told"]
-    assert told["phase"] == "heal"
-    assert told["lcs"][lc.uuid]["state"] in {"violated", "unknown"}
-    assert told["lcs"][lc.uuid]["slo_p99_us"] == 1000
-    assert told["lcs"][lc.uuid]["source"] == "channel"
-    assert told["bes"][be.uuid]["level"] == 10
-    assert [action["action"] for action in told["actions"]][:1] == ["violated"]
-    shown = of_server(told, lc.uuid)
+    report = json.loads((bench.folder / "slo.json").read_text())["report"]
+    assert report["phase"] == "heal"
+    assert report["lcs"][lc.uuid]["state"] in {"violated", "unknown"}
+    assert report["lcs"][lc.uuid]["slo_p99_us"] == 1000
+    assert report["lcs"][lc.uuid]["source"] == "channel"
+    assert report["bes"][be.uuid]["level"] == 10
+    assert [action["action"] for action in report["actions"]][:1] == ["violated"]
+    shown = of_server(report, lc.uuid)
     assert (shown["phase"], shown["window_s"]) == ("heal", 3.0)
     assert shown["actions"][0].endswith("violated")
-    assert of_server(told, "nobody") == {}
+    assert of_server(report, "nobody") == {}
     names = {
         name for name, labels, _ in bench.qos.samples() if len(labels) == len(METRICS[name].labels)
     }
@@ -636,7 +638,7 @@ def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
     bench = Bench(tmp_path, balm=BalmOptions(budget_s_per_hour=1.0))
     lc, _ = bench.watch()
     bench.report(2000, 6.0)
-    assert [entry.server for entry in bench.told("ignore")] == [lc.uuid]
+    assert [entry.server for entry in bench.entries("ignore")] == [lc.uuid]
     for guest in bench.guests.values():
         guest.close()
     bench.qos.close()

@@ -17,9 +17,9 @@ def test_nothing_is_written_when_only_the_time_has_changed(tmp_path: Path) -> No
     store = SloStore(file)
     store.save(lambda: Kept(report={"time": "1", "phase": "watch"}))
     store.save(lambda: Kept(report={"time": "2", "phase": "watch"}))
-    assert json.loads(file.read_text())["told"]["time"] == "1"
+    assert json.loads(file.read_text())["report"]["time"] == "1"
     store.save(lambda: Kept(report={"time": "3", "phase": "heal"}))
-    assert json.loads(file.read_text())["told"]["time"] == "3"
+    assert json.loads(file.read_text())["report"]["time"] == "3"
 
 
 def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: Path) -> None:
@@ -42,33 +42,33 @@ def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: P
     go_on.set()
     first.join()
     second.join()
-    assert load(tmp_path / "slo.json").wanted == {"be": BeTarget(10)}
+    assert load(tmp_path / "slo.json").targets == {"be": BeTarget(10)}
 
 
 GOOD = {
-    "version": 1,
-    "wanted": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.75}}},
-    "fed": ["lc"],
-    "told": {"lcs": {"lc": {"state": "ample"}}, "bes": {}, "actions": [], "time": "1"},
+    "version": 2,
+    "targets": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.75}}},
+    "reporting": ["lc"],
+    "report": {"lcs": {"lc": {"state": "ample"}}, "bes": {}, "actions": [], "time": "1"},
 }
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "slo.json").write_text(json.dumps(GOOD))
-    assert load(tmp_path / "slo.json").wanted == {"be": BeTarget(40, {0: 0.25, 1: 0.75})}
+    assert load(tmp_path / "slo.json").targets == {"be": BeTarget(40, {0: 0.25, 1: 0.75})}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"wanted": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.25}}}},
-        {"wanted": {"be": {"level": 400, "shares": None}}},
-        {"wanted": {"be": {"level": math.inf, "shares": None}}},
-        {"fed": [["lc"]]},
-        {"told": []},
-        {"told": {"lcs": {"lc": 3}}},
-        {"told": {"actions": 7}},
-        {"told": {"actions": [{"time": "1"}]}},
+        {"targets": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.25}}}},
+        {"targets": {"be": {"level": 400, "shares": None}}},
+        {"targets": {"be": {"level": math.inf, "shares": None}}},
+        {"reporting": [["lc"]]},
+        {"report": []},
+        {"report": {"lcs": {"lc": 3}}},
+        {"report": {"actions": 7}},
+        {"report": {"actions": [{"time": "1"}]}},
     ],
 )
 def test_a_file_with_one_wrong_value_is_not_used(tmp_path: Path, wrong: dict[str, object]) -> None:
@@ -80,7 +80,7 @@ def test_what_json_does_not_know_is_text_for_the_console(tmp_path: Path) -> None
     store = SloStore(tmp_path / "slo.json")
     store.save(lambda: Kept({"be": BeTarget(40)}, report={"ratio": math.inf, "file": tmp_path}))
     kept = load(tmp_path / "slo.json")
-    assert (kept.wanted, kept.report) == (
+    assert (kept.targets, kept.report) == (
         {"be": BeTarget(40)},
         {"ratio": "Infinity", "file": str(tmp_path)},
     )

@@ -32,15 +32,15 @@ SEARCH = {
     "phase_mapi": 0.01,
 }
 FILES: dict[str, dict[str, Any]] = {
-    "state.json": {"homes": {"a": [0, 1]}},
+    "state.json": {"home_nodes": {"a": [0, 1]}},
     "balancing.json": {
         "mapping": {"benefit": BENEFIT, "expectations": {"a": 1.5}},
         "searches": {"a": SEARCH},
     },
     "slo.json": {
-        "wanted": {"be": {"level": 40, "shares": {"0": 1.0}}},
-        "fed": ["lc"],
-        "told": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
+        "targets": {"be": {"level": 40, "shares": {"0": 1.0}}},
+        "reporting": ["lc"],
+        "report": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
     },
     "calibration.json": {
         "measured": "today",
@@ -52,6 +52,9 @@ FILES: dict[str, dict[str, Any]] = {
     "throttled.json": {"boot": "one", "servers": ["a"]},
     "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
 }
+
+
+VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2}
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def loaded(paths: HostPaths, name: str) -> object:
     readers: dict[str, Callable[[], object]] = {
         "state.json": lambda: home_nodes_store.store(file).load(),
         "balancing.json": lambda: balancing_store.store(file).load(),
-        "slo.json": lambda: slo_store.load(file).wanted,
+        "slo.json": lambda: slo_store.load(file).targets,
         "calibration.json": lambda: (
             (found := calibration_store.store(file).load()) and found.weights()
         ),
@@ -82,8 +85,32 @@ def loaded(paths: HostPaths, name: str) -> object:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_good_file_is_used(paths: HostPaths, name: str) -> None:
-    (paths.state / name).write_text(json.dumps({"version": 1, **FILES[name]}))
+    (paths.state / name).write_text(json.dumps({"version": VERSIONS[name], **FILES[name]}))
     assert loaded(paths, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("state.json", {"homes": {"a": [0, 1]}}),
+        (
+            "slo.json",
+            {
+                "wanted": {"be": {"level": 40, "shares": {"0": 1.0}}},
+                "fed": ["lc"],
+                "told": {"lcs": {"lc": {}}, "actions": []},
+            },
+        ),
+    ],
+)
+def test_an_upgrade_reads_what_the_version_before_has_kept(
+    paths: HostPaths, name: str, old: dict[str, Any]
+) -> None:
+    """Servers run on meanwhile: their home nodes and the targets of their levels stay as they are."""
+    (paths.state / name).write_text(json.dumps({"version": VERSIONS[name], **FILES[name]}))
+    now = loaded(paths, name)
+    (paths.state / name).write_text(json.dumps({"version": VERSIONS[name] - 1, **old}))
+    assert loaded(paths, name) == now != {}
 
 
 HOSTILE = (
@@ -103,7 +130,7 @@ HOSTILE = (
 @pytest.mark.parametrize("name", FILES)
 def test_any_value_replaced_by_a_hostile_one_never_raises(paths: HostPaths, name: str) -> None:
     """D6: Infinity, nesting, parts that are missing or of another kind, at every place of every file."""
-    good = {"version": 1, **FILES[name]}
+    good = {"version": VERSIONS[name], **FILES[name]}
     for place in _places(good):
         for hostile in (*HOSTILE, None):
             text = json.dumps(_changed(good, place, hostile)).replace('"@"', hostile or "")
@@ -114,11 +141,11 @@ def test_any_value_replaced_by_a_hostile_one_never_raises(paths: HostPaths, name
 @pytest.mark.parametrize(
     ("name", "place", "hostile"),
     [
-        ("state.json", ("homes", "a", 0), "Infinity"),
+        ("state.json", ("home_nodes", "a", 0), "Infinity"),
         ("balancing.json", ("mapping", "expectations", "a"), "Infinity"),
         ("balancing.json", ("searches", "a", "canonical", "0"), "0.5"),
         ("balancing.json", ("searches", "a", "phase_mapi"), '"x"'),
-        ("slo.json", ("told",), "7"),
+        ("slo.json", ("report",), "7"),
         ("calibration.json", ("sets", 0, "bandwidth", "1"), "{}"),
         ("calibration.json", ("distances", "1"), "{}"),
         ("rdt-root.json", ("root", "L3", "0"), "Infinity"),
@@ -129,7 +156,7 @@ def test_any_value_replaced_by_a_hostile_one_never_raises(paths: HostPaths, name
 def test_a_wrong_value_is_refused(
     paths: HostPaths, name: str, place: tuple[Any, ...], hostile: str
 ) -> None:
-    good = {"version": 1, **FILES[name]}
+    good = {"version": VERSIONS[name], **FILES[name]}
     text = json.dumps(_changed(good, place, hostile)).replace('"@"', hostile)
     (paths.state / name).write_text(text)
     assert not loaded(paths, name)

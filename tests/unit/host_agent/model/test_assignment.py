@@ -151,6 +151,8 @@ def test_every_decision_is_allowed_and_stable(booted: list[Server], free: dict[i
         assert desired.partition is not None
         for l3, level in desired.partition.mba_percent.items():
             assert level == (50 if l3 in critical else 100)
-    homes = {desired.uuid: desired.nodes for desired in decided.assignments if not desired.bound}
-    again = decide(observation, homes, Options())
-    assert {w.uuid: w.nodes for w in again.assignments if not w.bound} == homes
+    home_nodes = {
+        desired.uuid: desired.nodes for desired in decided.assignments if not desired.bound
+    }
+    again = decide(observation, home_nodes, Options())
+    assert {w.uuid: w.nodes for w in again.assignments if not w.bound} == home_nodes

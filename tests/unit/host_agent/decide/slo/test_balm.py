@@ -266,7 +266,7 @@ def test_no_throttle_at_all_still_moves_pages() -> None:
 def test_a_move_that_gets_stuck_is_given_up() -> None:
     host = Host({"lc": 0}, {"be": be(0, 1.0)}, f2, pages_per_s=0.0).settle()
     assert host.end("be") == (1.0, 10)
-    assert host.state.wanted["be"] == BeTarget(10, {0: 1.0})
+    assert host.state.targets["be"] == BeTarget(10, {0: 1.0})
 
 
 def test_f_004_24_both_sockets_violated_moves_no_pages() -> None:
@@ -301,7 +301,7 @@ def test_f_004_32_green_gives_pages_back_until_it_would_hurt() -> None:
     load = 0.5
     host.run(120.0)
     assert host.end("be") == (0.4, 100), "all is as its own policy wants it"
-    assert host.state.wanted["be"] == BeTarget()
+    assert host.state.targets["be"] == BeTarget()
 
 
 def test_f_004_32_a_trial_that_hurts_is_undone_and_the_next_waits_longer() -> None:
@@ -507,7 +507,7 @@ def test_f_004_37_only_best_effort_servers_that_may_move_are_moved() -> None:
     host.run(60.0)
     moved = {uuid for uuid, wish in host.changes if wish.shares is not None}
     assert moved == {"floating"}
-    assert "lc" not in host.state.wanted
+    assert "lc" not in host.state.targets
 
 
 def test_a_restarted_agent_takes_levels_as_they_are_and_gives_them_back() -> None:
@@ -604,5 +604,5 @@ def test_no_sequence_of_colours_arrivals_and_departures_upsets_it(
             case 1:
                 host.bes = {**spare, **host.bes}
         host.run(0.7)
-        assert set(host.state.wanted) == set(host.bes)
-        assert {wish.level for wish in host.state.wanted.values()} <= {*host.levels, 100}
+        assert set(host.state.targets) == set(host.bes)
+        assert {wish.level for wish in host.state.targets.values()} <= {*host.levels, 100}
