@@ -150,7 +150,7 @@ class BalancedAgent:
         """The nodes of a server's vCPUs."""
         return {self.host.topology.node_of_cpu(cpu) for cpu in self.cpus(server)}
 
-    def told(self, action: str, server: Server) -> list[Entry]:
+    def entries(self, action: str, server: Server) -> list[Entry]:
         """Lines of the journal."""
         return [e for e in self.journal if e.action == action and e.server == server.uuid]
 

@@ -50,8 +50,8 @@ def running_server(name, uuid, host, its_flavor):
 
 def run(command_class, cloud, compute, *arguments):
     """Run a command with JSON output; returns (exit code, parsed output)."""
-    code, told = _run(command_class, cloud, compute, [*arguments, "-f", "json"])
-    return code, json.loads(told)
+    code, output = _run(command_class, cloud, compute, [*arguments, "-f", "json"])
+    return code, json.loads(output)
 
 
 def as_table(command_class, cloud, compute, *arguments):

@@ -83,8 +83,8 @@ def initramfs(found: lab_kernel.Kernel) -> bytes:
 
 def _python() -> Files:
     """The interpreter, what the reporter imports (some of it only when it runs), and the libraries of both."""
-    told = _output(_PYTHON, "-E", "-I", "-c", _TELL_MODULES, _REPORTER)
-    modules = [path for line in told.splitlines() if (path := Path(line)) != _REPORTER]
+    output = _output(_PYTHON, "-E", "-I", "-c", _TELL_MODULES, _REPORTER)
+    modules = [path for line in output.splitlines() if (path := Path(line)) != _REPORTER]
     libraries = {
         Path(name)
         for binary in (_PYTHON, *(path for path in modules if path.suffix == ".so"))

@@ -96,9 +96,9 @@ def test_a_second_round_changes_nothing(host: ComputeHost, pair: tuple[Server, S
 def test_a_dry_run_writes_nothing(host: ComputeHost, pair: tuple[Server, Server]) -> None:
     pids = [host.pid(server) for server in pair]
     before = fingerprint(host, *pids)
-    said = [json.loads(line) for line in host.run_once("--dry-run").splitlines()]
+    output = [json.loads(line) for line in host.run_once("--dry-run").splitlines()]
     assert fingerprint(host, *pids) == before
-    assert {entry["action"] for entry in said if entry["result"] == "would"} == {
+    assert {entry["action"] for entry in output if entry["result"] == "would"} == {
         "pin",
         "partition",
         "join",
@@ -322,9 +322,9 @@ def test_explain_tells_why_and_what(host: ComputeHost, pair: tuple[Server, Serve
     story = json.loads(host.ctl("explain", "be", "-f", "json"))
     assert story["decision"]["what"]["vcpus"] == {"0": "0"}
     assert [entry["action"] for entry in story["actions"]] == ["pin", "join"]
-    told = host.ctl("explain", pair[0].uuid)
-    assert "because" in told
-    assert "nova_pins=" in told
+    reported = host.ctl("explain", pair[0].uuid)
+    assert "because" in reported
+    assert "nova_pins=" in reported
     assert host.ctl("journal", "-n", "1").count("\n") == 1
 
 
@@ -367,9 +367,9 @@ def test_without_rdt_pins_work_and_the_lack_is_told_once(empty_host: ComputeHost
     wait_for(lambda: any(e["action"] == "partition" for e in journal(host)), "the lack")
     agent.terminate()
     agent.wait(20)
-    told = [entry for entry in journal(host) if entry["action"] == "partition"]
-    assert len(told) == 1
-    assert "no resctrl file system is mounted" in told[0]["problem"]
+    reported = [entry for entry in journal(host) if entry["action"] == "partition"]
+    assert len(reported) == 1
+    assert "no resctrl file system is mounted" in reported[0]["problem"]
 
 
 def test_an_operators_own_pin_is_reported_and_not_fought_over(empty_host: ComputeHost) -> None:

@@ -52,8 +52,8 @@ def test_a_third_server_floats_and_the_others_keep_their_cores(
     host.run_once()
     assert pins(host, *two) == before
     assert pins(host, late) == ["0-1"]
-    told = [e for e in journal(host) if "host_full" in str(e.get("reasons"))]
-    assert [entry["server"] for entry in told] == [late.uuid]
+    reported = [e for e in journal(host) if "host_full" in str(e.get("reasons"))]
+    assert [entry["server"] for entry in reported] == [late.uuid]
 
 
 def test_a_machine_without_counters_is_told_once_and_servers_are_mapped_all_the_same(

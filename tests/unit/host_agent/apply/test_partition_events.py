@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who shares a class of service is told when it begins and ends."""
+"""Who shares a class of service is reported when it begins and ends."""
 
 from host_agent.apply.partition_events import (
     ClassChange,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's start: what may be missing, and what must be told."""
+"""The daemon's start: what may be missing, and what must be reported."""
 
 import socket
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrong configuration is told in one sentence, by the agent and by its command."""
+"""A wrong configuration is reported in one sentence, by the agent and by its command."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ Run = Callable[[list[str]], int]
 
 def one_sentence(run: Run, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     assert run([f"--config-file={file}"]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    return output
 
 
 @BOTH
@@ -48,8 +48,8 @@ def test_what_is_wrong_is_said_with_its_place(
 ) -> None:
     file = tmp_path / "agent.conf"
     file.write_text(text)
-    said = one_sentence(run, file, capsys)
-    assert [word for word in (str(file), *words) if word not in said] == []
+    output = one_sentence(run, file, capsys)
+    assert [word for word in (str(file), *words) if word not in output] == []
 
 
 MISSPELT = "[agent]\nintervall_s = 5\ninterval_s = 5\n[agnet]\nresync_s = 9\n"

@@ -65,9 +65,9 @@ def test_a_drawing_that_cannot_be_written_is_told_in_a_sentence(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ctl.main([config, "topology", "--svg", f"{tmp_path}/none/h1.svg"]) == 1
-    said = capsys.readouterr().err
-    assert said.endswith("a file to write (No such file or directory)\n")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.endswith("a file to write (No such file or directory)\n")
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [("journal",), ("explain", "web"), ("pause",)])
@@ -83,8 +83,8 @@ def test_what_needs_no_host_starts_without_what_looks_at_one(
         "import sys; from host_agent.cmd.ctl import main; main(sys.argv[1:]); print(*sys.modules)"
     )
     command = [sys.executable, "-c", code, f"--config-file={file}", *words]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    loaded = set(said.splitlines()[-1].split())
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    loaded = set(output.splitlines()[-1].split())
     assert "oslo_config.cfg" in loaded
     heavy = {"keystoneauth1", "libvirt", "numpy", "requests", "ssl", "xml.etree.ElementTree"}
     assert not loaded & (

@@ -72,7 +72,7 @@ def test_f_004_09_a_search_with_real_page_moves_ends_within_a_step_of_the_best(
     dwp = (found[worker] - 0.4) / 0.6
     assert abs(dwp - best) <= STEP + 0.02
     assert bench.measure(server).stall_rate < 0.9 * stall_rate(bench, server, 0.0)
-    assert any("dwp_found" in str(entry.reasons) for entry in bench.told("decide", server))
+    assert any("dwp_found" in str(entry.reasons) for entry in bench.entries("decide", server))
 
 
 def test_a_search_polls_fast_and_rests_when_it_has_ended(
@@ -98,7 +98,7 @@ def test_pages_that_never_come_are_waited_for_a_while_only(
     server = bench.host.boot(floating("a", BWAP), {3: 512})
     bench.each_wait = lambda: taken_back(bench, server)
     bench.run(100)
-    assert "search_given_up_stuck" in str(bench.told("decide", server)[-1].reasons)
+    assert "search_given_up_stuck" in str(bench.entries("decide", server)[-1].reasons)
     looks = len(bench.rounds)
     bench.run(60)
     assert len(bench.rounds) - looks < 40
@@ -128,9 +128,9 @@ def test_every_decision_is_told_once(make: Callable[..., BalancedAgent]) -> None
     bench.host.boot(floating("a", BWAP))
     bench.host.boot(floating("b", kind("rabbit")))
     bench.run(90)
-    told = len(bench.journal)
+    before = len(bench.journal)
     bench.run(60)
-    assert len(bench.journal) == told, "nothing has changed, so nothing is told"
+    assert len(bench.journal) == before, "nothing has changed, so nothing is reported"
 
 
 def test_a_killed_agent_goes_on_with_what_it_has_learnt(make: Callable[..., BalancedAgent]) -> None:
@@ -206,7 +206,7 @@ def test_f_001_08_an_arrival_without_a_good_slot_moves_one_small_server(
     for server in (late, *moved):
         assert set(bench.shares(server)) & bench.nodes(server)
         assert sum(bench.shares(server)[node] for node in bench.nodes(server)) > 0.98
-    assert "reshuffled_for" in str(bench.told("decide", moved[0])[-1].reasons)
+    assert "reshuffled_for" in str(bench.entries("decide", moved[0])[-1].reasons)
     used = [cpu for s in (late, *small) if s.uuid in bench.host.running for cpu in bench.cpus(s)]
     assert len(used) == len(set(used)), "no core is shared"
 
@@ -234,7 +234,7 @@ def test_f_001_09_a_server_that_runs_worse_than_expected_is_helped(
     bench.run(40)
     assert bench.nodes(devil) != bench.nodes(rabbit)
     assert bench.measure(rabbit).ipc > 0.95 * quiet
-    moved = [s for s in (rabbit, devil) if "deviation" in str(bench.told("decide", s)[-2:])]
+    moved = [s for s in (rabbit, devil) if "deviation" in str(bench.entries("decide", s)[-2:])]
     assert moved
 
 
@@ -266,9 +266,9 @@ def test_an_overfull_host_is_told_once_and_changes_nothing(
     late = bench.host.boot(floating("late", LOCAL))
     bench.run(60)
     assert [bench.cpus(server) for server in servers] == before
-    told = [e for e in bench.told("decide", late) if "host_full" in str(e.reasons)]
-    assert len(told) == 1
-    assert "0 free CPUs" in str(told[0].reasons)
+    reported = [e for e in bench.entries("decide", late) if "host_full" in str(e.reasons)]
+    assert len(reported) == 1
+    assert "0 free CPUs" in str(reported[0].reasons)
 
 
 def test_cores_that_went_offline_are_left(make: Callable[..., BalancedAgent]) -> None:
@@ -333,7 +333,9 @@ def test_f_004_18_beside_another_mover_nothing_is_spread_and_local_memory_still_
     bench.run(10)
     moved = any(write[0] == "move" for write in bench.host.writes)
     assert moved is spread
-    assert ("kernel.numa_balancing" in str(bench.told("decide", server)[-1].reasons)) is not spread
+    assert (
+        "kernel.numa_balancing" in str(bench.entries("decide", server)[-1].reasons)
+    ) is not spread
     bench.refused = ""
     bench.run(10)
     assert max(bench.shares(server).values()) == (1.0 if spread else 0.25)
@@ -365,7 +367,7 @@ def test_a_proc_that_cannot_be_listed_stops_nothing(
 
 @dataclass
 class Scripted:
-    """ServerCounters as told; servers are named by title."""
+    """ServerCounters as given; servers are named by title."""
 
     readings: dict[str, ServerCounters] = field(default_factory=dict)
 
@@ -386,7 +388,7 @@ def test_without_counters_the_weights_hold_and_nothing_is_searched(
     bench.run(60)
     (node,) = bench.nodes(server)
     assert bench.shares(server)[node] == pytest.approx(0.4, abs=0.02)
-    assert "no_counters" in str(bench.told("decide", server)[-1].reasons)
+    assert "no_counters" in str(bench.entries("decide", server)[-1].reasons)
 
 
 def test_with_neither_calibration_nor_counters_memory_stays_near(
@@ -398,7 +400,7 @@ def test_with_neither_calibration_nor_counters_memory_stays_near(
     asked = bench.host.boot(floating("b", {**BE_SPECS, "numa_ext:memory_policy": "bwap_uniform"}))
     bench.run(60)
     assert sum(bench.shares(server)[node] for node in bench.nodes(server)) == 1.0
-    assert "neither calibration nor counters" in str(bench.told("decide", server)[-1].reasons)
+    assert "neither calibration nor counters" in str(bench.entries("decide", server)[-1].reasons)
     assert max(bench.shares(asked).values()) == pytest.approx(0.25, abs=0.02), "it was asked for"
     writes = len(bench.host.writes)
     bench.start()
@@ -454,7 +456,7 @@ def test_f_004_15_beside_a_latency_critical_server_its_stalls_guide_first(
     assert search is not None
     assert search.co_scheduled
     assert search.phase is bwap.BwapPhase.FOUND
-    assert any("lower_bound" in str(entry.reasons) for entry in bench.told("decide", server))
+    assert any("lower_bound" in str(entry.reasons) for entry in bench.entries("decide", server))
 
 
 def test_a_failing_sensor_leaves_the_simple_rule_in_force(

@@ -124,7 +124,7 @@ NOTHING = '"bandwidth": {"0": {"0": 0.0}}'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "warning"),
     [
         ("{", "a JSON text"),
         ('{"version": 7}', "version: 7"),
@@ -137,14 +137,14 @@ NOTHING = '"bandwidth": {"0": {"0": 0.0}}'
     ],
 )
 def test_a_file_that_is_none_is_told_once_and_not_used(
-    tmp_path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, text: str, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "c.json").write_text(text)
     file = CalibrationFile(tmp_path / "c.json")
     for _round in range(3):
         assert file.weights(four_nodes()) == {}
     assert len(caplog.records) == 1
-    assert said in caplog.text
+    assert warning in caplog.text
 
 
 def test_another_machines_file_is_not_used(

@@ -235,7 +235,7 @@ def test_the_last_word_of_a_refiner_that_fails_holds_for_one_round(
     bench.agent.round(full=True, relist=True)
     bench.agent.reapply()
     levels = {wish.uuid: min(wish.mba_percent.values()) for wish in bench.host.wishes}
-    assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has said nothing of the other"
+    assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has reported nothing of the other"
     bench.agent.round(full=True, relist=True)
     assert bench.level() == 100
     throttler.error = None

@@ -51,7 +51,7 @@ LC = {
 
 @dataclass
 class Rounds:
-    """Rounds of the loop; pins come true at once, pages when told."""
+    """Rounds of the loop; pins come true at once, pages when asked to."""
 
     guests: list[Guest]
     options: Options = QUICK
@@ -167,7 +167,7 @@ def test_on_an_overcommitted_host_the_simple_rule_stays() -> None:
     left = [a for a in decision.assignments if not a.vcpu_cpus]
     assert len(left) == 1
     assert "host_full" in {reason.term for reason in left[0].reasons}
-    assert rounds.round() == decision, "the same is said once, whatever is free by then"
+    assert rounds.round() == decision, "the same is reported once, whatever is free by then"
 
 
 def test_bwap_starts_at_the_canonical_weights_and_climbs_with_real_moves() -> None:

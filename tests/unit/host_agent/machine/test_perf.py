@@ -160,7 +160,7 @@ def test_where_files_run_out_counters_give_some_back(
         problems.add(report.problem)
         assert [count.uuid for count in report.counts] == ["a", "b", "c"]
         assert sum(map(len, kernel.open_groups.values())) == 12
-    assert len(problems) == 1, "said once"
+    assert len(problems) == 1, "reported once"
 
 
 def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:

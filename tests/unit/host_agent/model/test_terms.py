@@ -9,8 +9,8 @@ from placement_traits.reason import Reason
 
 @pytest.mark.parametrize("term", Term)
 def test_every_term_has_a_sentence_that_shows_what_was_found(term: Term) -> None:
-    said = sentence(Reason(term, "VALUE", "AGAINST", "WHERE"))
+    text = sentence(Reason(term, "VALUE", "AGAINST", "WHERE"))
     template = SENTENCES[term]
     for name in ("value", "against", "where"):
-        assert (name.upper() in said) == (f"{{{name}}}" in template)
-    assert "{" not in said
+        assert (name.upper() in text) == (f"{{{name}}}" in template)
+    assert "{" not in text

@@ -111,7 +111,7 @@ def test_a_counter_that_cannot_be_read_leaves_the_last_rate_until_it_is_stale() 
         assert total(found) == 400.0
     assert found.age_s == 2.0
     host.wait(2.0)
-    assert host.reader.servers([place("a", BE, VM)]) == {}, "too old to be told"
+    assert host.reader.servers([place("a", BE, VM)]) == {}, "too old to be reported"
 
     host.model.set_fault(BE, VM, "")
     assert host.reader.servers([place("a", BE, VM)]) == {}, "the first reading after a gap"

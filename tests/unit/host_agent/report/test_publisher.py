@@ -59,21 +59,21 @@ def test_where_an_objective_cannot_be_kept_is_told() -> None:
     lc = Server("lc", LC_SPECS, cpus=(1,))
     round_ = turn((lc, 1), (Server("be", BE_SPECS), 4))
     tree = published_tree(round_, "compute1", OPTIONS, 0, unsatisfiable={lc.uuid})
-    told = [
+    reported = [
         l3
         for l3 in range(4)
         if (child := tree.child(f"compute1:l3_{l3}")) and NeighbourTrait.UNMET_SLO in child.traits
     ]
-    assert told == [0]
+    assert reported == [0]
 
 
 def test_who_uses_gpus_is_told_near_them() -> None:
     """The scheduler reads there who disturbs whom on a socket's buses (F-000-11)."""
-    told = turn((Server("be", {**BE_SPECS, "numa_ext:gpu_comm": "3"}), 0))
-    [guest] = told.observation.guests
+    reported = turn((Server("be", {**BE_SPECS, "numa_ext:gpu_comm": "3"}), 0))
+    [guest] = reported.observation.guests
     guest = dataclasses.replace(guest, gpus={"0000:85:00.0": 2, "0000:86:00.0": None})
-    observation = dataclasses.replace(told.observation, guests=(guest,))
-    found = neighbours(dataclasses.replace(told, observation=observation))
+    observation = dataclasses.replace(reported.observation, guests=(guest,))
+    found = neighbours(dataclasses.replace(reported, observation=observation))
     assert {l3 for l3, traits in found.items() if NeighbourTrait.GPU_COMM_3 in traits} == {2}
 
 

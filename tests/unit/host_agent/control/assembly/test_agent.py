@@ -30,10 +30,10 @@ enabled = true
 def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, told = FakeHost(four_nodes()), list[ProviderTree]()
+    host, reported = FakeHost(four_nodes()), list[ProviderTree]()
     lc = host.boot(Server("lc", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
     writer = SimpleNamespace(
-        sync=lambda tree: told.append(tree) or SimpleNamespace(changes=(), problems=())
+        sync=lambda tree: reported.append(tree) or SimpleNamespace(changes=(), problems=())
     )
     monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: host.topology)
     monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
@@ -44,6 +44,6 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     parts.agent.round(full=True, relist=True)
     assert parts.publisher is not None
     parts.publisher.publish_once()
-    domain = told[0].child("h1:l3_0")
+    domain = reported[0].child("h1:l3_0")
     assert domain is not None
     assert NeighbourTrait.UNMET_SLO in domain.traits

@@ -314,14 +314,14 @@ def test_what_was_found_to_be_no_use_is_searched_again_only_when_something_has_c
     host = _crowded()
     measured = dict.fromkeys(host.servers, 1.0)
     for _ in range(10):
-        said = host.round(measured)
+        explained = host.round(measured)
     assert sorted(searches) == sorted(host.servers), "each was searched for once"
-    assert {name for name in host.servers if "propose_live_migration" in terms(said[name])} == set(
-        host.servers
-    ), "the proposal stands while nothing changes"
+    assert {
+        name for name in host.servers if "propose_live_migration" in terms(explained[name])
+    } == set(host.servers), "the proposal stands while nothing changes"
     del host.servers["d0"], measured["d0"]
-    said = host.round(measured)
-    assert any("remapped" in terms(reasons) for reasons in said.values())
+    explained = host.round(measured)
+    assert any("remapped" in terms(reasons) for reasons in explained.values())
 
 
 def test_a_host_with_another_topology_is_searched_again(searches: list[str]) -> None:
@@ -340,12 +340,12 @@ def test_searches_of_one_decision_share_the_limit_and_all_get_their_turn(
 ) -> None:
     host = _crowded(replace(QUICK, reshuffle_operations=5))
     measured = dict.fromkeys(host.servers, 1.0)
-    said: Mapping[str, tuple[Reason, ...]] = {}
+    explained: Mapping[str, tuple[Reason, ...]] = {}
     assert len(host.state.searched.exhausted) == 1
     for known in (*range(2, len(host.servers) + 1), len(host.servers)):
-        said = host.round(measured)
+        explained = host.round(measured)
         assert len(host.state.searched.exhausted) == known, "one more in each decision"
-    assert set(said) == set(host.servers)
+    assert set(explained) == set(host.servers)
 
 
 def test_a_server_without_room_is_tried_again_only_when_something_has_changed(

@@ -49,7 +49,7 @@ class Machine(TimingProfiler):
             Shape(domains=(0, 1, 2, 3)), threads=ThreadTable(self.moved), demand=self.demand
         )
         self.resctrl = Resctrl(self.model)
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def demand(self, tid: int, domain: int) -> Bytes:
         mine = tid == READERS[domain] or (tid == 900 and domain == 0)
@@ -83,7 +83,7 @@ class Machine(TimingProfiler):
             self,
             self.resctrl,
             topology or four_nodes(),
-            progress=self.told.append,
+            progress=self.reported.append,
             sleep=self.sleep,
             clock=lambda: self.now,
         )
@@ -99,7 +99,7 @@ def test_f_004_05_counters_tell_what_came_from_memory() -> None:
     assert found[1] == pytest.approx({0: OTHERS, 2: OTHERS})
     assert profiler.profile([1], [3]) == {3: {1: pytest.approx(OTHERS)}}
     assert profiler.profile([1], [1]) == {1: {1: pytest.approx(OWN)}}
-    assert machine.told == []
+    assert machine.reported == []
 
 
 def test_the_result_says_how_it_was_measured_and_the_monitoring_group_is_gone() -> None:
@@ -126,7 +126,7 @@ def test_counters_that_contradict_the_clock_are_not_believed(counted: float) -> 
     found = profiler.profile([0], range(4))
     assert found[0] == {0: pytest.approx(1.1 * OWN)}
     assert profiler.method == "timing"
-    assert "worker 0 moved" in machine.told[0]
+    assert "worker 0 moved" in machine.reported[0]
 
 
 @pytest.mark.parametrize(("late_s", "counted"), [(0.5, True), (1.0, False), (1.9, False)])
@@ -147,7 +147,7 @@ def test_counters_are_read_last_while_the_readers_still_run(
     if counted:
         assert machine.now == pytest.approx(began_s + 1.6)
     else:
-        assert (profiler.method, "too late" in machine.told[0]) == ("timing", True)
+        assert (profiler.method, "too late" in machine.reported[0]) == ("timing", True)
 
 
 def test_without_a_free_counter_timing_stands() -> None:
@@ -155,7 +155,7 @@ def test_without_a_free_counter_timing_stands() -> None:
     for number in range(machine.model.shape.rmids - 1):
         machine.resctrl.create_monitor("", f"numa_ext-{number}")
     assert machine.counting().profile([0], [0]) == {0: {0: pytest.approx(1.1 * OWN)}}
-    assert "creating a monitoring group" in machine.told[0]
+    assert "creating a monitoring group" in machine.reported[0]
 
 
 def test_a_worker_that_read_nothing_near_or_far_is_not_believed() -> None:

@@ -109,8 +109,8 @@ def test_a_sudden_violation_is_not_hidden_by_the_good_requests_before_it() -> No
 
 def test_lines_of_samples_and_histograms() -> None:
     parser = Parser()
-    said = b"numa-ext-slo 1\n# alive\ns 812 640.5\nh 500:120 1000:3\n\n"
-    assert parser.feed(said, 0.0) == ((812.0, 1), (640.5, 1), (500.0, 120), (1000.0, 3))
+    stream = b"numa-ext-slo 1\n# alive\ns 812 640.5\nh 500:120 1000:3\n\n"
+    assert parser.feed(stream, 0.0) == ((812.0, 1), (640.5, 1), (500.0, 120), (1000.0, 3))
     assert (parser.counts.lines, parser.counts.malformed) == (5, 0)
 
 
