@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the scheduler part: section ``[numa_ext]`` of nova-scheduler's configuration."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
@@ -10,8 +9,6 @@ from oslo_config import cfg
 
 from placement_traits import oslo_options
 from placement_traits.options import Section, option
-
-LOG = logging.getLogger(__name__)
 
 GROUP: Final = "numa_ext"
 
@@ -165,22 +162,19 @@ class SchedulerOptions(Section):
     )
     gpu_profiles: str = option(
         "",
-        "YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler takes its first "
-        "decision.\n\n"
+        "YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler starts.\n\n"
         "A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all "
         "flavors with that ``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that "
-        "cannot be used is logged as an error, and the built-in profiles and equal weights are used.",
+        "cannot be used keeps nova-scheduler from starting.",
         change="you have measured run times of your own jobs",
         leave="you have not: flavors are then judged by gpu_comm alone",
     )
     gpu_distances: str = option(
         "",
-        "YAML or JSON file with measured distances between GPUs, read when nova-scheduler takes its first "
-        "decision.\n\n"
+        "YAML or JSON file with measured distances between GPUs, read when nova-scheduler starts.\n\n"
         "An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other "
         "hosts: the distance of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from "
-        "NVLinks. A file that cannot be used is logged as an error, and default weights, profiles and distances "
-        "are used.",
+        "NVLinks. A file that cannot be used keeps nova-scheduler from starting.",
         change="you have measured copies between GPUs, and levels and links do not give their order",
         leave="you have not: levels and links are right for NVLink and PCIe",
     )
@@ -236,17 +230,13 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def read(conf: cfg.ConfigOpts) -> SchedulerOptions:
-    """Return the configuration of nova-scheduler; of an option that cannot be read, the log and its default.
+    """Return the configuration of nova-scheduler.
 
-    A mistake in one line must not keep every server of the cloud from being scheduled.
+    :raises ConfigurationError: names the option that cannot be read
     """
-    return oslo_options.read(SchedulerOptions, conf, mistake=_log)
+    return oslo_options.read(SchedulerOptions, conf)
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
     """Return (group, options) for oslo-config-generator, namespace ``nova_numa_ext``."""
     return [(GROUP, oslo_options.options(SchedulerOptions))]
-
-
-def _log(error: oslo_options.ConfigurationError) -> None:
-    LOG.error("%s; its default counts", error)

@@ -90,9 +90,6 @@ def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
 
 
 def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
-    if not entry["opinion"]:
-        yield f"filter   no opinion; {entry['hosts']} hosts passed untouched"
-        return
     view = entry["view"]
     age = "never read" if view["age_s"] is None else f"{view['age_s']} s old"
     yield f"view     {view['state']}, {age}, {view['hosts']} hosts"

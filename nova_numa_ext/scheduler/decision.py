@@ -24,7 +24,6 @@ from placement_traits.reason import Reason
 from placement_traits.request import (
     InvalidRequestError,
     WorkloadRequest,
-    concerns_us,
     parse,
 )
 from placement_traits.snapshot import ViewState
@@ -35,7 +34,7 @@ class ParsedSpec:
     """What a RequestSpec requests of us.
 
     :param server: uuid of the server
-    :param request: the parsed flavor; None when it is invalid or has no key of ours
+    :param request: the parsed flavor; None when it is invalid
     :param problems: what is wrong with the flavor, one sentence each
     :param guest: the guest's NUMA cells
     """
@@ -45,18 +44,11 @@ class ParsedSpec:
     problems: tuple[str, ...] = ()
     guest: tuple[GuestCell, ...] = ()
 
-    @property
-    def concerned(self) -> bool:
-        """False when neither flavor nor image has a key of this project."""
-        return self.request is not None or bool(self.problems)
-
 
 def parse_spec(spec: Any) -> ParsedSpec:
-    """Read a RequestSpec."""
+    """Read a RequestSpec that has a key of ours."""
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
     traits = nova_objects.image_traits(spec)
-    if not concerns_us(extra_specs, traits):
-        return ParsedSpec(spec.instance_uuid, None)
     try:
         request = parse(
             extra_specs,
@@ -136,10 +128,8 @@ def decide(
     def all_alike(*reasons: Reason) -> Judged:
         return Judged(parsed, {state.uuid: verdict(state, reasons) for state in host_states})
 
-    if parsed.problems:
-        return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
     if parsed.request is None:
-        return all_alike()
+        return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
     state = around.snapshot.state
     if state is not ViewState.FRESH and around.refuse_stale and parsed.request.tier:
         return all_alike(Reason(Term.VIEW, state, "refuse"))

@@ -4,11 +4,9 @@
 Which request asks for devices, and which are free.
 """
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
     GpuMap,
@@ -24,12 +22,8 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import nova_objects
-from nova_numa_ext.scheduler.gpu_options import rules
 from placement_traits import names
-from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import HostView
-
-LOG = logging.getLogger(__name__)
 
 _NO_DEVICES: Final = frozenset(
     {
@@ -136,12 +130,3 @@ class _Known:
         """
         picked = self.gpus.mask([uuid for pick in recent for uuid in pick.gpus]) if recent else 0
         return occupancy(self.gpus, self._published, offered | reported & ~picked, recent)
-
-
-def planner(options: SchedulerOptions) -> GpuPlanner:
-    """Return the planner; a mistake in the options is logged and the defaults are used: scheduling goes on."""
-    try:
-        return GpuPlanner(rules(options))
-    except InvalidValueError as error:
-        LOG.error("GPUs are chosen with default weights, profiles and distances: %s", error)
-        return GpuPlanner()

@@ -9,7 +9,7 @@ import heapq
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,32 +23,39 @@ from placement_traits.fleet import L3View
 from placement_traits.reason import Reason
 from placement_traits.request import concerns_us
 
+
+class Decided(Protocol):
+    """What is told of a decision of the filter."""
+
+    @property
+    def judged(self) -> Judged:
+        """What was decided about the hosts."""
+
+    @property
+    def around(self) -> Surroundings:
+        """What the decision knew."""
+
+    @property
+    def settled(self) -> bool:
+        """Nova has placed the server already and asks for alternates."""
+
+
 _MOST_CANDIDATES = 16
 _MOST_NAMES = 20
 
 
 def filter_entry(
-    request_id: str | None,
-    spec: Any,
-    around: Surroundings,
-    judged: Judged,
-    *,
-    settled: bool,
-    limit: int,
+    request_id: str | None, spec: Any, found: "Decided", *, limit: int
 ) -> dict[str, Any]:
-    """Describe what the filter decided, before it puts the candidates in order.
+    """Describe what the filter decided.
 
-    :param settled: nova has placed the server already and asks for alternates
     :param limit: hosts described one by one, refused and passed apart
     """
-    entry = _head("filter", request_id, spec)
-    if not judged.parsed.concerned:
-        return {**entry, "opinion": False, "hosts": len(judged.verdicts)}
+    judged, around = found.judged, found.around
     age_s = around.snapshot.age_s
     return {
-        **entry,
-        "opinion": True,
-        "alternates": settled,
+        **_head("filter", request_id, spec),
+        "alternates": found.settled,
         "problems": list(judged.parsed.problems),
         "view": {
             "state": around.snapshot.state.value,

@@ -5,19 +5,23 @@ Nova calls, per server of a request and in one thread: the filter with all hosts
 weigher with those that are left. It does not report which host it took, but it adds one to
 ``num_instances`` of the HostState it consumed: the next look at the same HostStates shows it. Until then the best host
 by all weights so far is assumed.
+
+What is known of a request hangs on its RequestSpec, which nova uses for all servers of the request and drops with its
+answer: nothing of a request outlives it but counts and picks. nova-scheduler decides in up to 64 threads at once.
 """
 
 import logging
 import threading
 import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from nova import conf as nova_conf
 from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 from oslo_context import context as oslo_context
@@ -27,32 +31,35 @@ from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
+from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, decide, parse_spec, reorder
+from nova_numa_ext.scheduler.gpu_options import rules
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
+from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 from placement_traits.request import concerns_us
 
 LOG = logging.getLogger(__name__)
 
+_SECONDS_BETWEEN_STARTS: Final = 60.0
+
 
 @dataclass(frozen=True, slots=True)
-class LastDecision:
-    """What the filter decided last in this thread, for the weigher and for the next server of the request.
+class Pass:
+    """What was decided about one server of a request, for the weigher and for the request's next server.
 
-    :param spec: the RequestSpec object; nova uses one object for all servers of a request
-    :param parsed: what we read from it
+    :param parsed: what we read from the RequestSpec
     :param around: what the decision knew
     :param judged: what was decided about the hosts
     :param instances: HostStates with the servers they had when we looked; nova adds one when it picks the host
     :param settled: nova has already placed the server and asks for alternates only
     """
 
-    spec: Any
     parsed: ParsedSpec
     around: Surroundings
     judged: Judged
-    instances: Sequence[tuple[Any, int]]
+    instances: Sequence[tuple[weakref.ref[Any], int]]
     settled: bool = False
 
 
@@ -80,67 +87,60 @@ class Engine:
         self._journal = journal
         self._clock_s = clock_s
         self._ledger = Ledger(options.pick_ttl, options.pick_limit)
-        self._planner = gpus.planner(options)
-        self._current = threading.local()
+        self._planner = gpus.GpuPlanner(rules(options))
+        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._thread = (
+            threading.local()
+        )  # .asks_us: the request that this thread weighs has a key of ours
+        self._faults_lock = threading.Lock()
         self.faults: Counter[str] = Counter()
 
     # Filter -----------------------------------------------------------------------------------------------------------
 
-    def filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
-        """Return the hosts that pass, with their candidates ordered; never raises."""
-        if scheduler_utils.request_is_rebuild(spec):
-            return list(host_states)
+    def filter(self, host_states: Sequence[Any], spec: Any) -> Sequence[Any]:
+        """Return the hosts that pass, with their candidates ordered; never raises.
+
+        A request that has no key of ours gets back the very list it came with.
+        """
         try:
+            if scheduler_utils.request_is_rebuild(spec) or not asks_us(spec):
+                return host_states
             return self._filter(host_states, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
+            self._passes.pop(spec, None)
             self._fault("filter", spec, error)
-            refuse = self._options.on_error == "refuse" and _may_concern_us(spec)
-            return [] if refuse else list(host_states)
+            return [] if self._options.on_error == "refuse" else host_states
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
-        parsed = parse_spec(spec)
-        around, settled = self._surroundings(spec, parsed)
-        decision = self._decide(spec, parsed, around, host_states, settled)
-        judged = decision.judged
+        found = self._decide(host_states, spec)
+        judged = found.judged
         self._record(
-            lambda: records.filter_entry(
-                _request_id(), spec, around, judged, settled=settled, limit=self._limit
-            )
+            lambda: records.filter_entry(_request_id(), spec, found, limit=self._limit), spec
         )
-        self._current.decision = decision
         left = [state for state in host_states if not judged.verdicts[state.uuid].reasons]
         for state in left:
             reorder(state, judged.verdicts[state.uuid])
         if len(left) == 1:
-            self._guess(decision, left[0].uuid)
+            self._guess(found, left[0].uuid)
         return left
 
-    def _decide(
-        self,
-        spec: Any,
-        parsed: ParsedSpec,
-        around: Surroundings,
-        host_states: Sequence[Any],
-        settled: bool,
-    ) -> LastDecision:
+    def _decide(self, host_states: Sequence[Any], spec: Any) -> Pass:
+        parsed = parse_spec(spec)
+        around, settled = self._surroundings(spec, parsed)
         judged = decide(parsed, spec, host_states, around)
-        instances = [(state, state.num_instances) for state in host_states]
-        return LastDecision(spec, parsed, around, judged, instances, settled)
+        instances = [(weakref.ref(state), state.num_instances) for state in host_states]
+        found = self._passes[spec] = Pass(parsed, around, judged, instances, settled)
+        return found
 
     def _surroundings(self, spec: Any, parsed: ParsedSpec) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
-        now_s = self._clock_s()
-        last: LastDecision | None = getattr(self._current, "decision", None)
-        if last is not None and last.spec is spec:
-            picks = self._settle(last)
-            snapshot = last.around.snapshot
-        else:
-            picks = ()
-            snapshot = self._view.snapshot()
+        last = self._passes.get(spec)
+        picks = self._settle(last) if last is not None else ()
+        snapshot = last.around.snapshot if last is not None else self._view.snapshot()
         settled = any(pick.server == parsed.server for pick in picks)
         around = Surroundings(
             snapshot=snapshot,
-            recent=self._ledger.by_host(now_s, without=parsed.server),
+            recent=self._ledger.by_host(self._clock_s(), without=parsed.server),
             request_picks=picks,
             refuse_stale=self._options.on_stale == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
@@ -148,19 +148,20 @@ class Engine:
         )
         return around, settled
 
-    def _settle(self, last: LastDecision) -> tuple[Pick, ...]:
+    def _settle(self, last: Pass) -> tuple[Pick, ...]:
         """Find the host that nova took for the last server of this request; return all picks of the request."""
         picks = last.around.request_picks
         if last.settled or last.parsed.request is None:
             return picks
-        for state, instances in last.instances:
-            if state.num_instances > instances:
+        for reference, instances in last.instances:
+            state = reference()
+            if state is not None and state.num_instances > instances:
                 pick = replace(last.judged.pick(state.uuid), certain=True)
                 self._ledger.record(pick, self._clock_s())
                 return (*picks, pick)
         return picks
 
-    def _guess(self, decision: LastDecision, root_uuid: str) -> None:
+    def _guess(self, decision: Pass, root_uuid: str) -> None:
         if decision.parsed.request is not None and not decision.settled:
             self._ledger.record(decision.judged.pick(root_uuid), self._clock_s())
 
@@ -168,28 +169,26 @@ class Engine:
 
     def weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
         """Return the score of each WeighedHost in [0, 1]; never raises, equal scores are no opinion."""
-        self._current.multipliers = {}
+        self._thread.asks_us = False
         try:
-            return self._weigh(weighed, spec)
+            if asks_us(spec):
+                self._thread.asks_us = True
+                return self._weigh(weighed, spec)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
+            self._passes.pop(spec, None)
             self._fault("weigher", spec, error)
-            return [0.0] * len(weighed)
+        return [0.0] * len(weighed)
 
     def _weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
-        decision: LastDecision | None = getattr(self._current, "decision", None)
-        if decision is None or decision.spec is not spec:
+        host_states = [each.obj for each in weighed]
+        decision = self._passes.get(spec)
+        if decision is None:
             # The filter is not enabled, or nova skipped filters for this request (az:host): judge without refusing.
-            parsed = parse_spec(spec)
-            around, settled = self._surroundings(spec, parsed)
-            decision = self._decide(spec, parsed, around, [w.obj for w in weighed], settled)
-            self._current.decision = decision
+            decision = self._decide(host_states, spec)
         if decision.parsed.request is None:
             return [0.0] * len(weighed)
-        judged, host_states = decision.judged, [w.obj for w in weighed]
+        judged = decision.judged
         multipliers = self._multipliers(host_states)
-        self._current.multipliers = dict(
-            zip([state.uuid for state in host_states], multipliers[:, 0].tolist(), strict=True)
-        )
         result = judged.scores([state.uuid for state in host_states], multipliers[:, 1:])
         totals = np.array([each.weight for each in weighed]) + multipliers[:, 0] * result.values
         best = host_states[int(totals.argmax())].uuid
@@ -198,7 +197,8 @@ class Engine:
         self._record(
             lambda: records.weigh_entry(
                 _request_id(), spec, weighed, result, totals=totals, limit=self._limit
-            )
+            ),
+            spec,
         )
         values: list[float] = result.values.tolist()
         return values
@@ -206,30 +206,20 @@ class Engine:
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of our weigher for one host, aggregates considered.
 
-        Nova asks for it host by host, right after :meth:`weigh`, which has looked for all of them.
+        Nova asks for it host by host, right after :meth:`weigh`; for scores that are all 0 it is not looked up.
         """
-        known: Mapping[str, float] = getattr(self._current, "multipliers", {})
-        found = known.get(host_state.uuid)
-        if found is None:
-            found = _multiplier(host_state, "weight", self._options.weight_multiplier)
-        return found
+        option = self._options.weight_multiplier
+        if not getattr(self._thread, "asks_us", False):
+            return option
+        return multiplier(host_state, "weight", option)
 
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
-        """Multiplier of the weigher and of each of its terms for each host; hosts of the same aggregates share them."""
+        """Multiplier of the weigher and of each of its terms for each host."""
         options = {name: self._options.multiplier(name) for name in ("weight", *SCORED)}
-        if not _any_aggregate_sets(host_states, map(aggregate_key, options)):
-            return np.tile([*options.values()], (len(host_states), 1))
-        rows: list[list[float]] = []
-        row_of: dict[tuple[int, ...], int] = {}
-        chosen = []
-        for state in host_states:
-            key = tuple([id(aggregate) for aggregate in state.aggregates])
-            row = row_of.get(key)
-            if row is None:
-                row = row_of[key] = len(rows)
-                rows.append([_multiplier(state, name, each) for name, each in options.items()])
-            chosen.append(row)
-        return np.array(rows).reshape(-1, len(options))[chosen]
+        return for_each(
+            host_states,
+            lambda state: [multiplier(state, name, each) for name, each in options.items()],
+        )
 
     # Faults and records -----------------------------------------------------------------------------------------------
 
@@ -237,36 +227,44 @@ class Engine:
     def _limit(self) -> int:
         return self._options.journal_hosts
 
-    def _record(self, entry: Callable[[], Mapping[str, Any]]) -> None:
-        if self._journal is not None:
+    def _record(self, entry: Callable[[], Mapping[str, Any]], spec: Any) -> None:
+        """Keep an entry for people; whatever goes wrong with it, the decision stands."""
+        if self._journal is None:
+            return
+        try:
             self._journal.append(entry())
+        except Exception:
+            self._count("record")
+            LOG.exception(
+                "The decision about server %s is not in the journal.",
+                getattr(spec, "instance_uuid", None),
+            )
 
     def _fault(self, where: str, spec: Any, error: Exception) -> None:
-        self.faults[where] += 1
-        self._current.decision = None
+        count = self._count(where)
         LOG.exception(
             "NumaExt %s failed for request %s, server %s (fault %d of this process); the answer is %r.",
             where,
             _request_id(),
             getattr(spec, "instance_uuid", None),
-            self.faults.total(),
+            count,
             self._options.on_error if where == "filter" else "no opinion",
         )
-        try:
-            self._record(lambda: records.fault_entry(_request_id(), spec, where, error))
-        except Exception:
-            LOG.exception("The fault could not be recorded in the decision journal.")
+        self._record(lambda: records.fault_entry(_request_id(), spec, where, error), spec)
+
+    def _count(self, where: str) -> int:
+        with self._faults_lock:
+            self.faults[where] += 1
+            return self.faults.total()
 
 
-def _any_aggregate_sets(host_states: Iterable[Any], keys: Iterable[str]) -> bool:
-    """Return whether the aggregates of any of the hosts have one of these keys."""
-    watched = frozenset(keys)
-    every = list(chain.from_iterable([state.aggregates for state in host_states]))
-    different = dict(zip(map(id, every), every, strict=True)).values()
-    return not all(watched.isdisjoint(aggregate.metadata) for aggregate in different)
+def asks_us(spec: Any) -> bool:
+    """Return whether flavor or image of a RequestSpec has a key of ours; nothing else may cost such a request."""
+    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    return concerns_us(extra_specs, nova_objects.image_traits(spec))
 
 
-def _multiplier(host_state: Any, name: str, option: float) -> float:
+def multiplier(host_state: Any, name: str, option: float) -> float:
     """Return ``option``, or what the host's aggregates set instead."""
     if not host_state.aggregates:
         return option
@@ -274,55 +272,76 @@ def _multiplier(host_state: Any, name: str, option: float) -> float:
     return value if name == "weight" else max(0.0, value)
 
 
-def _may_concern_us(spec: Any) -> bool:
-    """Return whether a request concerns us, after a fault; True when the fault was in reading the request."""
-    try:
-        extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-        return concerns_us(extra_specs, nova_objects.image_traits(spec))
-    except Exception:
-        LOG.exception(
-            "Whether the request concerns NumaExt is unknown; it is refused as if it did."
-        )
-        return True
-
-
 def _request_id() -> str | None:
     current = oslo_context.get_current()
     return current.request_id if current is not None else None
 
 
-_engine: Engine | None = None
-_engine_lock = threading.Lock()
+def configuration() -> SchedulerOptions:
+    """Return our options as nova-scheduler starts.
+
+    :raises SystemExit: one of them cannot be used; the sentence says which, and what is allowed
+    """
+    register_opts(nova_conf.CONF)
+    try:
+        options = read(nova_conf.CONF)
+        rules(options)
+    except NumaExtError as error:
+        LOG.critical("%s", error)
+        raise SystemExit(f"nova-scheduler cannot start: {error}") from None
+    return options
 
 
-def engine() -> Engine:
-    """Return the engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
-    global _engine  # noqa: PLW0603 - nova makes filters and weighers itself, without arguments
-    current = _engine
-    if current is not None:  # nova's weighing asks once per host
-        return current
-    with _engine_lock:
-        if _engine is None:
-            from nova import conf
+class _Process:
+    """The engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
 
-            register_opts(conf.CONF)
-            options = read(conf.CONF)
-            journal = (
-                Journal(
-                    Path(options.journal_path),
-                    options.journal_max_mb * 1024 * 1024,
-                    options.journal_backups,
-                    name=f"decision journal {options.journal_path}",
-                )
-                if options.journal_path
-                else None
-            )
-            _engine = Engine(conf.CONF, options, fleet.from_nova(conf.CONF, options), journal)
-        return _engine
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._tried_s = -_SECONDS_BETWEEN_STARTS
+
+    def engine(self) -> Engine | None:
+        """Return the engine; None where it cannot be made, which is logged, and tried again after a minute."""
+        if self._engine is not None:
+            return self._engine
+        with self._lock:
+            if self._engine is None and time.monotonic() - self._tried_s >= _SECONDS_BETWEEN_STARTS:
+                self._tried_s = time.monotonic()
+                try:
+                    self._engine = _made()
+                except Exception:
+                    LOG.exception("NumaExt cannot start; it is tried again in a minute.")
+            return self._engine
+
+    def use(self, replacement: Engine | None) -> None:
+        """Replace the engine; None: a new one is made at the next decision."""
+        with self._lock:
+            self._engine, self._tried_s = replacement, -_SECONDS_BETWEEN_STARTS
+
+
+def _made() -> Engine:
+    conf, options = nova_conf.CONF, configuration()
+    journal = (
+        Journal(
+            Path(options.journal_path),
+            options.journal_max_mb * 1024 * 1024,
+            options.journal_backups,
+            name=f"decision journal {options.journal_path}",
+        )
+        if options.journal_path
+        else None
+    )
+    return Engine(conf, options, fleet.from_nova(conf, options), journal)
+
+
+_process = _Process()
+
+
+def engine() -> Engine | None:
+    """Return the engine of this process, None while it cannot be made."""
+    return _process.engine()
 
 
 def use(replacement: Engine | None) -> None:
     """Make nova's filter and weigher use another engine; None makes a new one at the next decision."""
-    global _engine  # noqa: PLW0603
-    with _engine_lock:
-        _engine = replacement
+    _process.use(replacement)

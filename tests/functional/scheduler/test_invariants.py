@@ -12,6 +12,7 @@ from nova.scheduler import host_manager
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler.decision import parse_spec
 from placement_traits.fleet import HostView
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
@@ -86,7 +87,7 @@ def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flav
     views = [view for view, _, known in fleet if known]
     states = [state_of(view, used) for view, used, _ in fleet]
     passed = decide(views, states, flavor)
-    request = session.engine()._current.decision.parsed.request
+    request = parse_spec(request_spec(flavor)).request
     by_root = {view.root_uuid: view for view in views}
     for state in passed:
         view = by_root[state.uuid]

@@ -10,7 +10,6 @@ from nova import objects
 from nova.pci.stats import PciDeviceStats
 from nova.scheduler import host_manager
 
-from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.judge import Surroundings
@@ -127,7 +126,7 @@ def gpu_questions(draw):
         pci_requests=objects.InstancePCIRequests(requests=[asked]),
     )
     placed = tuple(draw(st.lists(gpu_picks(hosts), max_size=2)))
-    around = surroundings(draw, hosts, placed, planner=gpus.planner(SchedulerOptions()))
+    around = surroundings(draw, hosts, placed, planner=gpus.GpuPlanner())
     return [state for state, _ in hosts], spec, around
 
 

@@ -41,7 +41,6 @@ def filtered(candidates: list[dict[str, Any]], kept: int) -> dict[str, Any]:
     return {
         **HEAD,
         "kind": "filter",
-        "opinion": True,
         "alternates": False,
         "problems": [],
         "view": view,
