@@ -3,9 +3,15 @@
 
 On SIGTERM or SIGINT it ends after the round; pins, pages and RDT groups stay as they are, so that servers do not feel
 an upgrade. ``numa-host-agent-ctl reset`` takes everything back.
+
+It ends with 78 (``EX_CONFIG``) where the configuration cannot be used: starting it again would not help. The service
+manager learns of each finished round (:mod:`host_agent.report.service_manager`); the SIGABRT by which it ends an agent
+that hangs leaves the stacks of all threads in the log.
 """
 
+import faulthandler
 import logging
+import os
 import signal
 import sys
 import threading
@@ -33,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
-        return 1
+        return os.EX_CONFIG
     log.setup(oslo, "numa-host-agent")
     try:
         return _run(conf)
@@ -73,8 +79,10 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
         parts.publisher.start()
     if parts.qos is not None:
         parts.qos.start()
+    faulthandler.enable()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
+    parts.service_manager.stopping()
     if parts.qos is not None:
         parts.qos.close()
     parts.privileged.graceful_shutdown()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the agent together from its configuration: the one place that knows all parts."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Measured, Metrics
 from host_agent.report.publisher import Publisher
+from host_agent.report.service_manager import ServiceManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Parts:
     observer: Observer
     journal: ActionJournal
     metrics: Metrics
+    service_manager: ServiceManager
     publisher: Publisher | None
     qos: BandwidthQos | None
     agent: Agent
@@ -91,6 +94,8 @@ def build(
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []
+    service_manager = ServiceManager.of(os.environ)
+    done.append(service_manager)
     agent = Agent(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
@@ -98,4 +103,15 @@ def build(
         Listeners(tuple(done), (metrics.failed_round, heartbeat.failed)),
         write=not dry_run,
     )
-    return Parts(paths, source, privileged, observer, journal, metrics, publisher, qos, agent)
+    return Parts(
+        paths,
+        source,
+        privileged,
+        observer,
+        journal,
+        metrics,
+        service_manager,
+        publisher,
+        qos,
+        agent,
+    )
