@@ -8,6 +8,9 @@ resource classes on our children, other providers, and everything but our traits
 Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries
 ``CUSTOM_NUMA_EXT_OWNER``. So a child that was created just before a crash is known again although it has no trait yet.
 
+Views compare the generations of our own providers: nova's root changes with every server. So a change of our traits on
+the root is followed by a write of one child as it is, which raises its generation, and the host is read again at once.
+
 What was read is remembered with its generation. Placement raises the generation at any change of traits, inventories or
 allocations, so a pass over an unchanged host is a single GET.
 """
@@ -15,7 +18,7 @@ allocations, so a pass over an unchanged host is a single GET.
 import dataclasses
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,11 +26,13 @@ from urllib.parse import quote
 from placement_traits import names
 from placement_traits.client import (
     CODE_DUPLICATE,
+    GenerationConflictError,
     NotFoundError,
     PlacementClient,
     PlacementError,
 )
 from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.names import TierTrait
 from placement_traits.tree import Inventory, Provider, ProviderTree
 
 LOG = logging.getLogger(__name__)
@@ -115,16 +120,32 @@ class Reporter:
         :raises ServiceUnavailableError: Placement does not answer; call again later, nothing needs undoing
         :raises ConflictError: providers vanished again and again while they were written; call again later
         """
+        return self._attempt(tree.root, lambda: _Pass(self._client, self, tree).run())
+
+    def withdraw_tiers(self, host: str) -> SyncReport:
+        """Remove the tier traits from a host's root: no agent keeps what they promise.
+
+        Placement then offers the host to no flavor that requires one of them; everything else stays, so that servers
+        there keep what they hold. The next :meth:`sync` puts the traits back. Errors as of :meth:`sync`.
+
+        :param host: name of nova's root provider
+        """
+        nothing = ProviderTree(host, frozenset(), ())
+        return self._attempt(
+            host, lambda: _Pass(self._client, self, nothing).withdraw(frozenset(TierTrait))
+        )
+
+    def _attempt(self, root: str, make_pass: Callable[[], SyncReport]) -> SyncReport:
         for attempt in range(_TREE_TRIES):
             try:
-                return _Pass(self._client, self, tree).run()
+                return make_pass()
             except NotFoundError as error:
                 # A provider or its root went away under our hands: look at everything again.
-                LOG.info("Starting over with the providers of %s: %s", tree.root, error)
+                LOG.info("Starting over with the providers of %s: %s", root, error)
                 self.forget()
                 self._client.pause(attempt)
         raise ConflictError(
-            f"The providers of {tree.root} vanished {_TREE_TRIES} times while they were written."
+            f"The providers of {root} vanished {_TREE_TRIES} times while they were written."
         )
 
     def forget(self) -> None:
@@ -248,7 +269,18 @@ class _Pass:
         for provider in below.values():
             if self._tree.child(provider.name) is None and self._is_ours(root, provider):
                 self._remove_child(provider)
-        self._update(root, Provider(root.name, self._tree.root_traits))
+        kept = [child for child in below.values() if self._tree.child(child.name)]
+        self._update_root(root, self._tree.root_traits, kept)
+        return self._report(root)
+
+    def withdraw(self, traits: frozenset[str]) -> SyncReport:
+        """Remove some of our traits from the root, and leave all else."""
+        root, *below = self._reporter.listed(self._tree.root)
+        ours = frozenset(filter(names.is_ours, self._reporter.actual(root).traits))
+        self._update_root(root, ours - traits, below)
+        return self._report(root)
+
+    def _report(self, root: _Listed) -> SyncReport:
         return SyncReport(
             root.uuid,
             tuple(self._changes),
@@ -256,6 +288,28 @@ class _Pass:
             self._client.counters.requests - self._requests,
             self._client.counters.writes - self._writes,
         )
+
+    def _update_root(self, root: _Listed, traits: frozenset[str], below: Sequence[_Listed]) -> None:
+        before = len(self._changes)
+        self._update(root, Provider(root.name, traits))
+        if len(self._changes) > before:
+            self._touch(root, below)
+
+    def _touch(self, root: _Listed, below: Sequence[_Listed]) -> None:
+        """Write one of the children that views compare as it is."""
+        compared = (names.rdt_provider(root.name), names.l3_provider(root.name, 0)[:-1])
+        ours = (c for c in below if c.name.startswith(compared) and self._is_ours(root, c))
+        child = max(ours, key=lambda child: child.name, default=None)
+        if child is None:
+            return
+        actual = self._reporter.actual(child)
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                self._put_inventories(child, actual, actual.inventories)
+                return
+            except GenerationConflictError:
+                self._client.pause(attempt)
+                actual = self._reporter.actual(child, fresh=True)
 
     def _problem(self, sentence: str) -> None:
         self._problems[sentence] = None
@@ -379,6 +433,14 @@ class _Pass:
         }
         if inventories == there:
             return
+        self._put_inventories(provider, actual, inventories)
+        self._changes.append(
+            TreeChange(provider.name, "inventories", _inventory_difference(there, inventories))
+        )
+
+    def _put_inventories(
+        self, provider: _Listed, actual: _Actual, inventories: Mapping[str, Inventory]
+    ) -> None:
         body = {
             "resource_provider_generation": actual.generation,
             "inventories": {
@@ -390,9 +452,6 @@ class _Pass:
         self._reporter.remember(
             provider,
             _Actual(answer["resource_provider_generation"], actual.traits, inventories),
-        )
-        self._changes.append(
-            TreeChange(provider.name, "inventories", _inventory_difference(there, inventories))
         )
 
     def _still_used(

@@ -4,7 +4,8 @@
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
 back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``heal`` makes allocations in
-Placement whole; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths.
+Placement whole; ``withdraw`` takes this host's tiers out of Placement; ``device-spec`` prints lines for nova.conf;
+``calibrate`` measures memory bandwidths.
 
 Each command loads what it needs when it runs: on a busy host that is most of the time that a command takes.
 """
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = [f"--config-file={file}" for file in options.config_file]
     command: Callable[[Configuration, argparse.Namespace], int] = options.command
     try:
-        return command(load(files), options)
+        return command(load(files, mistake=options.mistake), options)
     except NumaExtError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, function: Callable[..., int], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(command=function)
+        command.set_defaults(command=function, mistake=None)
         command.add_argument("-f", "--format", choices=("table", "json"), default="table")
         return command
 
@@ -89,6 +90,14 @@ def _parser() -> argparse.ArgumentParser:
         "Give servers of this host back what they should hold in Placement (classes of service, ways, bandwidth).",
     )
     heal.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    withdrawn = add(
+        "withdraw",
+        _withdraw,
+        "Withdraw this host's tiers from Placement, so that no server is promised what no agent keeps; "
+        "attempted until Placement answers. An agent that reports puts them back.",
+    )
+    # A mistake that keeps the agent from starting must not keep its absence from being published.
+    withdrawn.set_defaults(mistake=lambda error: sys.stderr.write(f"{error}\n"))
     topology = add("topology", _topology, "Draw this host as the agent sees it.")
     topology.add_argument("--svg", type=Path, help="write a drawing to this file instead")
     specs = add(
@@ -197,6 +206,16 @@ def _heal(conf: "Configuration", options: argparse.Namespace) -> int:
     rows = heal(conf, dry_run=options.dry_run)
     _show(options, rows)
     return 1 if any(row["result"] == "failed" for row in rows) else 0
+
+
+def _withdraw(conf: "Configuration", options: argparse.Namespace) -> int:
+    from host_agent.console.withdraw import withdraw
+    from host_agent.report.clients import make_reporter
+
+    if not conf.placement.enabled:
+        return 0
+    _show(options, withdraw(conf, make_reporter=lambda: make_reporter(conf)))
+    return 0
 
 
 def _topology(conf: "Configuration", options: argparse.Namespace) -> int:

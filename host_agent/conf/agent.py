@@ -3,7 +3,7 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,8 @@ from host_agent.conf import unknown
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from placement_traits import oslo_options
+from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.options import Section
 from placement_traits.oslo_options import ConfigurationError
 
 CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
@@ -73,6 +75,7 @@ def load(
     *,
     conf: Any = None,
     default_config_files: Sequence[str] | None = None,
+    mistake: Callable[[NumaExtError], None] | None = None,
 ) -> Configuration:
     """Read command line and configuration files, and every value now rather than when it is needed.
 
@@ -80,6 +83,8 @@ def load(
     :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
     :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
         :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
+    :param mistake: called with each value that is not allowed or contradicts another, defaults count then; None: the
+        first one is raised
     :raises ConfigurationError: a file cannot be read, or holds a value that is not allowed
     :raises InvalidValueError: values contradict each other
     """
@@ -92,7 +97,8 @@ def load(
         conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(" ".join(str(error).split())) from error
-    return Configuration(**_sections(conf), oslo=conf, dry_run=conf.dry_run, once=conf.once)
+    sections = _sections(conf, mistake)
+    return Configuration(**sections, oslo=conf, dry_run=conf.dry_run, once=conf.once)
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -127,8 +133,22 @@ def unknown_keys(configuration: Configuration) -> list[str]:
     return list(unknown.keys(conf.config_file, known))
 
 
-def _sections(conf: cfg.ConfigOpts) -> dict[str, Any]:
-    return {name: oslo_options.read(section, conf) for name, section in SECTIONS.items()}
+def _sections(
+    conf: cfg.ConfigOpts, mistake: Callable[[NumaExtError], None] | None = None
+) -> dict[str, Any]:
+    return {name: _section(section, conf, mistake) for name, section in SECTIONS.items()}
+
+
+def _section(
+    section: type[Section], conf: cfg.ConfigOpts, mistake: Callable[[NumaExtError], None] | None
+) -> Section:
+    try:
+        return oslo_options.read(section, conf, mistake=mistake)
+    except InvalidValueError as error:
+        if mistake is None:
+            raise
+        mistake(error)
+        return section()
 
 
 def _default_files() -> list[str]:

@@ -35,6 +35,11 @@ class HostPaths:
         return self.state / "state.json"
 
     @property
+    def published(self) -> Path:
+        """The name under which this host is published in Placement."""
+        return self.state / "published.json"
+
+    @property
     def slo(self) -> Path:
         """The targets of the bandwidth controller and how objectives stand."""
         return self.state / "slo.json"

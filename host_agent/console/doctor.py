@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from host_agent.conf import agent as agent_conf
 from host_agent.conf.agent import Configuration
@@ -16,6 +17,8 @@ from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
+
+_AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
 
 
 def check(conf: Configuration) -> list[Finding]:
@@ -52,7 +55,8 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
         return
     try:
         pid = paths.lock.read_text().strip()
-        running = "numa-host-agent" in (paths.proc / pid / "cmdline").read_text()
+        command = (paths.proc / pid / "cmdline").read_text()
+        running = any(name in command for name in _AGENT_COMMANDS)
     except OSError:
         running = False
     advice = "does not run: systemctl start numa-host-agent"

@@ -10,11 +10,13 @@ from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.journal import ActionJournal
 from host_agent.observe.bandwidth import BandwidthReader
+from host_agent.report import published_host
 from host_agent.report.clients import make_allocations, make_reporter
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
 from host_agent.report.rehome import Rehomer, Settled
 from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits.best_effort import BestEffortWriter
 
 
 def build(
@@ -34,7 +36,7 @@ def build(
     resctrl = tree(conf.paths)
     return Publisher(
         conf,
-        lambda: conf.host.name or source.hostname(),
+        lambda: _root(conf, source, metrics),
         lambda: make_reporter(conf),
         metrics,
         PublishedFacts(
@@ -42,6 +44,15 @@ def build(
         ),
         rehoming=rehoming if conf.placement.rehome else None,
     )
+
+
+def _root(conf: Configuration, source: DomainSource, metrics: Metrics) -> str:
+    """Return the name of nova's root provider, and keep it for who withdraws the host's tiers."""
+    name = conf.host.name or source.hostname()
+    kept = published_host.store(conf.paths.published)
+    if kept.load() != name:
+        BestEffortWriter("state", metrics.lost).attempt(lambda: kept.save(name))
+    return name
 
 
 def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:

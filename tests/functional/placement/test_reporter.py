@@ -18,7 +18,7 @@ from emulation.placement_service import PlacementInProcess
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError, RetrySettings
 from placement_traits.errors import ServiceUnavailableError
-from placement_traits.names import NeighbourTrait, PackingTrait
+from placement_traits.names import NeighbourTrait, PackingTrait, TierTrait
 from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter, RootMissingError, child_uuid
 from placement_traits.tree import (
@@ -26,6 +26,7 @@ from placement_traits.tree import (
     TreeSettings,
     desired_tree,
 )
+from placement_traits.view import FleetView
 from tests.support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
 from tests.support.filled_placement import FilledPlacement, as_literal
 from tests.support.hosts import SETTINGS, hosts
@@ -460,3 +461,60 @@ def test_the_log_says_why_it_starts_over(reported_compute, caplog):
     assert Reporter(reported_compute.connect(faulty)).sync(TREE).problems == ()
     assert reported_compute.everything() == as_literal(TREE)
     assert [r.message for r in caplog.records if "Starting over" in r.message]
+
+
+def test_tiers_are_withdrawn_and_put_back(shared_compute):
+    """Servers there keep what they hold; what is not ours stays."""
+    before = shared_compute.everything()
+    report = Reporter(shared_compute.connect()).withdraw_tiers("h1")
+    assert report.problems == ()
+    after = shared_compute.everything()
+    parent, traits, inventories = before["h1"]
+    assert after.pop("h1") == (parent, traits - frozenset(TierTrait), inventories)
+    before.pop("h1")
+    assert after == before
+    asked = "/allocation_candidates?resources=MEMORY_MB:1&required=CUSTOM_NUMA_EXT_TIER_LC"
+    assert shared_compute.client.get(asked)["allocation_requests"] == []
+    assert Reporter(shared_compute.connect()).withdraw_tiers("h1").writes == 0
+    shared_compute.reporter.sync(TREE)
+    assert len(shared_compute.client.get(asked)["allocation_requests"]) == 1
+
+
+def test_views_notice_at_once_that_traits_of_a_root_have_changed(reported_compute):
+    """They compare our children: a root changes with every server, of whatever kind."""
+    view = FleetView(reported_compute.adapter, background=False)
+
+    def tiers():
+        view.refresh()
+        return view.snapshot().host(reported_compute.root).traits & frozenset(TierTrait)
+
+    assert tiers() == frozenset(TierTrait)
+    Reporter(reported_compute.connect()).withdraw_tiers("h1")
+    assert tiers() == frozenset()
+    reported_compute.reporter.sync(TREE)
+    assert tiers() == frozenset(TierTrait)
+    assert view.stats.full_reads == 1
+
+
+def test_tiers_are_withdrawn_beside_other_writers(reported_compute):
+    """A generation that is old by the time of the write is read again, of the root and of the child."""
+    taken = []
+
+    def disturbed(method, path):
+        if method == "PUT" and path not in taken:
+            taken.append(path)
+            uuid_ = path.split("/")[2]
+            reported_compute.traits(uuid_, f"CUSTOM_SITE_{len(taken)}")
+
+    adapter_ = FaultyAdapter(reported_compute.adapter, disturbed)
+    report = Reporter(reported_compute.connect(adapter_)).withdraw_tiers("h1")
+    assert report.problems == ()
+    assert [path.rpartition("/")[2] for path in taken] == ["traits", "inventories"]
+    _, traits, _ = reported_compute.everything()["h1"]
+    assert "CUSTOM_SITE_1" in traits
+    assert not traits & frozenset(TierTrait)
+
+
+def test_nothing_is_withdrawn_of_a_host_that_placement_does_not_know(empty_cloud):
+    with pytest.raises(RootMissingError):
+        Reporter(empty_cloud.client).withdraw_tiers("h1")

@@ -38,17 +38,3 @@ def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
     assert "controls this host already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "text", ["[agent]\ninterval_s = soon\n", "[rdt]\nbe_mba_percent = 300\n", "no section\n"]
-)
-def test_a_configuration_that_cannot_be_used_ends_with_78(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A service manager must not start it again and again; the unit has RestartPreventExitStatus=78."""
-    config = tmp_path / "agent.conf"
-    config.write_text(text)
-    assert agent.main([f"--config-file={config}"]) == 78
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("numa-host-agent: ")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wrong configuration is reported in one sentence, by the agent and by its command."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from host_agent.cmd import agent, ctl
 from host_agent.conf import agent as agent_conf
 from host_agent.conf import unknown
+from host_agent.conf.options import Options
 from host_agent.console import doctor
 from placement_traits.findings import Level
 
@@ -19,7 +21,8 @@ Run = Callable[[list[str]], int]
 
 
 def one_sentence(run: Run, file: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    assert run([f"--config-file={file}"]) == 1
+    status = os.EX_CONFIG if run is agent.main else 1  # 78: systemd does not try again
+    assert run([f"--config-file={file}"]) == status
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     return output
@@ -105,3 +108,14 @@ def test_the_doctor_and_the_log_of_the_start_tell_them(
     assert "intervall_s" in finding.detail
     assert agent.main([f"--config-file={tmp_path}/agent.conf"]) == 1  # no state folder
     assert "unknown in the configuration: [agent]intervall_s" in capsys.readouterr().err
+
+
+def test_what_must_work_in_spite_of_mistakes_takes_defaults_for_them(tmp_path: Path) -> None:
+    """The absence of an agent that does not start for them, for example."""
+    file = tmp_path / "agent.conf"
+    file.write_text("[agent]\ninterval_s = abc\nresync_s = 7\n[slo]\nyellow_percent = 40\n")
+    said: list[str] = []
+    conf = agent_conf.load([f"--config-file={file}"], mistake=lambda error: said.append(str(error)))
+    assert (conf.agent.interval_s, conf.agent.resync_s) == (2.0, 7.0)
+    assert conf.slo == Options().slo
+    assert [text.split(" ")[0] for text in said] == ["[agent]interval_s", "[slo]yellow_percent,"]

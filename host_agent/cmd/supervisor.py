@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-supervisor``: what systemd does for the agent, where there is no systemd (containers, the lab).
+
+It starts the agent, ends one that finishes no round in time (SIGABRT, which leaves its stacks in the log, then
+SIGKILL), starts one that has failed again, and withdraws the host's tiers from Placement when there has been no agent
+for so long::
+
+    start ──► agent ──READY──► agent with rounds ──────────┐
+                │                    │                     │ no WATCHDOG in time: it is ended
+                └─ it ends ──────────┴─► no agent ◄────────┘
+                                           ├─ after --restart-after: start, unless it has ended with 0 or 78
+                                           └─ after --max-silence since the last agent with rounds, or since the start:
+                                              numa-host-agent-ctl withdraw, ended by the next READY
+
+The rules and their figures are those of the units in ``etc/systemd``. SIGTERM and SIGINT end the agent and then the
+supervisor, which leaves the tiers: who stops a container for good withdraws them. If the supervisor is killed, the
+kernel kills the agent.
+"""
+
+import argparse
+import ctypes
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+from typing import Final
+
+from host_agent.util import notify
+
+LOG = logging.getLogger("numa-host-agent-supervisor")
+
+_ABORT_S: Final = 10.0  # from SIGABRT to SIGKILL
+_PR_SET_PDEATHSIG: Final = 1
+_NOT_AGAIN: Final = (os.EX_OK, os.EX_CONFIG)
+_LIBC: Final = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Times, seconds.
+
+    :param silence_s: without an agent, until tiers are withdrawn
+    :param round_s: between two finished rounds
+    :param first_round_s: from an agent's start to its first finished round
+    :param restart_s: from an agent's failure to the next start
+    """
+
+    silence_s: float = 120.0
+    round_s: float = 180.0
+    first_round_s: float = 300.0
+    restart_s: float = 2.0
+
+
+class _Withdrawal:
+    """Withdraws tiers once there has been no agent for so long.
+
+    :ivar due: when the command is started; infinite when it is not
+    """
+
+    def __init__(self, command: Sequence[str], silence_s: float) -> None:
+        self._command = command
+        self._silence_s = silence_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._done = False
+        self.due = inf
+
+    def agent_gone(self, now: float) -> None:
+        """Begin to wait; an agent that has come to no round in between does not begin it again."""
+        if not self._done:
+            self.due = min(self.due, now + self._silence_s)
+
+    def agent_there(self) -> None:
+        """Stop waiting or withdrawing: the agent puts tiers back."""
+        self.due, self._done = inf, False
+        self.stop()
+
+    def turn(self, now: float) -> None:
+        """Start the command when it is time, take note of its end."""
+        if now >= self.due:
+            LOG.warning("no agent for %g s: this host's tiers are withdrawn", self._silence_s)
+            self._process = _spawn(self._command)
+            self.due, self._done = inf, True
+        if self._process is not None and self._process.poll() is not None:
+            if self._process.returncode:
+                LOG.error("tiers were not withdrawn (status %d)", self._process.returncode)
+            self._process = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing is going on, and nothing will by itself."""
+        return self.due == inf and self._process is None
+
+    def stop(self) -> None:
+        """End the command."""
+        self.due = inf
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+
+class _Agent:
+    """One run of the agent.
+
+    :ivar due: when it is ended for want of a finished round, or killed when that did not help
+    """
+
+    def __init__(self, command: Sequence[str], patience: Patience, now: float) -> None:
+        self._patience = patience
+        self._receiver = notify.Receiver()
+        self._process = _spawn(command, {notify.VARIABLE: self._receiver.address})
+        self._aborted = False
+        self.due = now + patience.first_round_s
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when it has reported something."""
+        return self._receiver.fileno()
+
+    def ready(self, now: float) -> bool:
+        """Take note of what it has reported; tell whether its first round has just been finished."""
+        states = self._receiver.received(self._process.pid)
+        if notify.WATCHDOG in states and not self._aborted:
+            self.due = now + self._patience.round_s
+        if notify.STOPPING in states:
+            self.due = inf
+        return notify.READY in states
+
+    def status(self) -> int | None:
+        """Return its status once it has ended."""
+        status = self._process.poll()
+        if status is not None:
+            self._receiver.close()
+        return status
+
+    def turn(self, now: float) -> None:
+        """End it when no round was finished in time."""
+        if now < self.due:
+            return
+        if self._aborted:
+            self._process.kill()
+            self.due = inf
+            return
+        LOG.error("the agent has finished no round in time: it is ended")
+        self._process.send_signal(signal.SIGABRT)
+        self._aborted, self.due = True, now + _ABORT_S
+
+    def stop(self) -> None:
+        """Ask it to shut down."""
+        self.due = inf
+        self._process.terminate()
+
+
+class Supervisor:
+    """Keeps one agent.
+
+    :param agent: its command
+    :param withdraw: the command that withdraws tiers
+    :param patience: how long is waited for what
+    """
+
+    def __init__(self, agent: Sequence[str], withdraw: Sequence[str], patience: Patience) -> None:
+        self._command = agent
+        self._patience = patience
+        self._agent: _Agent | None = None
+        self._withdrawal = _Withdrawal(withdraw, patience.silence_s)
+        self._start_at = -inf
+        self._status = os.EX_OK
+        self._stopping = False
+
+    def run(self) -> int:
+        """Supervise until a signal ends it or the agent has ended for good; return the agent's last status."""
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._withdrawal.agent_gone(time.monotonic())
+        while self._turn(time.monotonic()):
+            due = min(self._start_at, self._withdrawal.due, self._agent.due if self._agent else inf)
+            pause_s = None if due == inf else max(0.0, due - time.monotonic())
+            heard = [self._agent.fileno()] if self._agent else []
+            select.select([woken, *heard], [], [], pause_s)
+            with suppress(BlockingIOError):
+                os.read(woken, 4096)
+        self._withdrawal.stop()
+        return self._status
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        self._stopping = True
+        if self._agent is not None:
+            self._agent.stop()
+
+    def _turn(self, now: float) -> bool:
+        """Do what is due; tell whether there is more to come."""
+        if self._agent is not None:
+            self._look_at(self._agent, now)
+        self._withdrawal.turn(now)
+        if self._stopping and self._agent is None:
+            return False
+        if now >= self._start_at:
+            self._agent = _Agent(self._command, self._patience, now)
+            self._start_at = inf
+            if self._stopping:  # since a moment ago
+                self._agent.stop()
+        return self._agent is not None or self._start_at != inf or not self._withdrawal.over
+
+    def _look_at(self, agent: _Agent, now: float) -> None:
+        if agent.ready(now):
+            self._withdrawal.agent_there()
+        status = agent.status()
+        if status is None:
+            agent.turn(now)
+            return
+        LOG.warning("the agent has ended with status %d", status)
+        self._agent, self._status = None, status
+        self._withdrawal.agent_gone(now)
+        if status not in _NOT_AGAIN:
+            self._start_at = now + self._patience.restart_s
+
+
+def _spawn(
+    command: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.Popen[bytes]:
+    """Start a process that the kernel kills when the supervisor dies, whatever it dies of."""
+    everything = {**os.environ, **environment}
+    # There is one thread only.
+    return subprocess.Popen(command, env=everything, preexec_fn=_die_with_parent)  # noqa: PLW1509
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Supervise one agent; return its last status."""
+    usual = Patience()
+    parser = argparse.ArgumentParser(
+        prog="numa-host-agent-supervisor",
+        description="Start numa-host-agent, keep it alive, and publish its absence, where there is no systemd.",
+    )
+    parser.add_argument(
+        "--config-file", action="append", default=[], help="the agent's configuration file"
+    )
+    for option, default, text in (
+        ("--max-silence", usual.silence_s, "without an agent, until tiers are withdrawn"),
+        ("--watchdog", usual.round_s, "without a finished round, until the agent is ended"),
+        ("--start", usual.first_round_s, "that the first round may take"),
+        ("--restart-after", usual.restart_s, "from the agent's failure to its next start"),
+    ):
+        parser.add_argument(
+            option, type=float, default=default, help=f"seconds {text} (default: {default:g})"
+        )
+    given = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    files = [f"--config-file={file}" for file in given.config_file]
+    return Supervisor(
+        (sys.executable, "-m", "host_agent.cmd.agent", *files),
+        (sys.executable, "-m", "host_agent.cmd.ctl", *files, "withdraw"),
+        Patience(given.max_silence, given.watchdog, given.start, given.restart_after),
+    ).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
