@@ -112,7 +112,7 @@ def agent(folder: Path) -> None:
     source = Listed([ListedDomain(uuid, xml, Activity.RUNNING) for uuid, xml in known.items()])
     conf = agent_conf.load([f"--config-file={folder / 'agent.conf'}"])
     parts = assembly.build(conf, out=sys.stdout.write, source=source)
-    if parts.qos is None:
+    if parts.slo is None:
         raise RuntimeError("the configuration has turned the controller off")
     stop = threading.Event()
 
@@ -122,9 +122,9 @@ def agent(folder: Path) -> None:
         source.wake()
 
     threading.Thread(target=end, daemon=True).start()
-    parts.qos.start()
+    parts.slo.start()
     parts.agent.run(stop)
-    parts.qos.close()
+    parts.slo.close()
 
 
 # -- the tree's process ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource control in a round: when partitions are looked at again, what is reported of them, and the fallback.
 
-Groups are made or checked when anything changed, and now and then to find tampering. Meanwhile the bandwidth controller
+Groups are made or checked when anything changed, and now and then to find tampering. Meanwhile the SLO controller
 writes levels itself (:class:`LevelWriter`): what it has written is no tampering.
 """
 
@@ -80,7 +80,7 @@ class ResourceControl:
     :param privileged: the seam
     :param report: where actions are reported
     :param options: the operator's
-    :param levels: the bandwidth controller
+    :param levels: the SLO controller
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class ResourceControl:
         return places
 
     def _foreign(self, writes: tuple[Write, ...], superseded: frozenset[str]) -> tuple[Write, ...]:
-        """Return what undoes others' work, not only levels that the bandwidth controller has written itself."""
+        """Return what undoes others' work, not only levels that the SLO controller has written itself."""
         return () if self._report.dry_run else beyond_levels(writes, superseded)
 
     def _report_place(self, guest: Guest | None, place: PartitionPlace, reported: str) -> None:

@@ -77,14 +77,14 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
         _expose(parts.metrics, conf.agent.metrics_address, conf.agent.metrics_port)
     if parts.publisher is not None:
         parts.publisher.start()
-    if parts.qos is not None:
-        parts.qos.start()
+    if parts.slo is not None:
+        parts.slo.start()
     faulthandler.enable()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     parts.agent.run(stop)
     parts.service_manager.stopping()
-    if parts.qos is not None:
-        parts.qos.close()
+    if parts.slo is not None:
+        parts.slo.close()
     parts.privileged.graceful_shutdown()
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0

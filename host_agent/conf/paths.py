@@ -41,7 +41,7 @@ class HostPaths:
 
     @property
     def slo(self) -> Path:
-        """The targets of the bandwidth controller and how objectives stand."""
+        """The targets of the SLO controller and how objectives stand."""
         return self.state / "slo.json"
 
     @property

@@ -50,7 +50,7 @@ class PlacementOptions(Section):
         change="you sell memory bandwidth: the figure of the data sheet or, better, of a stream benchmark on one node",
         leave="no flavor asks for CUSTOM_MEMORY_BANDWIDTH_MBPS",
     )
-    pressure_s: float = option(
+    reserved_bandwidth_interval_s: float = option(
         10.0,
         "Seconds between two looks at the measured memory traffic (MBM), which is held back from sale as far as "
         "running servers have not declared it; 0 never looks. Hosts without MBM hold nothing back.",
@@ -58,7 +58,7 @@ class PlacementOptions(Section):
         change="only declared bandwidth shall count (0), or Placement is short of CPU (raise)",
         leave="servers without a declaration use much bandwidth",
     )
-    pressure_dead_band_percent: float = option(
+    reserved_bandwidth_dead_band_percent: float = option(
         5.0,
         "Share of an L3 domain's bandwidth by which the measured traffic must move before Placement is updated. Each "
         "write makes every scheduler read this host again.",
@@ -84,6 +84,6 @@ class PlacementOptions(Section):
     )
 
     @property
-    def pressure_dead_band(self) -> float:
+    def reserved_bandwidth_dead_band(self) -> float:
         """Share of an L3 domain's bandwidth by which the measured traffic must move."""
-        return self.pressure_dead_band_percent / 100
+        return self.reserved_bandwidth_dead_band_percent / 100

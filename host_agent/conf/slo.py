@@ -27,25 +27,27 @@ class BalmOptions(Section):
     :param arrived: pages are where they should be when no node is off by more than this share
     :param noticeable: servers with less of the best-effort traffic at the violated nodes are left alone in the first
         pass, unless none is seen to have more
-    :param green_hold_s: the system must be green for so long before bandwidth is given back
-    :param green_hold_max_s: longest hold after attempts that had to be undone; each doubles it
+    :param ample_hold_s: objectives must be met with ample slack for so long before bandwidth is given back
+    :param ample_hold_max_s: longest hold after attempts that had to be undone; each doubles it
     :param reclaim_step: part of all pages that returns at a time
-    :param yellow_pause_s: no new search for yellow alone so soon after one that could do no better
+    :param at_risk_pause_s: no new search for objectives at risk alone so soon after one that could do no better
     :param effect: an action that changes the worst latency by less than this part is without effect
     :param ignore_s: a server that nothing helped is ignored, or not tried again, for so long
     """
 
-    yellow_percent: float = option(
+    at_risk_slack_percent: float = option(
         5.0,
-        "An objective that is met by less than this counts as about to be violated.",
+        "Slack, the part of the objective that is left above the latency, per cent: an objective with less is at risk, "
+        "and acted on before it is violated.",
         minimum=0.0,
         maximum=50.0,
         change="objectives are violated before anything is done (raise)",
         leave="best-effort servers already get too little",
     )
-    green_percent: float = option(
+    ample_slack_percent: float = option(
         20.0,
-        "Objectives that are all met by at least this let bandwidth be given back.",
+        "Slack that leaves ample room, per cent of the objective: while all objectives have it bandwidth is given "
+        "back.",
         minimum=1.0,
         maximum=90.0,
         change="levels go up and down all the time (raise)",
@@ -84,29 +86,31 @@ class BalmOptions(Section):
     bar_s: float = 60.0
     arrived: float = 0.02
     noticeable: float = 0.05
-    green_hold_s: float = 5.0
-    green_hold_max_s: float = 320.0
+    ample_hold_s: float = 5.0
+    ample_hold_max_s: float = 320.0
     reclaim_step: float = 0.05
-    yellow_pause_s: float = 30.0
+    at_risk_pause_s: float = 30.0
     effect: float = 0.05
     ignore_s: float = 600.0
 
     @property
-    def yellow(self) -> float:
-        """[G] Share of the objective: one that is met by less is yellow."""
-        return self.yellow_percent / 100
+    def at_risk_slack(self) -> float:
+        """[G] Share of the objective: one that is met with less slack is at risk."""
+        return self.at_risk_slack_percent / 100
 
     @property
-    def green(self) -> float:
-        """[G] Share of the objective: one that is met by as much is green."""
-        return self.green_percent / 100
+    def ample_slack(self) -> float:
+        """[G] Share of the objective: one that is met with as much slack leaves ample room."""
+        return self.ample_slack_percent / 100
 
     def check(self) -> None:
         """See :meth:`~placement_traits.options.Section.check`."""
-        if not self.yellow_percent < self.green_percent:
-            value = (self.yellow_percent, self.green_percent)
+        if not self.at_risk_slack_percent < self.ample_slack_percent:
+            value = (self.at_risk_slack_percent, self.ample_slack_percent)
             raise InvalidValueError(
-                "[slo]yellow_percent, green_percent", value, "yellow_percent < green_percent"
+                "[slo]at_risk_slack_percent, ample_slack_percent",
+                value,
+                "at_risk_slack_percent < ample_slack_percent",
             )
 
 
@@ -115,7 +119,7 @@ class SloOptions(Section):
     """``[slo]``."""
 
     section: ClassVar = "slo"
-    title: ClassVar = "Latency objectives and the bandwidth controller (BALM)"
+    title: ClassVar = "Latency objectives and the SLO controller (BALM)"
 
     enabled: bool = option(
         True,

@@ -31,7 +31,7 @@ _NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-
 def reset(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
     """Undo what can be undone: RDT groups and masks, and the pins of floating servers.
 
-    Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, and it is said.
+    Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, which is reported.
 
     :param dry_run: only say what would be done
     :raises ConflictError: an agent runs and is not paused: it would make everything again

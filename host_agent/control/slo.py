@@ -9,8 +9,8 @@ Two clocks, two ways to the host::
 
 A round may walk page tables or move pages for a second, so the controller has a thread of its own and is never kept
 waiting. Bandwidth levels go to resctrl the short way; which group is whose, cache ways, threads and pages stay the
-executor's. What :meth:`BandwidthQos.refine` hands to the executor is what was written the short way, and where one
-superseded the other the newer level is written again (:meth:`BandwidthQos.placed`).
+executor's. What :meth:`SloController.refine` hands to the executor is what was written the short way, and where one
+superseded the other the newer level is written again (:meth:`SloController.placed`).
 
 Only best-effort servers of this host are ever changed. Without any server whose latency is known the simple rule's
 fixed levels stand.
@@ -77,7 +77,7 @@ class SloHost:
     margin_mb: float = 0.0
 
 
-class BandwidthQos:
+class SloController:
     """A :class:`~.pipeline.Refiner` and :class:`~.agent.Listener` with a thread of its own.
 
     :param options: the operator's
@@ -227,7 +227,7 @@ class BandwidthQos:
             try:
                 self.poll(self._patience_s())
             except Exception:  # the outermost guard: counted and logged, and control goes on
-                LOG.exception("a poll of the bandwidth controller failed")
+                LOG.exception("a poll of the SLO controller failed")
                 self._report.count("balm", Result.FAILED)
                 self._stop.wait(_RETRY_S)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bandwidth controller reports: journal, status for the console, metrics, proposals to a higher layer."""
+"""What the SLO controller reports: journal, status for the console, metrics, proposals to a higher layer."""
 
 import logging
 import time
@@ -75,7 +75,7 @@ def _measured(lc: LcServer | None, source: str | None, guessed: bool) -> dict[st
 
 
 class SloReport:
-    """Reports for :class:`~host_agent.control.slo.BandwidthQos`; its thread writes, others may read.
+    """Reports for :class:`~host_agent.control.slo.SloController`; its thread writes, others may read.
 
     :param options: the operator's
     :param journal: gets every action

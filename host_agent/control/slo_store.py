@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bandwidth controller keeps in a file: its targets (for a restart), and how things stand (for the console).
+"""What the SLO controller keeps in a file: its targets (for a restart), and how things stand (for the console).
 
 What is lost costs nothing but a new search: levels then start from the simple rule's.
 """

@@ -10,7 +10,7 @@ tenth of a second to the virtio-serial port that the host agent has plugged in::
     numa-ext-slo --socket /run/numa-ext-slo.sock        # echo 812 | socat - UNIX-SENDTO:/run/numa-ext-slo.sock
 
 The port may be absent, vanish and come back (live migration, restart of the agent): reports are dropped meanwhile and
-the measured program never waits. The protocol is described in the reference of nova-numa-ext, "bandwidth QoS".
+the measured program never waits. The protocol is described in the reference of nova-numa-ext, "latency objectives".
 """
 
 import argparse

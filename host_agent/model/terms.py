@@ -175,7 +175,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.WAYS_DO_NOT_FIT: "{value} exclusive ways in {where} do not fit, {against} are free",
         Term.WAYS_HELD: "{value} of {against} ways that can be exclusive are other servers'",
         Term.WAYS_STAY_SHARED: "{value} must stay shared",
-        Term.BALM: "the bandwidth controller, in phase {value}, keeps {against}",
+        Term.BALM: "the SLO controller, in phase {value}, keeps {against}",
         Term.SEARCH: "a search began: the objectives of nodes {value} are {against}",
         Term.SEARCH_ENDED: "the search ended, objectives are {value}: {against}",
         Term.RETRY: "the pass failed: once more, for the {value}th time of at most {against}",

@@ -91,7 +91,7 @@ class Domain:
     :param locked: its memory is locked (``<locked/>``) or encrypted
     :param mergeable: the kernel may merge its pages with equal ones of others (no ``<nosharepages/>``)
     :param serial_controller: it has a virtio-serial controller, so that ports can be plugged into it
-    :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt has not said it
+    :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt does not name it
     """
 
     uuid: str

@@ -120,7 +120,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_balm_phase",
             "gauge",
-            "1 for the phase of the bandwidth controller.",
+            "1 for the phase of the SLO controller.",
             ("phase",),
         ),
         MetricSpec(

@@ -171,7 +171,7 @@ class LabHost:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def latencies(self) -> Facts:
-        """What the agent's bandwidth controller reported last: its phase, and each latency-critical server by UUID."""
+        """What the agent's SLO controller reported last: its phase, and each latency-critical server by UUID."""
         return dict(json.loads((self._state / "slo.json").read_text())["report"] or {})
 
     @property

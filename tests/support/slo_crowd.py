@@ -22,11 +22,11 @@ from host_agent.observe.latency.window import LatencyWindow
 SLO_US: Final = 1000
 GAIN: Final = 2.0
 QUIET: Final = 0.25
-"""Green wherever the pages are: 0.75 of the objective with all of them on the other two nodes and one's own."""
+"""Ample wherever the pages are: 0.75 of the objective with all of them on the other two nodes and one's own."""
 BUSY: Final = 0.6
-"""Red with levels of 50 % and pages everywhere (1.05), green with the lowest level (0.69) or without pages (0.6)."""
-HOPELESS: Final = 1.5
-"""Red whatever is done."""
+"""Violated with levels of 50 % and pages everywhere (1.05), ample with the lowest one (0.69) or without pages (0.6)."""
+UNSATISFIABLE: Final = 1.5
+"""Violated whatever is done."""
 REPORT_S: Final = 0.25
 
 NODES: Final = (0, 1, 2, 3)

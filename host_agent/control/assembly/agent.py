@@ -18,7 +18,7 @@ from host_agent.control.assembly.observer import build_observer
 from host_agent.control.heartbeat import Heartbeat
 from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
-from host_agent.control.slo import BandwidthQos
+from host_agent.control.slo import SloController
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
@@ -42,7 +42,7 @@ class Parts:
     metrics: Metrics
     service_manager: ServiceManager
     publisher: Publisher | None
-    qos: BandwidthQos | None
+    slo: SloController | None
     agent: Agent
 
 
@@ -77,19 +77,19 @@ def build(
     for refiner in refined_by:
         if isinstance(refiner, Measured):
             metrics.include(refiner)
-    qos = next((found for found in refined_by if isinstance(found, BandwidthQos)), None)
+    slo = next((found for found in refined_by if isinstance(found, SloController)), None)
     report = ActionReport(journal, metrics.count, dry_run=dry_run)
     partitions = Partitions(privileged, conf.rdt)
     executor = Executor(
         privileged,
-        ResourceControl(partitions, privileged, report, conf.rdt, qos),
+        ResourceControl(partitions, privileged, report, conf.rdt, slo),
         report,
         conf,
         RoundHooks(source.migrating, observer.forget_memory, progress),
     )
     publisher = None
     if conf.placement.enabled and not dry_run:
-        unsatisfiable = qos.unsatisfiable if qos else frozenset
+        unsatisfiable = slo.unsatisfiable if slo else frozenset
         publisher = placement.build(conf, source, metrics, journal, unsatisfiable)
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
@@ -112,6 +112,6 @@ def build(
         metrics,
         service_manager,
         publisher,
-        qos,
+        slo,
         agent,
     )

@@ -62,10 +62,10 @@ def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
 
 def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:
     """Return what follows the measured memory traffic, None when it is turned off."""
-    interval_s = conf.placement.pressure_s
+    interval_s = conf.placement.reserved_bandwidth_interval_s
     if not interval_s:
         return None
     # A group is read once per look; a rate is as old as the look is.
     reader = BandwidthReader(resctrl, interval_s=interval_s, stale_s=2 * interval_s)
-    settings = ReservationSettings(dead_band=conf.placement.pressure_dead_band)
+    settings = ReservationSettings(dead_band=conf.placement.reserved_bandwidth_dead_band)
     return BandwidthReservation(reader.host, settings, interval_s)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the bandwidth controller together from the configuration: latencies, levels, files, the way to a higher layer."""
+"""Put the SLO controller together from the configuration: latencies, levels, files, the way to a higher layer."""
 
 import os
 from collections.abc import Sequence
 
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.pipeline import RefinerHost
-from host_agent.control.slo import BandwidthQos, SloHost
+from host_agent.control.slo import SloController, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.machine.rdt.backend import tree
@@ -21,8 +21,8 @@ from host_agent.util.background import BackgroundTasks
 from placement_traits.topology import HostTopology
 
 
-def build(host: RefinerHost) -> BandwidthQos | None:
-    """Return the bandwidth controller, not yet started; None where it may not act."""
+def build(host: RefinerHost) -> SloController | None:
+    """Return the SLO controller, not yet started; None where it may not act."""
     conf = host.conf
     paths, slo = conf.paths, conf.slo
     if not (slo.enabled and host.throttles):
@@ -40,7 +40,7 @@ def build(host: RefinerHost) -> BandwidthQos | None:
     ports = SloPorts(
         host.source.attach, host.journal, BackgroundTasks("slo-ports"), host.source.wake
     )
-    return BandwidthQos(
+    return SloController(
         slo,
         SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
         SloHost(

@@ -5,9 +5,9 @@ Nova has placed *bound* servers already, CPU by CPU and cell by cell: they are k
 libvirt pinned them (emulator threads too: moving them to other CPUs would use CPUs that nova did not account for them).
 
 A *floating* server gets the best *wide slot* inside the CPUs that nova lets it share (``cpu_shared_set``): one or
-several home nodes, on whose CPUs its threads float. Which one is said in :mod:`host_agent.decide.cores.choose`. With
+several home nodes, on whose CPUs its threads float. Which one is decided in :mod:`host_agent.decide.cores.choose`. With
 ``[mapping]enabled`` the decision is refined by :mod:`host_agent.decide.balancing`, which takes an *exact slot* by the
-same rule; then what is said here holds for servers that find no core for each vCPU.
+same rule; then these rules hold for servers that find no core for each vCPU.
 
 Memory is granted server by server: what was granted to one before is no room for the next
 (:class:`host_agent.decide.pages.policy.Room`).

@@ -10,8 +10,8 @@ wide      all CPUs that nova shares on one or several nodes; the vCPUs float the
           or has no core left for each vCPU
 ========  ===========================================================================================================
 
-Which slot is better is said in :mod:`host_agent.decide.cores.ranking`, which slots there are, and which one is taken,
-in :mod:`host_agent.decide.cores.choose`.
+Which slot is better is decided in :mod:`host_agent.decide.cores.ranking`, which slots there are, and which one is
+taken, in :mod:`host_agent.decide.cores.choose`.
 """
 
 from collections import Counter, defaultdict

@@ -35,7 +35,7 @@ def trial(turn: Turn) -> None:
     verdict = turn.verdict
     arriving = turn.arrivals()
     if turn.ripe and verdict.state.bad and (verdict.sure or arriving != "moving"):
-        hold = min(2.0 * _hold_s(turn), turn.options.green_hold_max_s)
+        hold = min(2.0 * _hold_s(turn), turn.options.ample_hold_max_s)
         # Pages take their time to go back; a throttle heals meanwhile.
         meanwhile = turn.lowest if verdict.state is SloState.VIOLATED else tried.before.level
         turn.put_back(tried.be, tried.before, Term.TAKE_AGAIN, meanwhile=meanwhile)
@@ -47,13 +47,13 @@ def trial(turn: Turn) -> None:
 
 def _proven(turn: Turn) -> bool:
     """Where little room is left, what was given back has to show for as long as one waits that it can stay."""
-    proof_s = 0.0 if turn.verdict.state is SloState.AMPLE else turn.options.green_hold_s
+    proof_s = 0.0 if turn.verdict.state is SloState.AMPLE else turn.options.ample_hold_s
     return turn.now_s - turn.state.judge_from_s >= proof_s
 
 
 def _hold_s(turn: Turn) -> float:
     hold = turn.state.ample_hold_s
-    return turn.options.green_hold_s if hold is None else hold
+    return turn.options.ample_hold_s if hold is None else hold
 
 
 def _begin(turn: Turn) -> None:

@@ -243,7 +243,7 @@ def _end(turn: Turn) -> None:
         turn.watch(retries=0)
     elif state is SloState.AT_RISK:
         turn.reason(Term.SEARCH_ENDED, state.name.lower(), "nothing left to do")
-        turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.options.yellow_pause_s)
+        turn.watch(retries=0, at_risk_from_s=turn.now_s + turn.options.at_risk_pause_s)
     else:
         _again(turn)
 

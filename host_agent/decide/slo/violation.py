@@ -82,9 +82,9 @@ def state_of(ratio: float | None, options: BalmOptions) -> SloState:
         return SloState.UNKNOWN
     if ratio > 1.0 + _ROUNDING:
         return SloState.VIOLATED
-    if ratio > 1.0 - options.yellow + _ROUNDING:
+    if ratio > 1.0 - options.at_risk_slack + _ROUNDING:
         return SloState.AT_RISK
-    return SloState.AMPLE if ratio <= 1.0 - options.green + _ROUNDING else SloState.MET
+    return SloState.AMPLE if ratio <= 1.0 - options.ample_slack + _ROUNDING else SloState.MET
 
 
 def states(servers: Iterable[LcServer], options: BalmOptions) -> dict[str, SloState]:

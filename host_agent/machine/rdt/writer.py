@@ -9,7 +9,7 @@ Each compares before it writes and can be run again after a crash at any point, 
 decided here. The planner has no rights, and what it planned for may have changed since, so a change is checked as a
 whole before its first write. It passes when the groups are still those that it was planned for, when it touches nothing
 but root's masks and groups of ours, and when every value is one that this host's kernel takes. Memory bandwidth levels
-are not compared: the bandwidth controller writes them meanwhile.
+are not compared: the SLO controller writes them meanwhile.
 """
 
 import os

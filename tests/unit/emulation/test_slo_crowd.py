@@ -7,7 +7,7 @@ Seed 6 is the one of 36 where a server ends below its full level (70 %): reports
 import pytest
 
 from host_agent.decide.slo.shapes import CannotFixSloViolation
-from tests.support.slo_crowd import BUSY, HOPELESS, QUIET, Simulated
+from tests.support.slo_crowd import BUSY, QUIET, UNSATISFIABLE, Simulated
 
 
 def released(crowd: Simulated) -> bool:
@@ -27,7 +27,7 @@ def test_a_load_step_is_healed_pages_move_and_bandwidth_is_released(seed: int) -
 
 def test_what_nothing_helps_is_reported_and_given_back_when_the_load_has_gone() -> None:
     crowd = Simulated(1)
-    crowd.loads["lc0"] = HOPELESS
+    crowd.loads["lc0"] = UNSATISFIABLE
     crowd.until(lambda: any(isinstance(e, CannotFixSloViolation) for e in crowd.events), 300)
     crowd.loads["lc0"] = QUIET
     crowd.until(lambda: crowd.rests() and released(crowd), 300)

@@ -43,7 +43,7 @@ def test_a_missing_file_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -
         ("[agent]\ngarbage\n", ["garbage", ":2"]),
         ("[host]\nname = any=$name\n", ["[host]name = any=$name", "refers to itself"]),
         ("[bwap]\ndrop = 10\n", ["[bwap]drop", "0 to 9"]),
-        ("[slo]\nyellow_percent = 40\n", ["[slo]yellow_percent", "(40.0, 20.0)"]),
+        ("[slo]\nat_risk_slack_percent = 40\n", ["[slo]at_risk_slack_percent", "(40.0, 20.0)"]),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -113,9 +113,14 @@ def test_the_doctor_and_the_log_of_the_start_tell_them(
 def test_what_must_work_in_spite_of_mistakes_takes_defaults_for_them(tmp_path: Path) -> None:
     """The absence of an agent that does not start for them, for example."""
     file = tmp_path / "agent.conf"
-    file.write_text("[agent]\ninterval_s = abc\nresync_s = 7\n[slo]\nyellow_percent = 40\n")
-    said: list[str] = []
-    conf = agent_conf.load([f"--config-file={file}"], mistake=lambda error: said.append(str(error)))
+    file.write_text("[agent]\ninterval_s = abc\nresync_s = 7\n[slo]\nat_risk_slack_percent = 40\n")
+    mistakes: list[str] = []
+    conf = agent_conf.load(
+        [f"--config-file={file}"], mistake=lambda error: mistakes.append(str(error))
+    )
     assert (conf.agent.interval_s, conf.agent.resync_s) == (2.0, 7.0)
     assert conf.slo == Options().slo
-    assert [text.split(" ")[0] for text in said] == ["[agent]interval_s", "[slo]yellow_percent,"]
+    assert [text.split(" ")[0] for text in mistakes] == [
+        "[agent]interval_s",
+        "[slo]at_risk_slack_percent,",
+    ]

@@ -39,7 +39,7 @@ SHARED = "0,2,4,6"
 
 
 class Levels(NoLevels):
-    """A bandwidth controller that has written levels of ``groups`` itself, and may suspect that groups changed."""
+    """An SLO controller that has written levels of ``groups`` itself, and may suspect that groups changed."""
 
     def __init__(self) -> None:
         self.groups = frozenset[str]()

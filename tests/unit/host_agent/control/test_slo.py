@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bandwidth controller in the agent, over fake libvirt and resctrl but real sockets, feeds and controller.
+"""The SLO controller in the agent, over fake libvirt and resctrl but real sockets, feeds and controller.
 
 The host: two LC servers' worth of CPUs on four nodes with an L3 domain each; the LC runs on CPU 1 (node 0) and reports
 through a UNIX socket as QEMU offers it; BE servers float over the even CPUs.
@@ -21,7 +21,7 @@ from host_agent.conf.rdt import RdtOptions
 from host_agent.conf.slo import BalmOptions, SloOptions
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
-from host_agent.control.slo import BandwidthQos, SloHost
+from host_agent.control.slo import SloController, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, SloStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
@@ -114,7 +114,7 @@ class Bench:
     def restart(self) -> None:
         """A new agent process; host and files stay."""
         self.ports = SloPorts(self.host.attach, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
-        self.qos = BandwidthQos(
+        self.controller = SloController(
             self.options,
             SloSources(ChannelFeed(self.options.feed, PortSockets(self.clock)), (self.proxy,)),
             SloHost(
@@ -137,12 +137,14 @@ class Bench:
         )
         observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
         options = Options(rdt=RdtOptions(verify_s=1e9))
-        executor = make_executor(self.host, self, options, observer.forget_memory, levels=self.qos)
+        executor = make_executor(
+            self.host, self, options, observer.forget_memory, levels=self.controller
+        )
         self.agent = Agent(
-            Stages(self.host, observer, executor, Refiners((self.qos,))),
+            Stages(self.host, observer, executor, Refiners((self.controller,))),
             options,
             AgentFiles(self.folder / "state.json", self.folder / "paused"),
-            Listeners((self.qos,)),
+            Listeners((self.controller,)),
         )
 
     def clock(self) -> float:
@@ -192,13 +194,13 @@ class Bench:
 
     def poll(self, seconds: float = 0.02) -> None:
         self.now += seconds
-        self.qos.poll()
+        self.controller.poll()
 
     def watch(self) -> tuple[Server, Server]:
         """Boot a latency-critical server that is well and a best-effort one; the controller knows both."""
         lc, be = self.lc(), self.be()
         self.round()
-        self.qos.poll()  # connects
+        self.controller.poll()  # connects
         self.report(700, 1.0)
         return lc, be
 
@@ -226,7 +228,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     yield made
     for guest in made.guests.values():
         guest.close()
-    made.qos.close()
+    made.controller.close()
 
 
 def test_a_violation_is_written_to_resctrl_before_any_round(bench: Bench) -> None:
@@ -255,7 +257,7 @@ def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_no
         local = bench.host.memory_mb(be).get(0, 0)
         p99 = 900 if level <= 10 or local <= 4 else 1500
         bench.report(p99, 0.5)
-        if bench.qos.turn(bench.now):
+        if bench.controller.turn(bench.now):
             bench.agent.reapply()
             moved += 1
     assert moved, "no round was asked for"
@@ -269,7 +271,7 @@ def test_without_a_known_latency_the_fixed_level_holds(bench: Bench) -> None:
     bench.lc()
     be = bench.be()
     bench.round()
-    bench.qos.poll()
+    bench.controller.poll()
     for _ in range(100):
         bench.poll()
     bench.round()
@@ -284,8 +286,8 @@ def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> 
     silent = bench.host.boot(Server("silent", SLO, cpus=(3,), node=1))
     be = bench.host.boot(Server("be", BE_SPECS, vcpus=4, shared="0,2,4,6"), {0: 32, 1: 32})
     bench.round()
-    bench.qos.poll()
-    bench.report(500, 12.0)  # green for long: levels are given back
+    bench.controller.poll()
+    bench.report(500, 12.0)  # ample slack for long: levels are given back
     bench.round()
     wish = dict(next(w for w in bench.host.wishes if w.uuid == be.uuid).mba_percent)
     domains = {w.uuid: w.domains for w in bench.host.wishes}
@@ -312,7 +314,7 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
     shown = load(bench.folder / "slo.json").report["lcs"][silent.uuid]
     assert (shown["p99_us"], shown["source"]) == (None, "ipc"), "a guess is shown as a latency"
     assert shown["ratio"] > 1.0
-    samples = {(name, *labels): value for name, labels, value in bench.qos.samples()}
+    samples = {(name, *labels): value for name, labels, value in bench.controller.samples()}
     assert samples["numa_ext_server_slo_ratio", silent.uuid, "silent", "ipc"] > 1.0
     assert not any(name == "numa_ext_server_slo_p99_us" for name, *_ in samples)
     assert bench.entries("violated")[0].measured["p99_us"] is None
@@ -337,12 +339,15 @@ def test_an_agent_that_stops_in_a_search_leaves_the_last_good_level(bench: Bench
     bench.report(1500, 0.3)
     for _ in range(200):  # heal, then climb
         bench.report(900, 0.1)
-        if bench.qos._state.phase is BalmPhase.CLIMB and bench.levels[-1][0].mba_percent[0][1] > 20:
+        if (
+            bench.controller._state.phase is BalmPhase.CLIMB
+            and bench.levels[-1][0].mba_percent[0][1] > 20
+        ):
             break
-    search = bench.qos._state.search
+    search = bench.controller._state.search
     assert search is not None
     good = search.valid[be.uuid]
-    bench.qos.close()
+    bench.controller.close()
     assert bench.kept(be) == good
     assert bench.levels[-1][0].mba_percent[0][1] == good.level
 
@@ -351,10 +356,10 @@ def test_an_agent_that_stops_before_it_knows_better_leaves_the_level_before_the_
     bench: Bench,
 ) -> None:
     _, be = bench.watch()
-    before = bench.qos._state.targets[be.uuid].level
+    before = bench.controller._state.targets[be.uuid].level
     bench.report(1500, 0.6)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
-    bench.qos.close()
+    bench.controller.close()
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {before}
     assert bench.kept(be) == BeTarget(before)
 
@@ -364,14 +369,14 @@ def test_levels_that_are_cpu_time_are_written_at_the_end_too(tmp_path: Path) -> 
     bench = Bench(tmp_path)
     bench.host.topology = replace(bench.host.topology, rdt=RdtCapability())
     _, be = bench.watch()
-    before = bench.qos._state.targets[be.uuid].level
+    before = bench.controller._state.targets[be.uuid].level
     bench.report(1500, 1.0)
-    assert bench.qos.turn(bench.now)
+    assert bench.controller.turn(bench.now)
     bench.agent.reapply()
     bench.host.cpu_levels = {be.uuid: 10}
     for guest in bench.guests.values():
         guest.close()
-    bench.qos.close()
+    bench.controller.close()
     assert bench.host.cpu_levels == {uuid: before for uuid in (be.uuid,) if before < 100}
 
 
@@ -380,7 +385,7 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
 ) -> None:
     """Not only by the next round: meanwhile ``release-bandwidth`` would be undone, for the whole pause."""
     _, be = bench.watch()
-    before = bench.qos._state.targets[be.uuid].level
+    before = bench.controller._state.targets[be.uuid].level
     bench.report(1500, 0.6)
     (bench.folder / "paused").touch()
     bench.poll()
@@ -401,12 +406,12 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
 def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:
     """The executor carries out what it got before the controller changed its mind."""
     _, be = bench.watch()
-    before = bench.qos._refined
+    before = bench.controller._refined
     bench.report(1500, 0.6)
     written = len(bench.levels)
     place = PartitionPlace(be.uuid, "numa_ext-BE", "", False, (), 0, "")
     assert before[be.uuid] != {0: 10}
-    bench.qos.placed({be.uuid: place})
+    bench.controller.placed({be.uuid: place})
     assert len(bench.levels) == written + 1
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
 
@@ -421,17 +426,17 @@ def test_a_refused_level_is_told_once_tried_again_and_wakes_a_round(bench: Bench
     assert bench.wakes > wakes
     bench.refused = ""
     bench.report(1500, 1.5)
-    assert bench.qos._effective["numa_ext-BE"] == bench.levels[-1][0].mba_percent
+    assert bench.controller._effective["numa_ext-BE"] == bench.levels[-1][0].mba_percent
 
 
 def test_a_group_that_is_gone_makes_the_executor_look_now(bench: Bench) -> None:
     """Not only when it is time to: the round that the failure wakes is to make the group anew."""
     bench.watch()
-    assert not bench.qos.suspect()
+    assert not bench.controller.suspect()
     bench.refused = "resctrl: the group is gone"
     bench.report(1500, 0.6)
-    assert bench.qos.suspect()
-    assert not bench.qos.suspect(), "once is enough"
+    assert bench.controller.suspect()
+    assert not bench.controller.suspect(), "once is enough"
 
 
 def test_a_level_that_could_not_be_written_is_forgotten_with_its_group(bench: Bench) -> None:
@@ -442,7 +447,7 @@ def test_a_level_that_could_not_be_written_is_forgotten_with_its_group(bench: Be
     bench.host.delete(be)
     bench.round()
     bench.poll(2.0)
-    assert bench.qos._problem == ""
+    assert bench.controller._problem == ""
     written = len(bench.levels)
     bench.report(1500, 0.5)
     assert len(bench.levels) == written
@@ -460,10 +465,10 @@ def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) 
             raise OSError("resctrl is busy")
         return LEVELS
 
-    bench.qos._host = replace(bench.qos._host, levels=levels)
+    bench.controller._host = replace(bench.controller._host, levels=levels)
     bench.round()
     bench.round()
-    bench.qos.poll()
+    bench.controller.poll()
     bench.report(700, 1.0)
     bench.report(1500, 1.0)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}
@@ -471,11 +476,11 @@ def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) 
 
 def test_the_levels_that_the_short_way_has_written_are_known_as_ours(bench: Bench) -> None:
     bench.watch()
-    assert bench.qos.superseded() == frozenset()
+    assert bench.controller.superseded() == frozenset()
     bench.report(1500, 0.6)
-    assert bench.qos.superseded() == {"numa_ext-BE"}
+    assert bench.controller.superseded() == {"numa_ext-BE"}
     bench.round()
-    assert bench.qos.superseded() == frozenset()
+    assert bench.controller.superseded() == frozenset()
 
 
 def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
@@ -491,20 +496,20 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     lc, be = bench.watch()
     for _ in range(300):
         bench.report(2000, 0.5)
-        if bench.qos.turn(bench.now):
+        if bench.controller.turn(bench.now):
             bench.agent.reapply()
-        if bench.proposals and bench.qos._state.phase is BalmPhase.WATCH:
+        if bench.proposals and bench.controller._state.phase is BalmPhase.WATCH:
             break
     assert bench.proposals[0][0] == be.uuid
-    assert bench.qos.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
+    assert bench.controller.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
     (entry,) = {e.server: e for e in bench.entries("cannot_fix")}.values()
     assert entry.server == lc.uuid
     assert be.uuid in entry.problem
     assert bench.entries("release"), "what had no effect stays in force"
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)
-    assert bench.qos.unsatisfiable() == frozenset()
-    assert isinstance(bench.qos.unsatisfiable(), frozenset), "another thread reads it"
+    assert bench.controller.unsatisfiable() == frozenset()
+    assert isinstance(bench.controller.unsatisfiable(), frozenset), "another thread reads it"
 
 
 def test_a_guest_that_floods_or_sends_malformed_lines_is_in_the_journal_once(bench: Bench) -> None:
@@ -549,7 +554,7 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
         raise CapabilityMissingError("libvirt plugs nothing in: test")
 
     ports = SloPorts(refuse, bench, Inline(), bench._wake, bench.clock)  # type: ignore[arg-type]
-    bench.qos._host = replace(bench.qos._host, plug=ports.serve)
+    bench.controller._host = replace(bench.controller._host, plug=ports.serve)
     bench.host.boot(Server("a", SLO, cpus=(1,), devices=CONTROLLER))
     for _ in range(3):
         bench.round()
@@ -564,11 +569,11 @@ def test_prometheus_is_asked_while_a_plugged_port_is_silent(bench: Bench) -> Non
     """With source auto: the agent plugs the port by itself, and the guest may know nothing of it."""
     options = PrometheusOptions("http://p", ("any=$uuid",), window_s=1.0, interval_s=3600.0)
     prometheus = PrometheusFeed(options, 200, lambda _s, _q: 0.0007, bench.clock)
-    bench.qos._sources._feeds = (prometheus,)
+    bench.controller._sources._feeds = (prometheus,)
     lc = bench.lc()
     bench.be()
     bench.round()
-    bench.qos.poll()
+    bench.controller.poll()
     prometheus.ask_all()
     bench.poll(0.3)
     bench.round()
@@ -594,7 +599,7 @@ def test_a_hard_rebooted_guest_is_listened_to_on_its_new_socket(bench: Bench) ->
     bench.host.boot(replace(lc, devices=PORT.format(path=path)))
     bench.round()
     bench.now += 1.5
-    bench.qos.poll()
+    bench.controller.poll()
     bench.report(1500, 1.5)
     assert {level for _, level in bench.levels[0][0].mba_percent} == {10}
 
@@ -614,7 +619,9 @@ def test_status_names_state_window_phase_and_actions(bench: Bench) -> None:
     assert shown["actions"][0].endswith("violated")
     assert of_server(report, "nobody") == {}
     names = {
-        name for name, labels, _ in bench.qos.samples() if len(labels) == len(METRICS[name].labels)
+        name
+        for name, labels, _ in bench.controller.samples()
+        if len(labels) == len(METRICS[name].labels)
     }
     assert {"numa_ext_balm_phase", "numa_ext_server_slo_state", "numa_ext_slo_feed"} <= names
 
@@ -626,12 +633,12 @@ def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:
     bench.report(1500, 1.0)
     assert bench.levels == []
     assert bench.wakes
-    assert bench.qos.turn(bench.now)
+    assert bench.controller.turn(bench.now)
     bench.agent.reapply()
     assert bench.level(be) == {10}
     for guest in bench.guests.values():
         guest.close()
-    bench.qos.close()
+    bench.controller.close()
 
 
 def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
@@ -641,4 +648,4 @@ def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
     assert [entry.server for entry in bench.entries("ignore")] == [lc.uuid]
     for guest in bench.guests.values():
         guest.close()
-    bench.qos.close()
+    bench.controller.close()

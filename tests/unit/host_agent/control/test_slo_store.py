@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bandwidth controller keeps: written when something has changed, by whichever thread, newest last."""
+"""What the SLO controller keeps: written when something has changed, by whichever thread, newest last."""
 
 import json
 import math

@@ -11,7 +11,7 @@ from emulation.servers import LC_SPECS, Server
 from host_agent.conf import agent as agent_conf
 from host_agent.control.assembly import agent as assembly
 from host_agent.control.assembly import observer, publisher
-from host_agent.control.slo import BandwidthQos
+from host_agent.control.slo import SloController
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
 from tests.support.fake_host import FakeHost
@@ -37,7 +37,7 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     )
     monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: host.topology)
     monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
-    monkeypatch.setattr(BandwidthQos, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
+    monkeypatch.setattr(SloController, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
     conf = agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
     parts = assembly.build(conf, out=print, source=host, privileged=host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``reserved`` follows measured pressure calmly."""
+"""``reserved`` follows measured traffic calmly."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_a_quiet_domain_reaches_zero_although_the_last_step_is_small():
     assert next_reserved(300, 0, 10_000, 60.0, CALM) == 0
 
 
-def test_unknown_pressure_frees_nothing():
+def test_unknown_traffic_frees_nothing():
     assert next_reserved(4_000, None, 10_000, 600.0, CALM) == 4_000
 
 
@@ -45,7 +45,7 @@ def test_reserved_stays_within_the_capacity(reserved, excess, capacity, elapsed_
 
 
 @given(amounts, amounts, st.integers(1_000, 100_000))
-def test_constant_pressure_is_reached_within_the_dead_band_and_then_left_alone(
+def test_constant_traffic_is_reached_within_the_dead_band_and_then_left_alone(
     start, excess, capacity
 ):
     reserved = min(start, capacity)

@@ -289,7 +289,7 @@ def test_four_nodes_move_to_all_that_are_not_violated() -> None:
 # -- giving back -------------------------------------------------------------------------------------------------------
 
 
-def test_f_004_32_green_gives_pages_back_until_it_would_hurt() -> None:
+def test_f_004_32_ample_slack_gives_pages_back_until_it_would_hurt() -> None:
     load = 1.0
 
     def plant(found: Mapping[str, Be]) -> Ratios:
@@ -349,7 +349,7 @@ def test_what_leaves_little_room_has_to_prove_itself_before_it_is_kept() -> None
     assert host.end("be") == (0.7, 100)
 
 
-def test_green_releases_throttles_before_pages() -> None:
+def test_ample_slack_releases_throttles_before_pages() -> None:
     load = 1.0
 
     def plant(found: Mapping[str, Be]) -> Ratios:
@@ -493,7 +493,7 @@ def test_silence_never_gives_anything_back() -> None:
     assert host.end("be") == (0.6, 40)
 
 
-def test_yellow_that_cannot_be_bettered_does_not_search_for_ever() -> None:
+def test_risk_that_cannot_be_bettered_does_not_search_for_ever() -> None:
     host = Host({"lc": 0}, {"be": be(0, 1.0, movable=False)}, lambda bes: {"lc": 0.97})
     searches = sum(
         any(reason.term == "search" for reason in host.poll().reasons) for _ in range(600)
@@ -553,7 +553,7 @@ def _worlds(draw: st.DrawFn) -> Host:
         return {lc: own[lc] + sensitive[lc] * felt[node] for lc, node in lcs.items()}
 
     levels = draw(st.sampled_from([LEVELS, (), (20, 40, 60, 80, 100), (12, 25, 50, 75, 100)]))
-    how = replace(draw(st.sampled_from([OURS, LITERAL])), green_hold_s=1e6)
+    how = replace(draw(st.sampled_from([OURS, LITERAL])), ample_hold_s=1e6)
     return Host(lcs, bes, plant, how, levels=levels, nodes=nodes)
 
 

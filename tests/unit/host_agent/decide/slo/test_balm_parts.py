@@ -56,7 +56,7 @@ def test_f_004_20_the_worst_server_wins_and_only_the_violated_are_located() -> N
     assert verdict.worst(verdict.endangered) == 2.0
 
 
-def test_silence_is_never_green_and_hides_no_violation() -> None:
+def test_silence_is_never_ample_and_hides_no_violation() -> None:
     assert (
         evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], BalmOptions()).state is SloState.UNKNOWN
     )
@@ -67,8 +67,8 @@ def test_silence_is_never_green_and_hides_no_violation() -> None:
 
 
 def test_thresholds_out_of_order_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match="yellow"):
-        BalmOptions(yellow_percent=30.0, green_percent=20.0)
+    with pytest.raises(InvalidValueError, match="at_risk_slack_percent"):
+        BalmOptions(at_risk_slack_percent=30.0, ample_slack_percent=20.0)
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cloud import CHECKOUT, LabCloud, LabHost, ReadBackServer, Server, eventually
-from tests.support.slo_crowd import BUSY, GAIN, HOPELESS, QUIET, REPORT_S, SLO_US
+from tests.support.slo_crowd import BUSY, GAIN, QUIET, REPORT_S, SLO_US, UNSATISFIABLE
 
 IMAGE = "toucher"
 PORT = "org.numa_ext.slo.0"
@@ -271,7 +271,7 @@ def flood(crowd: Crowd, began: str) -> None:
 
 def always_red(crowd: Crowd, began: str) -> None:
     """A guest is violated whatever is done: it is proposed that somebody leaves, and that is seen from anywhere."""
-    crowd.load(HOPELESS)
+    crowd.load(UNSATISFIABLE)
     eventually("a proposal", lambda: crowd.told(began, "cannot_fix"), 3 * PATIENCE_S, 10)
     eventually(
         "the doctor knows it",
@@ -388,7 +388,7 @@ FAULTS: dict[str, Callable[[Crowd, str], None]] = {
     "flood": flood,
     "killed_in_climb": partial(killed, "climb", BUSY),
     "killed_in_heal": partial(killed, "heal", BUSY),
-    "killed_in_release": partial(killed, "release", HOPELESS),
+    "killed_in_release": partial(killed, "release", UNSATISFIABLE),
     "killed_in_trial": partial(killed, "trial", QUIET),
     "killed_in_watch": partial(killed, "watch", QUIET),
     "libvirtd_restarted": libvirtd_restarted,
