@@ -5,7 +5,7 @@ What nova and Placement define comes from their libraries, os-traits and os-reso
 
 Traits in Placement are global and are never collected, so a trait name carries *nominal* facts only (an identifier, a
 link class), never a measured figure. All our traits start with ``CUSTOM_NUMA_EXT_`` or ``CUSTOM_GPU_LINK_``; every
-resource provider that we create carries :data:`OWNER`.
+resource provider that we create in nova's trees carries :data:`OWNER`.
 """
 
 import re
@@ -44,10 +44,14 @@ RESOURCE_CLASSES: Final = (RDT_CLOS, LLC_WAY, MEMORY_BANDWIDTH_MBPS, LLC_NEIGHBO
 # Units of LLC_NEIGHBOURHOOD in an L3 domain: a constant of the fleet, as flavors spell it.
 WHOLE_NEIGHBOURHOOD: Final = 1_000
 
+# When an agent was last there, see placement_traits.beats: no server asks for it.
+BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
+
 # Traits without a parameter.
-OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create
+OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
+BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
 
 
 class RdtTrait(StrEnum):

@@ -13,6 +13,7 @@ from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:
     from host_agent.report.allocations import Allocations
+    from placement_traits.beats import BeatWriter
     from placement_traits.reporter import Reporter
 
 
@@ -68,6 +69,18 @@ def make_reporter(conf: Configuration) -> "Reporter":
     from placement_traits.reporter import Reporter
 
     return Reporter(PlacementClient(make_adapter(conf)))
+
+
+def make_beat_writer(conf: Configuration, root: str) -> "BeatWriter":
+    """Return what writes this host's beat, over a session made from ``[placement]``.
+
+    :param root: name of nova's root provider
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from placement_traits.beats import BeatWriter
+    from placement_traits.client import PlacementClient
+
+    return BeatWriter(PlacementClient(make_adapter(conf)), root)
 
 
 def make_allocations(conf: Configuration, root: str) -> "Allocations":

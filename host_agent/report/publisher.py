@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from host_agent.conf.options import Options
 from host_agent.decide.amounts.claims import Claim, claims
 from host_agent.model.round import Round
+from host_agent.report.beat import Beat
 from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, movable, published_tree
 from host_agent.report.rehome import Rehomer, Settled
@@ -74,6 +75,7 @@ class Publisher:
     :param metrics: show whether Placement is up to date
     :param facts: published beside what a round shows
     :param rehoming: moves allocations; None moves none
+    :param make_beat: makes what beats, for a root's name, in the thread; called again until it succeeds; None: none
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Publisher:
         facts: PublishedFacts = _NO_FACTS,
         *,
         rehoming: Rehoming | None = None,
+        make_beat: Callable[[str], Beat] | None = None,
     ) -> None:
         self._options = options
         self._root = functools.cache(make_root)
@@ -93,11 +96,13 @@ class Publisher:
         self._facts = facts
         self._settled = rehoming.settled if rehoming else None
         self._rehomer = functools.cache(rehoming.make) if rehoming else None
+        self._beat = functools.cache(make_beat) if make_beat else None
         self._claims: tuple[Claim, ...] = ()
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
         self._wanted: ProviderTree | None = None
         self._written: ProviderTree | None = None
+        self._finished_round = False  # since the last pass
         self._failed = False  # the last pass did; new trees wait for its pause
         self._stopped = False
         self._problems: tuple[str, ...] = ()
@@ -107,6 +112,7 @@ class Publisher:
         if done.paused:
             with self._changed:
                 self._claims = self._settled.of(()) if self._settled else ()
+                self._take_round()
             return
         placed = claims(done.observation)
         reserved: Mapping[int, int] | None = None
@@ -126,10 +132,16 @@ class Publisher:
         with self._changed:
             present = movable(done, placed) if done.listed else ()
             self._claims = self._settled.of(present) if self._settled else ()
+            self._take_round()
             if tree != self._wanted:
                 self._wanted = tree
                 self._metrics.placement_synced = tree == self._written
                 self._changed.notify()
+
+    def _take_round(self) -> None:
+        if not self._finished_round:
+            self._finished_round = True
+            self._changed.notify()
 
     def start(self) -> threading.Thread:
         """Start the thread."""
@@ -168,8 +180,9 @@ class Publisher:
             # While Placement is down a new tree is no reason to hurry; when it is up it is.
             ready = (lambda: self._stopped) if self._failed else self._is_new
             self._changed.wait_for(ready, pause)
-            while self._wanted is None and not self._stopped:
+            while not (self._stopped or (self._wanted is not None and self._finished_round)):
                 self._changed.wait()
+            self._finished_round = False
             return None if self._stopped else self._wanted
 
     def _is_new(self) -> bool:
@@ -181,7 +194,7 @@ class Publisher:
             if self._writer is None:
                 self._writer = self._make_writer()
             report = self._writer.sync(tree)
-            problems = (*report.problems, *self._rehome())
+            problems = (*report.problems, *self._rehome(), *self._beat_now())
         except NumaExtError as error:
             self._log((str(error),))
             return self._synced(None)
@@ -202,10 +215,21 @@ class Publisher:
         except NumaExtError as error:
             return (f"Allocations are not re-homed. {error}",)
 
+    def _beat_now(self) -> tuple[str, ...]:
+        """Beat if it is time; that it cannot be done is a problem to log, as above."""
+        if self._beat is None:
+            return ()
+        try:
+            self._beat(self._root()).turn()
+        except NumaExtError as error:
+            return (f"The beat of this host is not written. {error}",)
+        return ()
+
     def _synced(self, tree: ProviderTree | None) -> bool:
         with self._changed:
             self._written = tree
             self._failed = tree is None
+            self._finished_round |= self._failed  # the same rounds may be attempted again
             self._metrics.placement_synced = tree is not None and tree == self._wanted
         return tree is not None
 

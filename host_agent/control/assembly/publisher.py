@@ -11,7 +11,8 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.journal import ActionJournal
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report import published_host
-from host_agent.report.clients import make_allocations, make_reporter
+from host_agent.report.beat import Beat
+from host_agent.report.clients import make_allocations, make_beat_writer, make_reporter
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
 from host_agent.report.rehome import Rehomer, Settled
@@ -43,6 +44,7 @@ def build(
             lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
         ),
         rehoming=rehoming if conf.placement.rehome else None,
+        make_beat=lambda root: Beat(make_beat_writer(conf, root)),
     )
 
 

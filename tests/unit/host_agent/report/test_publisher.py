@@ -385,3 +385,58 @@ def test_missing_credentials_are_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text("")
     with pytest.raises(CapabilityMissingError, match="auth_type"):
         make_adapter(agent_conf.load([f"--config-file={tmp_path}/agent.conf"]))
+
+
+class Beats:
+    """Counts the turns of a beat."""
+
+    def __init__(self, error: str = "") -> None:
+        self.turns = 0
+        self.error = error
+
+    def turn(self) -> None:
+        self.turns += 1
+        if self.error:
+            raise ServiceUnavailableError(self.error)
+
+
+def test_an_agent_without_finished_rounds_writes_and_beats_no_more() -> None:
+    """Its loop hangs, its publisher does not: it must not put back what was withdrawn for it."""
+    placement, beats = Placement(failures=0), Beats()
+    often = dataclasses.replace(OPTIONS, placement=PlacementOptions(interval_s=0.001))
+    publisher = Publisher(
+        often,
+        lambda: "compute1",
+        lambda: placement,
+        Metrics(),
+        make_beat=lambda _root: beats,  # type: ignore[arg-type, return-value]
+    )
+    thread = publisher.start()
+    publisher.on_round(turn())
+    placement.wait_for_writes(1)
+    thread.join(0.2)
+    assert (len(placement.written), beats.turns) == (1, 1)
+    publisher.on_round(turn())
+    placement.wait_for_writes(2)
+    paused = dataclasses.replace(turn(), paused=True)
+    publisher.on_round(paused)
+    placement.wait_for_writes(3)
+    publisher.stop()
+    thread.join(10)
+    assert beats.turns == 3, "a paused agent is there"
+
+
+def test_a_beat_that_is_not_written_leaves_the_tree_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    placement = Placement(failures=0)
+    publisher = Publisher(
+        OPTIONS,
+        lambda: "compute1",
+        lambda: placement,
+        Metrics(),
+        make_beat=lambda _root: Beats("no"),  # type: ignore[arg-type, return-value]
+    )
+    publisher.on_round(turn())
+    assert publisher.publish_once()
+    assert "The beat of this host is not written. no" in caplog.text
