@@ -24,9 +24,9 @@ def open_seam(paths: HostPaths, conf: "cfg.ConfigOpts", *, dry_run: bool) -> Pri
     if has_rights(Path("/proc/self/status").read_text()):
         real = HostOperations(paths)
     else:
-        from host_agent.machine.privileged.separated import separated
+        from host_agent.machine.privileged.privsep import over_privsep
 
-        real = separated(conf)
+        real = over_privsep(conf)
     return read_only(real) if dry_run else real
 
 

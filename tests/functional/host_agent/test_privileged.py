@@ -170,7 +170,7 @@ _OVER_PRIVSEP = """
 import json, sys
 from oslo_privsep import priv_context
 from host_agent.conf import agent as agent_conf
-from host_agent.machine.privileged import separated
+from host_agent.machine.privileged import privsep
 from host_agent.model.process import *
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.rdt import RdtOptions
@@ -178,8 +178,8 @@ from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 uuid = sys.argv[1]
 conf = agent_conf.load(sys.argv[2:])
-seam = separated.separated(conf.oslo)
-separated.context.start(method=priv_context.Method.FORK)
+seam = privsep.over_privsep(conf.oslo)
+privsep.context.start(method=priv_context.Method.FORK)
 found = seam.process(uuid)
 (ram,) = seam.guest_ram(uuid)
 sample = seam.sample(uuid, [(ram.start, ram.end)], 16)

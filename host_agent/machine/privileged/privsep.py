@@ -56,7 +56,7 @@ def _ask(operation: Operation, arguments: tuple[Any, ...]) -> Any:
     return wire.decode(operation.result, _carry_out(operation.name, wire.encode(arguments)))
 
 
-def separated(conf: cfg.ConfigOpts) -> Privileged:
+def over_privsep(conf: cfg.ConfigOpts) -> Privileged:
     """Return the agent's end.
 
     :param conf: the loaded configuration; oslo.privsep hands its files to the helper
