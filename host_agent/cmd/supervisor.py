@@ -33,7 +33,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from host_agent.util import notify
+from host_agent.util import logs, notify
 
 LOG = logging.getLogger("numa-host-agent-supervisor")
 
@@ -261,9 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             option, type=float, default=default, help=f"seconds {text} (default: {default:g})"
         )
     given = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.to_stderr(LOG.name)
     files = [f"--config-file={file}" for file in given.config_file]
     return Supervisor(
         (sys.executable, "-m", "host_agent.cmd.agent", *files),

@@ -14,6 +14,7 @@ from typing import Final
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.dead_man_switch import PLACES, SHUTDOWN, in_charge
 from host_agent.machine.privileged.operations import HostOperations
+from host_agent.util import logs
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import ConflictError, NumaExtError
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in PLACES:
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logs.to_stderr(LOG.name)
     places = {name: getattr(given, name) for name in PLACES}
     paths = HostPaths(**places, rdt_backend=given.backend)
 
