@@ -10,17 +10,22 @@ The machine may be shared: ratios are of one run, times on the clock are upper b
 processor time of the deciding thread. ``--part`` runs one part, ``--profile`` shows where our time goes.
 """
 
+import copy
 import cProfile
 import gc
+import json
 import logging
+import math
 import os
 import pstats
+import random
 import statistics
 import tempfile
 import threading
 import tracemalloc
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -29,14 +34,17 @@ from typing import Any
 from nova import objects
 from nova.conf import CONF
 from nova.scheduler import host_manager
+from oslo_config.cfg import NoSuchOptError
 
 from benchmarks import report
-from benchmarks.cloud import FLAVORS, Cloud, Flavor
+from benchmarks.cloud import FLAVORS, Cloud, Flavor, Offered, Shown, request
 from benchmarks.nova_scheduler import Scheduler, Span, Times, now
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.scheduler import fleet, session
 
 CHURN, SERVERS, DEFAULT_LIMIT, FITTING, THREADS = 0.05, 32, 1000, 50, 4
+_SMALL, _SHORT, _LOOKS = 48, 8, 2  # hosts, shortlist, looks of each, where refusals are counted
+_CREATED = {"BE": "be", "LC one node": "lc_one_node", "LC two nodes": "lc_two_nodes"}
 _GOALS = {
     "ours_ms_median": 300.0,
     "ours_ms_median_full_fleet": 1000.0,
@@ -79,12 +87,22 @@ class Bench:
         self.cloud.churn(CHURN)
         return scheduler.schedule(next(self._number), asked, servers, limit)
 
-    def scheduler(self, *, ours: bool) -> Scheduler:
-        """Nova's scheduler on the bench's hosts, with our plug-ins as after a start or without them."""
+    def scheduler(
+        self, *, ours: bool, slow: bool = True, shortlist: int | None = None
+    ) -> Scheduler:
+        """Nova's scheduler on the bench's hosts, with our plug-ins as after a start or without them.
+
+        :param slow: with nova's slow filters
+        :param shortlist: ``[numa_ext]shortlist``, None for its default
+        """
         if ours:
+            with suppress(NoSuchOptError):
+                CONF.clear_override("shortlist", our_conf.GROUP)
+                if shortlist is not None:
+                    CONF.set_override("shortlist", shortlist, our_conf.GROUP)
             fleet.from_nova = lambda *_: self.cloud
             session.use(None)
-        return Scheduler(self.cloud, ours=ours, enough_s=self.options.enough)
+        return Scheduler(self.cloud, ours=ours, slow=slow, enough_s=self.options.enough)
 
 
 def ours_single(bench: Bench) -> Figures:
@@ -251,6 +269,102 @@ def copies(bench: Bench) -> Figures:
     return {"host_states_s": each.wall * bench.options.hosts}
 
 
+def regret(bench: Bench) -> Figures:
+    """How much better than the host that nova took the best host of the whole fleet was, by the sum of all weighers."""
+    found: list[float] = []
+    until = now().wall + bench.options.regret
+    for number in count():
+        if now().wall > until and number >= len(bench.flavors):
+            break
+        asked = bench.flavors[number % len(bench.flavors)]
+        bench.cloud.churn(CHURN)
+        # Without the shortlist our filter judges all hosts as nova's slow filters would.
+        totals = (
+            bench.scheduler(ours=True, slow=False, shortlist=0)
+            .schedule(10**7 + number, asked)
+            .totals
+        )
+        chosen = bench.scheduler(ours=True).schedule(10**7 + number, asked).selected
+        if not totals or not chosen:
+            continue
+        found.append(max(totals.values()) - totals.get(chosen[0], -math.inf))
+        report.progress(
+            f"{asked.name}: {len(totals)} hosts, best {max(totals.values()):.3f}, regret {found[-1]:.4f}"
+        )
+    bench.notes["regret_samples"] = len(found)
+    return {"regret_p99": _percentile(found, 0.99)}
+
+
+def refused(bench: Bench) -> Figures:
+    """Requests that a short list refuses though a host would have passed alone; our knowledge of hosts is stale."""
+    chance = random.Random(3)
+    small = Bench(Cloud(_SMALL, 3), bench.options)
+    scheduler = small.scheduler(ours=True, shortlist=_SHORT)
+    looks = {
+        (number, fits): [small.cloud.look(number, fits=fits) for _ in range(_LOOKS)]
+        for number in range(_SMALL)
+        for fits in (True, False)
+    }
+    alone: dict[tuple[int, str], bool] = {}
+
+    def passes(number: int, shown: Shown, asked: Flavor) -> bool:
+        key = (id(shown), asked.name)
+        if key not in alone:
+            small.cloud.show({number: shown}, read=False)
+            spec = request(0, asked)
+            offered = small.cloud.offer(spec, asked)
+            root = shown.view.root_uuid
+            only = Offered({root: offered[root]}) if root in offered else Offered()
+            alone[key] = bool(only) and bool(scheduler.select(spec, only).selected)
+        return alone[key]
+
+    refusals, asked_for, with_room = 0, 0, 0
+    until = now().wall + bench.options.refused_s
+    for turn in range(bench.options.refused):
+        if now().wall > until:
+            break
+        asked = bench.flavors[turn % len(bench.flavors)]
+        room = set(chance.sample(range(_SMALL), chance.randrange(_SHORT + 1)))
+        shown = {n: chance.choice(looks[n, n in room]) for n in range(_SMALL)}
+        expected = any(passes(n, each, asked) for n, each in shown.items())
+        small.cloud.show(shown, read=turn % 10 == 0)
+        spec = request(500 * turn, asked)
+        selected = scheduler.select(spec, small.cloud.offer(spec, asked)).selected
+        asked_for, with_room = asked_for + 1, with_room + expected
+        refusals += expected and not selected
+        if turn % 500 == 0:
+            report.progress(f"{turn} requests: {with_room} with room somewhere, {refusals} refused")
+    bench.notes["refused_of"] = {"requests": asked_for, "with_room": with_room, "hosts": _SMALL}
+    return {"refused_by_shortlist": float(refusals)}
+
+
+def creates(bench: Bench) -> Figures:
+    """A whole create: Placement, by the result of bench-placement, then nova's copies, its handlers and ours."""
+    if bench.options.placement is None:
+        bench.notes["create_s"] = "needs --placement FILE: the result of make bench-placement"
+        return {}
+    placement = json.loads(bench.options.placement.read_text())
+    host_state_s = copies(bench)["host_states_s"] / bench.options.hosts
+    found: Figures = {}
+    for setting, ours in (("default", False), ("recommended", True)):
+        scheduler = bench.scheduler(ours=ours)
+        limit = placement["source"]["settings"][setting]["limit"]
+        for flavor, name in _CREATED.items():
+            asked = next(each for each in bench.flavors if each.name == flavor)
+            spec = request(10**8, asked)
+            offered = bench.cloud.offer(spec, asked).limited(limit, random.Random(4))
+            began = now()
+            copy.deepcopy([list(candidates) for candidates in offered.values()])
+            copied = (now() - began).wall + len(offered) * host_state_s
+            handlers = scheduler.select(spec, offered).whole.wall
+            asking = placement["figures"][f"create_s_{name}_{setting}"]
+            found[f"create_s_{name}_{setting}"] = asking + copied + handlers
+            report.progress(
+                f"{flavor}, {setting}: Placement {asking:.1f} s, copies {copied:.1f} s, handlers {handlers:.1f} s"
+            )
+    return found
+
+
 PARTS: dict[str, Callable[[Bench], Figures]] = {
     "single": ours_single,
     "many": ours_many,
@@ -259,6 +373,9 @@ PARTS: dict[str, Callable[[Bench], Figures]] = {
     "full": full_fleet,
     "memory": memory,
     "copies": copies,
+    "regret": regret,
+    "refused": refused,
+    "creates": creates,
 }
 
 
@@ -377,6 +494,17 @@ def main() -> None:
     )
     options.add_argument(
         "--once", type=float, default=60.0, help="do not repeat what takes stock nova this long"
+    )
+    options.add_argument(
+        "--regret", type=float, default=150.0, help="seconds for as many samples of regret"
+    )
+    options.add_argument("--refused", type=int, default=10_000, help="requests to short lists")
+    options.add_argument("--refused-s", type=float, default=300.0, help="seconds for them at most")
+    options.add_argument(
+        "--placement",
+        type=Path,
+        default=os.environ.get("PLACEMENT"),
+        help="result of bench-placement, for the time of whole creates",
     )
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as directory:

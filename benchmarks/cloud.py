@@ -169,6 +169,18 @@ def request(number: int, asked: Flavor, servers: int = 1) -> Any:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A host as it could be.
+
+    :param state: its HostState
+    :param view: what Placement has of it
+    """
+
+    state: Any
+    view: HostView
+
+
 @dataclass
 class Cloud:
     """Hosts, of which some change between requests.
@@ -212,6 +224,23 @@ class Cloud:
         roots = [self._states[number].uuid for number in chosen]
         changed = {root: self.views[root] for root in roots}
         self._arrays = self._arrays.with_changes(changed, self.version)
+
+    def look(self, number: int, *, fits: bool) -> Shown:
+        """Fill one host anew, with room or without, and return how it looks; the snapshot stays as it is."""
+        (self._open.add if fits else self._open.discard)(number)
+        state = copy.copy(self._states[number])
+        self._fill(number, state)
+        return Shown(state, self.views[state.uuid])
+
+    def show(self, looks: Mapping[int, Shown], *, read: bool) -> None:
+        """Let hosts look like this; ``read``: the view has been read since."""
+        for number, shown in looks.items():
+            self._states[number] = shown.state
+            self.views[shown.state.uuid] = shown.view
+        if read:
+            self.version += 1
+            changed = {shown.view.root_uuid: shown.view for shown in looks.values()}
+            self._arrays = self._arrays.with_changes(changed, self.version)
 
     def host_states(self, roots: Iterable[str]) -> list[Any]:
         """New HostStates of these hosts, as nova makes them for each request; what never changes is shared."""
@@ -434,14 +463,12 @@ class Unchanged(list[Any]):
 class Offered(dict[str, Unchanged]):
     """Candidates by root provider."""
 
-    def limited(self, limit: int) -> "Offered":
-        """The first ``limit`` candidates, all of one host before the next: Placement's default."""
-        found, left = Offered(), limit
-        for root, candidates in self.items():
-            if left <= 0:
-                break
-            found[root] = Unchanged(candidates[:left])
-            left -= len(candidates)
+    def limited(self, limit: int, source: random.Random) -> "Offered":
+        """``limit`` candidates, any: Placement keeps candidates in a set before it cuts, in no order of hosts."""
+        every = [(root, one) for root, candidates in self.items() for one in candidates]
+        found = Offered()
+        for root, one in source.sample(every, min(limit, len(every))):
+            found.setdefault(root, Unchanged()).append(one)
         return found
 
 

@@ -6,6 +6,7 @@ its configuration. It has no database and claims nothing: hosts come from a :cla
 """
 
 import gc
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,7 @@ class Times:
     :param weighers: of ours, nova's own weighers, which our filter asks
     :param filters: of ours, nova's own filters, by which our filter looks ahead
     :param passed: hosts that our filter returned in the first pass
+    :param totals: of each host that was weighed in the first pass, by name
     :param selected: names of the hosts that nova chose
     """
 
@@ -66,6 +68,7 @@ class Times:
     weighers: Span = Span()
     filters: Span = Span()
     passed: int | None = None
+    totals: dict[str, float] = field(default_factory=dict)
     selected: list[str] = field(default_factory=list)
 
     @property
@@ -123,14 +126,17 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
     """Schedules on a Cloud and notes how long it takes.
 
     :param ours: with our filter and weigher, in the documented order; the configuration keeps this order
+    :param slow: with nova's slow filters
     :param enough_s: a request for several servers ends after its second pass when it has taken longer than this
     """
 
     placement_client = _NoPlacement()
 
-    def __init__(self, cloud: Cloud, *, ours: bool, enough_s: float = 1e9) -> None:
+    def __init__(
+        self, cloud: Cloud, *, ours: bool, slow: bool = True, enough_s: float = 1e9
+    ) -> None:
         self.cloud, self.enough_s = cloud, enough_s
-        configure(ours=ours)
+        configure(ours=ours, slow=slow)
         self.host_manager = hosts = _Hosts()
         hosts.filter_handler.get_filtered_objects = self._filtering(
             hosts.filter_handler.get_filtered_objects
@@ -147,7 +153,8 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
         spec = request(number, asked, servers)
         offered = self.cloud.offer(spec, asked)
         if limit is not None:
-            offered = offered.limited(limit)
+            offered = offered.limited(limit, random.Random(number))
+        gc.collect()
         return self.select(spec, offered)
 
     def select(self, spec: Any, offered: Offered) -> Times:
@@ -155,7 +162,6 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
         self.times = Times(spec.num_instances)
         uuids = [spec.instance_uuid]
         uuids += [f"{spec.instance_uuid[:-4]}{n:04x}" for n in range(1, spec.num_instances)]
-        gc.collect()
         with watched(self.times), suppress(exception.NoValidHost, _EnoughError):
             selections = self._schedule(
                 context.get_admin_context(), spec, uuids, offered, offered, "1.39", True
@@ -182,10 +188,11 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
     def _weighing(self, weighed_objects: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             began = now()
-            try:
-                return weighed_objects(*args)
-            finally:
-                self.times.passes[-1] += now() - began
+            weighed = weighed_objects(*args)
+            self.times.passes[-1] += now() - began
+            if len(self.times.passes) == 1:
+                self.times.totals = {each.obj.host: each.weight for each in weighed}
+            return weighed
 
         return run
 
@@ -194,13 +201,13 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
         return self.cloud.host_states(provider_summaries)
 
 
-def configure(*, ours: bool) -> None:
+def configure(*, ours: bool, slow: bool) -> None:
     """Set nova's filters: its default, those for NUMA and PCI, and ours before them."""
     group = "filter_scheduler"
     CONF.clear_override("enabled_filters", group)
     default = list(CONF.filter_scheduler.enabled_filters)
     mine = [FILTER.rpartition(".")[2]] if ours else []
-    CONF.set_override("enabled_filters", [*default, *mine, *SLOW_FILTERS], group)
+    CONF.set_override("enabled_filters", [*default, *mine, *(SLOW_FILTERS if slow else ())], group)
     everything = ["nova.scheduler.filters.all_filters", *([FILTER] if ours else [])]
     CONF.set_override("available_filters", everything, group)
     weighers = ["nova.scheduler.weights.all_weighers", *([WEIGHER] if ours else [])]

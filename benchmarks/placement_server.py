@@ -21,7 +21,7 @@ from placement_traits.topology import Gpu, GpuEdge, HostTopology
 from placement_traits.tree import Inventory, ProviderTree, TreeSettings, desired_tree
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
-_NOVA = {
+NOVA = {
     names.VCPU: Inventory(256),
     names.PCPU: Inventory(64),
     names.MEMORY_MB: Inventory(524_288),
@@ -52,7 +52,7 @@ def tree(number: int) -> ProviderTree:
     return desired_tree(f"host{number}", topology(number), SETTINGS)
 
 
-class _Rows:
+class Rows:
     """Rows of Placement's tables, in the making."""
 
     def __init__(self, traits: dict[str, int], classes: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ class _Rows:
         """Add one host with nova's root, our children, and nova's PCI providers."""
         desired, its_uuid = tree(number), root_uuid(number)
         traits = {*desired.root_traits, "HW_CPU_X86_AVX2", "COMPUTE_NODE"}
-        root = self.add(desired.root, its_uuid, traits, _NOVA)
+        root = self.add(desired.root, its_uuid, traits, NOVA)
         for child in desired.children:
             self.add(
                 child.name, child_uuid(its_uuid, child.name), child.traits, child.inventories, root
@@ -124,9 +124,9 @@ def fill(adapter: Any, hosts: int) -> int:
     for resource_class in names.RESOURCE_CLASSES:
         client.put(f"/resource_classes/{resource_class}")
     with get_placement_engine().begin() as connection:
-        rows = _Rows(
-            dict(connection.execute(_names_and_ids(models.Trait)).all()),
-            dict(connection.execute(_names_and_ids(models.ResourceClass)).all()),
+        rows = Rows(
+            dict(connection.execute(names_and_ids(models.Trait)).all()),
+            dict(connection.execute(names_and_ids(models.ResourceClass)).all()),
         )
         for number in range(hosts):
             rows.add_host(number)
@@ -136,20 +136,23 @@ def fill(adapter: Any, hosts: int) -> int:
     return len(rows.providers)
 
 
-def _names_and_ids(model: Any) -> Any:
+def names_and_ids(model: Any) -> Any:
+    """Return the query for the numbers of traits or resource classes by name."""
     from sqlalchemy import select
 
     return select(model.name, model.id)
 
 
-class _Quiet(WSGIRequestHandler):
+class Quiet(WSGIRequestHandler):
     """Serves HTTP/1.1 without a line per request."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class Server(ThreadingMixIn, WSGIServer):
+    """Serves each request in a thread of its own."""
+
     daemon_threads = True
 
 
@@ -161,7 +164,7 @@ def serve(hosts: int) -> Iterator[str]:
 
     with PlacementInProcess() as placement:
         providers = fill(placement.adapter, hosts)
-        server = make_server("127.0.0.1", 0, placement.application, _Server, _Quiet)
+        server = make_server("127.0.0.1", 0, placement.application, Server, Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"{server.server_port} {providers}"
         sys.stdin.read()
