@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of nova that our parts count on, read from its files without nova, and what is wrong with them."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,9 @@ from placement_traits.findings import Finding, Level, verdict
 FILTER: Final = "nova_numa_ext.scheduler.NumaExtFilter"
 WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"
 _FILTER_NAME: Final = "NumaExtFilter"
+
+# Hosts of which a create should see the candidate that nova-compute will use: as many as are judged one by one.
+_RIGHT_HOSTS: Final = 128
 
 # Names, types and defaults as in nova 33 and 34 (nova.conf); nova itself need not be installed here.
 _OPTIONS: Final = {
@@ -56,11 +60,14 @@ def read(files: Sequence[str | Path]) -> cfg.ConfigOpts:
     return conf
 
 
-def scheduler(conf: cfg.ConfigOpts, candidates: int) -> Iterator[Finding]:
+def scheduler(
+    conf: cfg.ConfigOpts, domains: Sequence[int], groups: Iterable[int] = (1,)
+) -> Iterator[Finding]:
     """Check the configuration of nova-scheduler.
 
     :param conf: of :func:`read`
-    :param candidates: allocation candidates that one request may have: L3 domains of the fleet
+    :param domains: L3 domains of each host
+    :param groups: of how many L3 domains, each in a group of its own, the cloud's flavors claim something
     """
     ours = conf.filter_scheduler
     filters = [name.rpartition(".")[2] for name in ours.enabled_filters]
@@ -97,13 +104,37 @@ def scheduler(conf: cfg.ConfigOpts, candidates: int) -> Iterator[Finding]:
         "true",
         "set [workarounds]disable_fallback_pcpu_query = true: Placement also offers shared CPUs for dedicated ones",
     )
-    limit = conf.scheduler.max_placement_results
-    yield verdict(
+    yield _candidates(conf.scheduler.max_placement_results, domains, sorted({*groups} - {0}))
+
+
+def _candidates(limit: int, domains: Sequence[int], groups: Sequence[int]) -> Finding:
+    """Check how much of the fleet one create sees.
+
+    Placement counts candidates, not hosts, and returns any ``limit`` of them: it keeps them in a set.
+    """
+    seen, short = [], []
+    for count in groups:
+        each = [math.perm(number, count) for number in domains]
+        every = sum(each)
+        if not every:
+            continue
+        share = min(1.0, limit / every)
+        able = sum(candidates > 0 for candidates in each)
+        hosts = sum(1 - (1 - share) ** candidates for candidates in each) / able
+        what = f"{hosts:.0%} of {able} hosts"
+        kind = f"LC flavors with {count} NUMA node{'s' if count > 1 else ''}"
+        seen.append(f"{kind} see {what}")
+        needed = min(every, math.ceil(_RIGHT_HOSTS * every / able))
+        if limit < needed:
+            short.append(
+                f"{kind} have up to {max(each)} a host, so a create sees {what}, and the L3 domains that nova-compute "
+                f"will use of {share * able:.0f}; {needed} would do"
+            )
+    return verdict(
         "max_placement_results",
-        limit >= candidates,
-        f"{limit}, the fleet has {candidates} L3 domains",
-        f"[scheduler]max_placement_results is {limit} and counts candidates, not hosts; the fleet has {candidates} L3 "
-        "domains: the scheduler does not see all hosts",
+        not short,
+        "; ".join([str(limit), *seen]),
+        f"[scheduler]max_placement_results is {limit} and counts candidates, not hosts: {'; '.join(short)}",
     )
 
 

@@ -43,10 +43,11 @@ class CloudDoctor:
         found += self._api()
         found += self._agents(fleet)
         found += [one for host in _by_name(fleet) for one in _host(host)]
-        found += self._flavors()
+        flavors, groups = self._flavors()
+        found += flavors
         if files:
-            domains = sum(len(host.l3) for host in fleet.hosts.values())
-            found += nova_conf.scheduler(nova_conf.read(files), domains)
+            domains = [len(host.l3) for host in fleet.hosts.values()]
+            found += nova_conf.scheduler(nova_conf.read(files), domains, groups)
         return found
 
     def _placement_answers(self) -> Iterator[Finding]:
@@ -89,19 +90,21 @@ class CloudDoctor:
             "numa-host-agent there and see numa-host-agent-ctl doctor",
         )
 
-    def _flavors(self) -> Iterator[Finding]:
-        wrong = 0
+    def _flavors(self) -> tuple[list[Finding], set[int]]:
+        """Return what is wrong with flavors, and of how many L3 domains apart from each other they claim something."""
+        wrong, groups = [], {1}
         for flavor in self._compute.flavors(details=True, get_extra_specs=True, is_public=None):
             specs = dict(flavor.extra_specs or {})
             if not concerns_us(specs):
                 continue
             try:
-                parse(specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
+                request = parse(specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
             except InvalidRequestError as error:
-                wrong += 1
-                yield Finding(f"flavor {flavor.name}", Level.BROKEN, str(error))
-        if not wrong:
-            yield Finding("flavors", Level.GOOD, "all that concern us are valid")
+                wrong.append(Finding(f"flavor {flavor.name}", Level.BROKEN, str(error)))
+            else:
+                groups.add(len(request.l3))
+        good = Finding("flavors", Level.GOOD, "all that concern us are valid")
+        return wrong or [good], groups
 
 
 def _by_name(fleet: FleetSnapshot) -> list[HostView]:

@@ -274,7 +274,9 @@ def test_the_doctor_finds_a_healthy_cloud_good(cloud, tmp_path):
     code, found = examine(cloud, compute, "--nova-conf", str(nova))
     assert code == 0
     assert {level for level, _ in found.values()} == {"good"}
-    assert found["max_placement_results"][1] == "1000, the fleet has 4 L3 domains"
+    assert found["max_placement_results"][1] == (
+        "1000; LC flavors with 1 NUMA node see 100% of 1 hosts"
+    )
 
 
 def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
