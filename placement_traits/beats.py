@@ -132,16 +132,24 @@ class BeatWriter:
         self._generation = answer["resource_provider_generation"]
 
 
-def living(client: PlacementClient, clock: Clock = time.time) -> frozenset[str]:
-    """Return the uuids of the beats of agents that are there, in one request."""
+def living(client: PlacementClient, clock: Clock = time.time) -> frozenset[str] | None:
+    """Return the providers, by uuid, with the beats of agents that are there, in one request.
+
+    None before the first beat of a cloud: agents that never beat are of an earlier release, and none of them is missed.
+    """
     least = int(clock() // 60) - SILENT_AFTER_MINUTES
     try:
         found = client.get(f"/resource_providers?resources={names.BEAT_MINUTE}:{least}")
     except PlacementError as error:
-        if error.status == _BAD_REQUEST:  # the class does not exist: no agent has ever beaten
-            return frozenset()
+        if error.status == _BAD_REQUEST:  # the class does not exist
+            return None
         raise
     return frozenset(each["uuid"] for each in found["resource_providers"])
+
+
+def is_silent(host: str, those_living: frozenset[str] | None) -> bool:
+    """Return whether a host's agent is missed, by what :func:`living` returned."""
+    return those_living is not None and provider_uuid(host) not in those_living
 
 
 def hosts(client: PlacementClient) -> frozenset[str]:

@@ -25,6 +25,7 @@ _OPTIONS: Final = {
         cfg.ListOpt("enabled_filters", default=[]),
         cfg.ListOpt("weight_classes", default=["nova.scheduler.weights.all_weighers"]),
         cfg.BoolOpt("pci_in_placement", default=False),
+        cfg.BoolOpt("track_instance_changes", default=True),
     ],
     "scheduler": [cfg.IntOpt("max_placement_results", default=1000)],
     "workarounds": [cfg.BoolOpt("disable_fallback_pcpu_query", default=False)],
@@ -103,6 +104,13 @@ def scheduler(
         conf.workarounds.disable_fallback_pcpu_query,
         "true",
         "set [workarounds]disable_fallback_pcpu_query = true: Placement also offers shared CPUs for dedicated ones",
+    )
+    yield verdict(
+        "track_instance_changes",
+        ours.track_instance_changes,
+        "true",
+        "[filter_scheduler]track_instance_changes is false: nova asks its database for the servers of each host that "
+        "Placement offers, one query a host in every request; set it to true, with the same on the compute hosts",
     )
     yield _candidates(conf.scheduler.max_placement_results, domains, sorted({*groups} - {0}))
 

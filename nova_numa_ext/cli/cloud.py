@@ -10,6 +10,7 @@ from uuid import UUID
 
 from openstack.exceptions import ForbiddenException
 
+from nova_numa_ext.cli.agents import last_beats, states
 from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.fleet import one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
@@ -24,6 +25,7 @@ from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 
 _MOST_NAMES: Final = 20  # hosts in a message
+_MOST_BEATS: Final = 100  # hosts whose last beat is looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,15 @@ class Cloud:
     def fleet(self) -> FleetSnapshot:
         """Return one reading of the whole fleet."""
         return one_reading(self._connection.placement)
+
+    def agents(self, fleet: FleetSnapshot) -> dict[str, str]:
+        """Return what Placement shows of each agent, by its host's name, as text."""
+        found = states(self._placement, fleet)
+        beaten = last_beats(self._placement, found, _MOST_BEATS)
+        return {
+            host: f"{state}, last beat {beaten[host]}" if host in beaten else str(state)
+            for host, state in found.items()
+        }
 
     def aggregates(self) -> dict[str, Mapping[str, str]] | None:
         """Return the metadata of host aggregates by uuid, None when this user may not see them."""

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examines a cloud over Placement and Nova: what is missing for our parts to work, one line per thing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from placement_traits import names, nova_conf
+from nova_numa_ext.cli import agents
+from nova_numa_ext.cli.agents import AgentState
+from placement_traits import beats, names, nova_conf
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
@@ -15,6 +17,15 @@ from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import FleetSnapshot
 
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
+_NAMED: Final = 20  # hosts in a message
+
+_GONE: Final[Mapping[AgentState, str]] = {
+    AgentState.WITHDRAWN: "the agents of these hosts have ended, their tiers were withdrawn (last beat): {hosts}; see "
+    "systemctl status numa-host-agent there",
+    AgentState.SILENT: "these agents are silent, their tiers are still offered (last beat): {hosts}; see systemctl "
+    "status numa-host-agent and numa-host-agent-ctl doctor there; without an agent numa-host-agent-ctl withdraw takes "
+    "the tiers back",
+}
 
 
 class CloudDoctor:
@@ -79,16 +90,50 @@ class CloudDoctor:
         )
 
     def _agents(self, fleet: FleetSnapshot) -> Iterator[Finding]:
-        reporting = {host.name for host in fleet.hosts.values()}
-        computes = {h.name for h in self._compute.hypervisors(details=True) if h.state == "up"}
-        silent = sorted(computes - reporting)
-        yield verdict(
-            "agents",
-            not silent,
-            f"{len(reporting)} hosts report",
-            f"no agent reports on {', '.join(silent)}: LC servers do not go there, BE servers are not managed; start "
-            "numa-host-agent there and see numa-host-agent-ctl doctor",
-        )
+        """Compare who reports with the compute nodes that nova has, and those that are up."""
+        computes = {
+            each.name: each.state == "up" for each in self._compute.hypervisors(details=True)
+        }
+        found = agents.states(self._placement, fleet)
+        up = sorted(name for name, is_up in computes.items() if is_up)
+        reporting = [host for host in up if found.get(host) is AgentState.REPORTING]
+        missing = [host for host in up if host not in found]
+        gone = {
+            host: state
+            for host in up
+            if (state := found.get(host)) not in (None, AgentState.REPORTING)
+        }
+        if not missing and not gone:
+            yield Finding("agents", Level.GOOD, f"{len(reporting)} hosts report")
+        if missing:
+            yield Finding(
+                "agents",
+                Level.DEGRADED if found else Level.BROKEN,
+                f"no agent has ever reported on {_some(missing)}: servers with a tier find no place there; agents "
+                "first, then flavors and our filter: start numa-host-agent there and see numa-host-agent-ctl doctor",
+            )
+        last = agents.last_beats(self._placement, gone, _NAMED)
+        for state, told in _GONE.items():
+            hosts = [host for host, its in gone.items() if its is state]
+            if hosts:
+                named = _some(
+                    [f"{host} ({last[host]})" if host in last else host for host in hosts]
+                )
+                yield Finding("agents", Level.DEGRADED, told.format(hosts=named))
+        yield from self._orphans(fleet, computes.keys())
+
+    def _orphans(self, fleet: FleetSnapshot, computes: Collection[str]) -> Iterator[Finding]:
+        """Name what is left of hosts that nova no longer has."""
+        roots = {host.name for host in fleet.hosts.values()}
+        left = sorted(roots.difference(computes))
+        left += sorted(map(beats.provider, beats.hosts(self._placement).difference(computes)))
+        if left:
+            yield Finding(
+                "orphan providers",
+                Level.DEGRADED,
+                f"{_some(left)}: nova has no such compute node; openstack resource provider delete UUID, of a host "
+                "first the providers below it",
+            )
 
     def _flavors(self) -> tuple[list[Finding], set[int]]:
         """Return what is wrong with flavors, and of how many L3 domains apart from each other they claim something."""
@@ -107,6 +152,12 @@ class CloudDoctor:
         return wrong or [good], groups
 
 
+def _some(names_: Sequence[str]) -> str:
+    """Return names for a message, the first ones of many."""
+    more = f" and {len(names_) - _NAMED} more" if len(names_) > _NAMED else ""
+    return ", ".join(names_[:_NAMED]) + more
+
+
 def _by_name(fleet: FleetSnapshot) -> list[HostView]:
     return sorted(fleet.hosts.values(), key=lambda host: host.name)
 
@@ -120,7 +171,9 @@ def _host(host: HostView) -> Iterator[Finding]:
 
 
 def _host_problems(host: HostView) -> Iterator[str]:
-    if TierTrait.LC not in host.traits:
+    if host.traits.isdisjoint(TierTrait):
+        yield "takes no servers with a tier: its agent has ended, and its tiers were withdrawn"
+    elif TierTrait.LC not in host.traits:
         yield (
             "takes no LC servers: [rdt]enabled is false there"
             if RdtTrait.L3_CAT in host.traits

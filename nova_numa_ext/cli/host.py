@@ -3,7 +3,7 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from osc_lib.command import command
 
@@ -12,18 +12,24 @@ from nova_numa_ext.cli.cloud import ListedProvider
 from placement_traits.fleet import Amount, HostView
 from placement_traits.names import NeighbourTrait, TierTrait
 
+_AGENT_WIDTH: Final = 20
+
 
 class ListHost(command.Lister):  # type: ignore[misc]
     """List hosts that an agent publishes: tiers, classes of service, L3 ways and bandwidth (used/capacity).
 
+    Agent: whether it reports; where it is gone, its tiers are withdrawn, or it is silent for three beats.
     Neighbours: the tiers and classes of the servers that live there now.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
-        fleet = self.app.client_manager.numa.fleet()
+        cloud = self.app.client_manager.numa
+        fleet = cloud.fleet()
+        agents = cloud.agents(fleet)
         columns = (
             "Host",
+            "Agent",
             "Tiers",
             "CLOS",
             "L3 domains",
@@ -33,7 +39,10 @@ class ListHost(command.Lister):  # type: ignore[misc]
             "GPUs",
         )
         hosts = sorted(fleet.hosts.values(), key=lambda host: host.name)
-        return columns, [_row(host) for host in hosts]
+        return columns, [
+            _row(host, formatting.folded(agents[host.name], parsed_args, _AGENT_WIDTH))
+            for host in hosts
+        ]
 
 
 class ShowHost(command.Lister):  # type: ignore[misc]
@@ -67,11 +76,12 @@ class ShowHost(command.Lister):  # type: ignore[misc]
         return columns, rows
 
 
-def _row(host: HostView) -> tuple[str, ...]:
+def _row(host: HostView, agent: str) -> tuple[str, ...]:
     tiers = [tier.name for tier in TierTrait if tier in host.traits]
     neighbours = {trait for domain in host.l3 for trait in domain.neighbours}
     return (
         host.name,
+        agent,
         " ".join(tiers) or "-",
         formatting.amount(host.rdt.clos if host.rdt else None),
         str(len(host.l3)),

@@ -35,7 +35,7 @@ def time():
 
 def living(cloud, time, *hosts):
     found = beats.living(cloud.client, time)
-    return [host for host in hosts if beats.provider_uuid(host) in found]
+    return [host for host in hosts if not beats.is_silent(host, found)]
 
 
 def test_a_beat_is_a_root_of_its_own_with_the_minute_as_its_total(empty_cloud, time):
@@ -84,8 +84,15 @@ def test_the_living_of_a_fleet_are_one_request(empty_cloud, time):
     assert client.counters.requests == 1
 
 
-def test_before_the_first_beat_of_a_cloud_none_lives(empty_cloud, time):
-    assert beats.living(empty_cloud.client, time) == frozenset()
+def test_before_the_first_beat_of_a_cloud_none_is_missed(empty_cloud, time):
+    before = beats.living(empty_cloud.client, time)
+    assert not beats.is_silent("h1", before)
+    BeatWriter(empty_cloud.client, "h2", time).beat()
+    since = beats.living(empty_cloud.client, time)
+    assert [host for host in ("h1", "h2") if beats.is_silent(host, since)] == ["h1"]
+
+
+def test_of_a_cloud_without_beats_none_is_left_over(empty_cloud):
     assert beats.hosts(empty_cloud.client) == frozenset()
 
 

@@ -3,6 +3,8 @@
 
 import io
 import json
+import re
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -17,8 +19,11 @@ from nova_numa_ext.cli.host import ListHost, ShowHost
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate, SimulateTrace
 from nova_numa_ext.cli.topology import ShowTopology
+from placement_traits import names
+from placement_traits.beats import SILENT_AFTER_MINUTES, BeatWriter
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
+from placement_traits.reporter import Reporter
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
 from tests.support.commands import Compute, as_table, flavor, run, running_server
@@ -26,14 +31,22 @@ from tests.support.commands import Compute, as_table, flavor, run, running_serve
 CALM = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 
 
+def beat(cloud, *hosts, minutes_ago=0):
+    """Let the agents of hosts beat, now or some time ago."""
+    for host in hosts:
+        BeatWriter(cloud.placement, host, lambda: time.time() - 60 * minutes_ago).beat()
+
+
 def test_the_list_shows_what_each_host_has_and_has_given_away(cloud):
     cloud.host("h1")
     cloud.publish("h1", state={1: L3State(frozenset({NeighbourTrait.LC}))})
     cloud.host("h2", rdt=False)
     cloud.host("not-ours", agent=False)
+    beat(cloud, "h1")
     cloud.boot(LC)
     code, rows = run(ListHost, cloud, Compute([]))
     assert code == 0
+    assert [row["Agent"] for row in rows] == ["reporting", "silent, last beat never"]
     assert [row["Host"] for row in rows] == ["h1", "h2"]
     assert rows[0]["Tiers"] == "LC BE"
     assert (rows[0]["CLOS"], rows[0]["Ways"], rows[0]["Neighbours"]) == ("1/6", "4/52", "LC")
@@ -237,17 +250,18 @@ def test_a_host_without_an_agent_cannot_be_drawn_and_the_others_are_named(cloud,
 class ComputeApi(Compute):
     """Nova for the doctor: flavors, hypervisors that are up, and the newest microversion."""
 
-    def __init__(self, flavors, hosts, newest=(2, 100)):
+    def __init__(self, flavors, hosts, newest=(2, 100), down=()):
         super().__init__(flavors)
         every = list(self.flavors.values())
         self.flavors = lambda **_options: every
-        self._hosts, self._newest = hosts, newest
+        self._hosts, self._newest, self._down = hosts, newest, down
 
     def get_endpoint_data(self):
         return SimpleNamespace(max_microversion=self._newest)
 
     def hypervisors(self, **_options):
-        return [SimpleNamespace(name=host, state="up") for host in self._hosts]
+        states = {**dict.fromkeys(self._hosts, "up"), **dict.fromkeys(self._down, "down")}
+        return [SimpleNamespace(name=host, state=state) for host, state in states.items()]
 
 
 SCHEDULER = """
@@ -268,6 +282,7 @@ def examine(cloud, compute, *arguments):
 
 def test_the_doctor_finds_a_healthy_cloud_good(cloud, tmp_path):
     cloud.host("h1")
+    beat(cloud, "h1")
     nova = tmp_path / "nova.conf"
     nova.write_text(SCHEDULER)
     compute = ComputeApi([flavor("lc", LC)], ["h1"])
@@ -281,16 +296,75 @@ def test_the_doctor_finds_a_healthy_cloud_good(cloud, tmp_path):
 
 def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
     cloud.host("h1", rdt=False)
-    cloud.host("silent", agent=False)
+    cloud.host("new", agent=False)
     bad = flavor("bad", {**BE, "numa_ext:slo_p99_us": "5"})
-    compute = ComputeApi([bad], ["h1", "silent"], newest=(2, 79))
+    compute = ComputeApi([bad], ["h1", "new"], newest=(2, 79))
     code, found = examine(cloud, compute)
     assert code == 1
     assert max(map(len, as_table(Doctor, cloud, compute).splitlines())) <= 120
     assert found["flavor bad"][0] == "broken"
-    assert "no agent reports on silent" in found["agents"][1]
     assert "is resctrl mounted there?" in found["host h1"][1]
     assert "older than compute API 2.86" in found["Nova"][1]
+
+
+def findings(cloud, compute, check):
+    """(level, detail) of each finding of one check."""
+    _, rows = run(Doctor, cloud, compute)
+    return [(row["Level"], row["Detail"]) for row in rows if row["Check"] == check]
+
+
+def test_the_doctor_does_not_count_agents_that_are_gone(cloud):
+    """H4: an agent that was dead for a week was among those that report."""
+    for host in ("h1", "gone", "silent", "never", "down"):
+        cloud.host(host)
+    cloud.host("new", agent=False)
+    beat(cloud, "h1", "gone")
+    beat(cloud, "silent", minutes_ago=SILENT_AFTER_MINUTES + 2)
+    Reporter(cloud.placement).withdraw_tiers("gone")
+    compute = ComputeApi([], ["h1", "gone", "silent", "never", "new"], down=["down"])
+    new, gone, silent = findings(cloud, compute, "agents")
+    assert {new[0], gone[0], silent[0]} == {"degraded"}
+    assert "no agent has ever reported on new:" in new[1]
+    assert "have ended" in gone[1]
+    assert re.search(r": gone \(20..-..-.. ..:.. UTC\);", gone[1])
+    assert re.search(r": never \(never\), silent \(20..-..-.. ..:.. UTC\);", silent[1])
+    assert findings(cloud, compute, "host gone") == [
+        (
+            "degraded",
+            "takes no servers with a tier: its agent has ended, and its tiers were withdrawn",
+        )
+    ]
+    beat(cloud, "silent", "never")
+    cloud.publish("gone")
+    cloud.publish("new")
+    beat(cloud, "new")
+    assert findings(cloud, compute, "agents") == [("good", "5 hosts report")]
+
+
+def test_agents_are_installed_before_flavors_and_filter(cloud):
+    """M14: the other way round every flavor with a tier finds no valid host."""
+    cloud.host("h1", agent=False)
+    for name in names.RESOURCE_CLASSES:
+        cloud.placement.put(f"/resource_classes/{name}")
+    ((level, detail),) = findings(cloud, ComputeApi([flavor("lc", LC)], ["h1"]), "agents")
+    assert level == "broken"
+    assert "agents first, then flavors and our filter" in detail
+
+
+def test_the_doctor_names_what_is_left_of_hosts_that_nova_no_longer_has(cloud):
+    for host in ("h1", "old"):
+        cloud.host(host)
+        beat(cloud, host)
+    beat(cloud, "older")
+    assert findings(cloud, ComputeApi([], ["h1", "old"]), "orphan providers") == [
+        (
+            "degraded",
+            "beat:older: nova has no such compute node; openstack resource provider delete UUID, of a host first the "
+            "providers below it",
+        )
+    ]
+    ((_, detail),) = findings(cloud, ComputeApi([], ["h1"]), "orphan providers")
+    assert detail.startswith("old, beat:old, beat:older: nova has no")
 
 
 def test_a_proposed_live_migration_is_seen_from_anywhere(cloud):
@@ -328,6 +402,11 @@ def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
         ("query = true", "query = false", "disable_fallback_pcpu_query"),
         (
             "[workarounds]",
+            "track_instance_changes = false\n[workarounds]",
+            "track_instance_changes",
+        ),
+        (
+            "[workarounds]",
             "[scheduler]\nmax_placement_results = 3\n[workarounds]",
             "max_placement_results",
         ),
@@ -335,6 +414,7 @@ def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
 )
 def test_each_wrong_option_of_the_scheduler_is_one_line(cloud, tmp_path, wrong, right, check):
     cloud.host("h1")
+    beat(cloud, "h1")
     nova = tmp_path / "nova.conf"
     nova.write_text(SCHEDULER.replace(wrong, right))
     _, found = examine(cloud, ComputeApi([], ["h1"]), "--nova-conf", str(nova))
@@ -343,6 +423,7 @@ def test_each_wrong_option_of_the_scheduler_is_one_line(cloud, tmp_path, wrong, 
 
 def test_a_filter_that_nova_never_asks_is_broken(cloud, tmp_path):
     cloud.host("h1")
+    beat(cloud, "h1")
     nova = tmp_path / "nova.conf"
     nova.write_text(SCHEDULER.replace("NUMATopologyFilter,NumaExtFilter", "NUMATopologyFilter"))
     code, found = examine(cloud, ComputeApi([], ["h1"]), "--nova-conf", str(nova))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a host's agent there? What Placement shows of that, for commands."""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from placement_traits import beats
+from placement_traits.client import PlacementClient
+from placement_traits.fleet import HostView
+from placement_traits.names import TierTrait
+from placement_traits.snapshot import FleetSnapshot
+
+
+class AgentState(StrEnum):
+    """What Placement shows of a host's agent."""
+
+    REPORTING = "reporting"
+    WITHDRAWN = "withdrawn"  # it has ended, and the host's tiers were withdrawn
+    SILENT = "silent"  # its tiers are there, but no beat for three intervals
+
+
+def states(
+    client: PlacementClient, fleet: FleetSnapshot, clock: Callable[[], float] = time.time
+) -> dict[str, AgentState]:
+    """Return the state of each agent by its host's name.
+
+    :param fleet: hosts that an agent has published
+    """
+    living = beats.living(client, clock)
+    return {host.name: _state(host, living) for host in fleet.hosts.values()}
+
+
+def _state(host: HostView, living: frozenset[str] | None) -> AgentState:
+    if host.traits.isdisjoint(TierTrait):
+        return AgentState.WITHDRAWN
+    return AgentState.SILENT if beats.is_silent(host.name, living) else AgentState.REPORTING
+
+
+def last_beats(
+    client: PlacementClient, found: Mapping[str, AgentState], most: int
+) -> dict[str, str]:
+    """Return when each of some agents that are not there has beaten last, by host's name, as text.
+
+    :param most: how many are looked up, two requests each; the first by name
+    """
+    gone = sorted(host for host, state in found.items() if state is not AgentState.REPORTING)
+    return {host: _moment(beats.last(client, host)) for host in gone[:most]}
+
+
+def _moment(minute: int | None) -> str:
+    if minute is None:
+        return "never"
+    return f"{datetime.fromtimestamp(60 * minute, UTC):%Y-%m-%d %H:%M} UTC"
