@@ -29,12 +29,13 @@ from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import Kept, SloStore
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.levels import of_groups, of_servers
-from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, Shares, SloView
+from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, SloView
 from host_agent.decide.slo.unwatched import unwatched
 from host_agent.decide.slo.view import look, refined
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.journal import Entry, Result
 from host_agent.model.latency import LcServer
+from host_agent.model.pages import Shares
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel
 from host_agent.model.round import Round

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from host_agent.model import cpus
-from host_agent.model.pages import Shares, huge_page_share
+from host_agent.model.pages import Shares, huge_page_share, share_error
 from host_agent.model.partition import PartitionPlace, PartitionRequest
 from host_agent.model.process import (
     Pin,
@@ -271,10 +271,13 @@ def _targets(desired: Assignment, guest: Guest) -> tuple[tuple[Target, ...], flo
     if desired.bound:
         # Only a range that nova bound to one node has one right place; several nodes were nova's own choice.
         found = [(ram, {ram.bound[0]: 1.0}) for ram in guest.ram if len(ram.bound) == 1]
-        error = max((_error(_range_shares(ram), shares) for ram, shares in found), default=0.0)
+        errors = (share_error(there, to) for ram, to in found if (there := _range_shares(ram)))
+        error = max(errors, default=0.0)
     else:
         found = [(ram, dict(desired.memory_shares)) for ram in guest.ram]
-        error = _error(guest.memory_shares, desired.memory_shares) if guest.memory_shares else 0.0
+        error = (
+            share_error(guest.memory_shares, desired.memory_shares) if guest.memory_shares else 0.0
+        )
     targets = tuple(
         Target(ram.start, ram.end, tuple(sorted(shares.items())))
         for ram, shares in found
@@ -286,11 +289,3 @@ def _targets(desired: Assignment, guest: Guest) -> tuple[tuple[Target, ...], flo
 def _range_shares(found: RamRange) -> dict[int, float]:
     total = sum(kib for _, kib in found.resident_kb)
     return {node: kib / total for node, kib in found.resident_kb} if total else {}
-
-
-def _error(actual: Shares, desired: Shares) -> float:
-    if not actual:
-        return 0.0  # nothing is resident
-    return max(
-        abs(actual.get(node, 0.0) - desired.get(node, 0.0)) for node in {**actual, **desired}
-    )

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from host_agent.model.levels import FULL
-from host_agent.model.rdt import Actual, Capabilities, Schemata, format_schemata, is_bandwidth
+from host_agent.model.rdt import (
+    Actual,
+    Capabilities,
+    Schemata,
+    format_schemata,
+    is_bandwidth,
+    schemata_difference,
+)
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
 
@@ -99,6 +106,17 @@ class Write:
         if self.kind is WriteKind.MOVE_THREADS:
             values = f"to {self.target or '(root)'}"
         return f"{self.kind} {place} {values}".rstrip()
+
+
+def schemata_write(group: str, now: Schemata, target: Schemata) -> Write | None:
+    """Return the write that makes a group's schemata what they should be, None where they are."""
+    values = schemata_difference(now, target)
+    before = {
+        name: {d: now[name][d] for d in written if d in now[name]}
+        for name, written in values.items()
+        if name in now
+    }
+    return Write(WriteKind.SCHEMATA, group, schemata=values, before=before) if values else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,15 @@ def format_schemata(schemata: Schemata) -> str:
     return "".join(lines)
 
 
+def schemata_difference(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:
+    """Return the values of ``target`` that are not so ``now``."""
+    found = {
+        name: {d: value for d, value in values.items() if now.get(name, {}).get(d) != value}
+        for name, values in target.items()
+    }
+    return {name: values for name, values in found.items() if values}
+
+
 def parse_mask(text: str) -> int:
     """Parse a hexadecimal bit mask of ``info/``.
 

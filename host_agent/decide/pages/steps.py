@@ -10,9 +10,9 @@ home and spread in the proportion of its weights: one formula for both direction
 Source: Gureya 2021, section 5.3; steps of 10 % as in BWAP (section 4.3).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-Shares = Mapping[int, float]
+from host_agent.model.pages import Shares
 
 SMALLEST = 1e-4
 """Share of the memory below which nothing is moved."""
@@ -40,7 +40,7 @@ def away(
     weights = {node: preferred.get(node, 0.0) for node in targets}
     if not sum(weights.values()):
         weights = dict.fromkeys(targets, 1.0)
-    given = _deal(amount, weights, free)
+    given = _distribute(amount, weights, free)
     amount = sum(given.values())
     if amount < SMALLEST:
         return None
@@ -66,12 +66,7 @@ def towards(shares: Shares, preferred: Shares, step: float) -> dict[int, float] 
     return _tidy({node: shares.get(node, 0.0) + gap[node] * step / distance for node in nodes})
 
 
-def distance(a: Shares, b: Shares) -> float:
-    """Return the largest difference of two placements over the nodes."""
-    return max((abs(a.get(node, 0.0) - b.get(node, 0.0)) for node in {*a, *b}), default=0.0)
-
-
-def _deal(amount: float, weights: Shares, free: Shares) -> dict[int, float]:
+def _distribute(amount: float, weights: Shares, free: Shares) -> dict[int, float]:
     """Distribute by weights; what a full node cannot take goes to the others."""
     given = dict.fromkeys(weights, 0.0)
     for _ in weights:

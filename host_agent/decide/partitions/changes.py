@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from host_agent.decide.partitions.layout import steps
 from host_agent.decide.partitions.plan import GroupPlan, PartitionPlan, vm_monitor
-from host_agent.model.partition import Write, WriteKind
+from host_agent.model.partition import Write, WriteKind, schemata_write
 from host_agent.model.rdt import ROOT_GROUP, Actual, GroupState, Schemata
 
 
@@ -75,19 +75,10 @@ def _evacuations(state: GroupState, actual: Actual, desired: PartitionPlan) -> l
 def _write(now: dict[str, dict[str, dict[int, int]]], group: str, target: Schemata) -> list[Write]:
     """Return the write of what differs, and take it as done in ``now``."""
     have = now[group]
-    differs = {
-        name: {d: v for d, v in values.items() if have.get(name, {}).get(d) != v}
-        for name, values in target.items()
-    }
-    differs = {name: values for name, values in differs.items() if values}
-    before = {
-        name: {d: have[name][d] for d in values if d in have[name]}
-        for name, values in differs.items()
-        if name in have
-    }
-    for name, values in differs.items():
+    write = schemata_write(group, have, target)
+    for name, values in write.schemata.items() if write else ():
         have.setdefault(name, {}).update(values)
-    return [Write(WriteKind.SCHEMATA, group, schemata=differs, before=before)] if differs else []
+    return [write] if write else []
 
 
 def _narrowed(old: Schemata, group: GroupPlan, anchors: Mapping[int, int]) -> Schemata:

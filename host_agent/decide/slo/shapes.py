@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import FULL
+from host_agent.model.pages import Shares
 from host_agent.model.traffic import Traffic, traffic_at
 from placement_traits.reason import Reason
 
-Shares = Mapping[int, float]
 Levels = Mapping[int, int]
 """L3 domain -> memory bandwidth level, per cent."""
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.conf.slo import BalmOptions
-from host_agent.decide.pages.steps import distance
 from host_agent.decide.slo.shapes import (
     BalmDecision,
     BalmPhase,
@@ -15,11 +14,11 @@ from host_agent.decide.slo.shapes import (
     BeTarget,
     Event,
     Moving,
-    Shares,
     SloView,
 )
 from host_agent.decide.slo.violation import SloState, SloVerdict, evaluate
 from host_agent.model import levels as throttle
+from host_agent.model.pages import Shares, share_error
 from host_agent.model.terms import Term
 from placement_traits.reason import Reason
 
@@ -172,7 +171,7 @@ class Turn:
             return ""
         be = self.bes[moving.be]
         goal = self.target(moving.be).shares
-        left = distance(be.shares, be.preferred if goal is None else goal)
+        left = share_error(be.shares, be.preferred if goal is None else goal)
         raises = moving.then > self.target(moving.be).level
         if left <= self.options.arrived:
             if raises and self.verdict.state is SloState.UNKNOWN:
@@ -217,7 +216,7 @@ class Turn:
 def _same_pages(a: BeTarget, b: BeTarget) -> bool:
     if a.shares is None or b.shares is None:
         return a.shares is b.shares
-    return distance(a.shares, b.shares) < 1e-9
+    return share_error(a.shares, b.shares) < 1e-9
 
 
 def _text(target: BeTarget) -> str:

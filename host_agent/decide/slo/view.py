@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from host_agent.decide.cores.nova_cpus import free_for_floating
 from host_agent.decide.pages.policy import Room
-from host_agent.decide.slo.shapes import BeServer, Levels, Shares, SloView
+from host_agent.decide.slo.shapes import BeServer, Levels, SloView
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.latency import PORT, LcServer
 from host_agent.model.levels import FULL
+from host_agent.model.pages import Shares
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
 from placement_traits.names import Tier

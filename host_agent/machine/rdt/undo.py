@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from host_agent.model.partition import Write, WriteKind
+from host_agent.model.partition import Write, WriteKind, schemata_write
 from host_agent.model.rdt import (
     ROOT_GROUP,
     SHAREABLE_MODE,
@@ -23,9 +23,9 @@ def release_writes(capabilities: Capabilities, actual: Actual) -> tuple[Write, .
         return ()
     target = {"MB": dict.fromkeys(bandwidth.domains, bandwidth.max_bandwidth)}
     return tuple(
-        _schemata_write(group, differs)
+        write
         for group in actual.ours
-        if (differs := _differs(group.schemata, target))
+        if (write := schemata_write(group.name, group.schemata, target))
     )
 
 
@@ -52,19 +52,8 @@ def reset_writes(
         }
         for cache in capabilities.l3
     }
-    differs = _differs(actual.root.schemata, target)
-    if differs:
-        writes.append(_schemata_write(actual.root, differs))
-    return tuple(writes)
-
-
-def _schemata_write(group: GroupState, values: Schemata) -> Write:
-    before = {
-        name: {d: group.schemata[name][d] for d in written if d in group.schemata[name]}
-        for name, written in values.items()
-        if name in group.schemata
-    }
-    return Write(WriteKind.SCHEMATA, group.name, schemata=values, before=before)
+    masks = schemata_write(ROOT_GROUP, actual.root.schemata, target)
+    return (*writes, masks) if masks else tuple(writes)
 
 
 def _widest(cache: CacheControl, domain: int, mask: int, foreign: Sequence[GroupState]) -> int:
@@ -81,11 +70,3 @@ def _widest(cache: CacheControl, domain: int, mask: int, foreign: Sequence[Group
         runs.append(run)
         free &= ~run
     return max(runs, key=int.bit_count, default=mask)
-
-
-def _differs(now: Schemata, target: Schemata) -> dict[str, dict[int, int]]:
-    found = {
-        name: {d: v for d, v in values.items() if now.get(name, {}).get(d) != v}
-        for name, values in target.items()
-    }
-    return {name: values for name, values in found.items() if values}

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.conf.slo import BalmOptions
-from host_agent.decide.pages.steps import away, distance, towards
+from host_agent.decide.pages.steps import away, towards
 from host_agent.decide.partitions.plan import plan
 from host_agent.decide.slo.violation import SloState, evaluate, state_of
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
+from host_agent.model.pages import share_error
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import (
     Actual,
@@ -147,7 +148,7 @@ def test_steps_are_legal_shares_and_come_to_an_end(
         back = towards(shares, preferred, step)
         if back is None:
             return
-        assert distance(back, preferred) < distance(shares, preferred) + 1e-9
+        assert share_error(back, preferred) < share_error(shares, preferred) + 1e-9
         assert sum(back.values()) == pytest.approx(1.0, abs=2e-6)
         shares = back
     pytest.fail("steps back never end")
