@@ -8,7 +8,7 @@ move and what that costs, delays, noise, phases of the programs, physical consta
 
 Policies: *unmanaged* (best placement, no control), *unshared* (pages at home), *fixed40* (level 40 for ever), *mba*
 (the controller without page moves), *pgm* (without throttles), *balm*, *source* (balm, but the violating level stays
-in force while pages move) and the *oracle*: the best static configuration of the grid for each load, without
+effective while pages move) and the *oracle*: the best static configuration of the grid for each load, without
 violations on the way. A control is given the wrong nodes and must lose.
 """
 

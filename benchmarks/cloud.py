@@ -226,7 +226,7 @@ class Cloud:
         self._arrays = self._arrays.with_changes(changed, self.version)
 
     def look(self, number: int, *, fits: bool) -> Shown:
-        """Fill one host anew, with room or without, and return how it looks; the snapshot stays as it is."""
+        """Fill one host again, with room or without, and return how it looks; the snapshot stays as it is."""
         (self._open.add if fits else self._open.discard)(number)
         state = copy.copy(self._states[number])
         self._fill(number, state)

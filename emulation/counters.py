@@ -28,7 +28,7 @@ class ModelledCounters:
     """The host model in place of counters (``[counters]source = model``), for machines without any: the lab.
 
     :param make: makes the model of a topology
-    :param partitions: reads the resource control in force, UUID -> partition
+    :param partitions: reads the effective resource control, UUID -> partition
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class Reader(Protocol):
 
 
 class Kernel:
-    """Reads what is in force.
+    """Reads what is effective.
 
     :param paths: where the host's files are
     """

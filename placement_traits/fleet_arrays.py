@@ -195,7 +195,7 @@ class FleetArrays:
 
     @cached_property
     def views(self) -> Mapping[str, HostView]:
-        """Hosts by root provider; each view is made anew when it is asked for."""
+        """Hosts by root provider; each view is made again when it is asked for."""
         return _Views(self)
 
     @cached_property

@@ -695,7 +695,7 @@ class ResctrlModel:
     # -- counters --
 
     def _settle(self) -> None:
-        """Charge what threads outside root have moved since the last look, at the levels that were in force."""
+        """Charge what threads outside root have moved since the last look, at the levels that were effective."""
         self._inherit()
         for tid in self._member:
             self._charge(tid)

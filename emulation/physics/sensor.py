@@ -2,7 +2,7 @@
 """The model as a source of sensor figures for machines without performance counters.
 
 It reads the true state of the host, as the agent's own observers found it (CPUs of threads, pages, classes of guests)
-plus the cache masks and bandwidth levels in force, and returns what counters would show. So control loops run closed:
+plus the cache masks and effective bandwidth levels, and returns what counters would show. So control loops run closed:
 real actuators, modelled physics. What comes from here is labelled *modelled* wherever it is shown.
 """
 
@@ -23,7 +23,7 @@ from placement_traits.topology import HostTopology
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Resource control in force for one guest.
+    """Effective resource control of one guest.
 
     :param ways: L3 domain -> capacity bit mask
     :param mba: L3 domain -> bandwidth level, per cent
@@ -63,7 +63,7 @@ class ModelSensor:
         """Return UUID -> signals of every running guest whose threads and pages are known.
 
         :param observation: the host as the agent's observers see it
-        :param partitions: UUID -> resource control in force; missing guests are not limited
+        :param partitions: UUID -> effective resource control; missing guests are not limited
         """
         load: Counter[int] = Counter()
         guests = [

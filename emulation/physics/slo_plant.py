@@ -96,7 +96,7 @@ class Program:
 
 @dataclass(slots=True)
 class _Best:
-    """What is in force for a best-effort server."""
+    """What is effective for a best-effort server."""
 
     shares: dict[int, float]
     level: int = 100

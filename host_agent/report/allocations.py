@@ -89,37 +89,37 @@ class Allocations:
         if busy:
             raise NotTouchableError(busy)
 
-    def replace(self, wanted: Sequence[Replacement]) -> dict[str, str]:
+    def replace(self, replacements: Sequence[Replacement]) -> dict[str, str]:
         """Replace allocations, in one request, so that servers can swap places; where that is refused, one by one.
 
         :returns: why it was not done, by server; the others were replaced
         """
-        refused = {one.uuid: _CHANGED for one in wanted if not self._is_held(one)}
-        steady = [one for one in wanted if one.uuid not in refused]
+        refused = {one.uuid: _CHANGED for one in replacements if not self._is_held(one)}
+        steady = [one for one in replacements if one.uuid not in refused]
         return refused | (self._write(steady) if steady else {})
 
-    def _is_held(self, wanted: Replacement) -> bool:
+    def _is_held(self, replacement: Replacement) -> bool:
         try:
-            return self.held(wanted.uuid) == wanted.held
+            return self.held(replacement.uuid) == replacement.held
         except NotTouchableError:
             return False
 
-    def _write(self, wanted: Sequence[Replacement]) -> dict[str, str]:
+    def _write(self, replacements: Sequence[Replacement]) -> dict[str, str]:
         try:
-            self._writer.post("/allocations", {one.uuid: self._body(one) for one in wanted})
+            self._writer.post("/allocations", {one.uuid: self._body(one) for one in replacements})
         except PlacementError as error:
             if error.status != 409:
                 raise
-            if len(wanted) == 1:
-                return {wanted[0].uuid: str(error)}
-            return {uuid: why for one in wanted for uuid, why in self.replace([one]).items()}
+            if len(replacements) == 1:
+                return {replacements[0].uuid: str(error)}
+            return {uuid: why for one in replacements for uuid, why in self.replace([one]).items()}
         return {}
 
-    def _body(self, wanted: Replacement) -> dict[str, Any]:
+    def _body(self, replacement: Replacement) -> dict[str, Any]:
         return {
             "allocations": {
                 self._uuids.get(provider, provider): {"resources": dict(resources)}
-                for provider, resources in wanted.resources.items()
+                for provider, resources in replacement.resources.items()
             },
-            **(wanted.held.consumer or wanted.consumer),
+            **(replacement.held.consumer or replacement.consumer),
         }

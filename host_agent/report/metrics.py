@@ -114,7 +114,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_server_mba_percent",
             "gauge",
-            "Memory bandwidth level wanted for a best-effort server in an L3 domain, per cent.",
+            "Desired memory bandwidth level of a best-effort server in an L3 domain, per cent.",
             (*_SERVER, "l3"),
         ),
         MetricSpec(
@@ -267,15 +267,15 @@ def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]
         for node, mb in sorted(guest.resident_mb.items()):
             yield METRICS["numa_ext_server_memory_mb"], (*who, str(node)), mb
         outcome = done.outcomes.get(guest.uuid)
-        wanted = done.decision.get(guest.uuid)
+        assignment = done.decision.get(guest.uuid)
         if outcome is not None:
             yield METRICS["numa_ext_server_misplaced_mb"], who, outcome.remaining_kb / 1024
         if outcome is not None and outcome.place is not None and outcome.place.group:
             yield METRICS["numa_ext_server_exclusive"], who, float(outcome.place.exclusive)
-        if wanted is not None and wanted.partition is not None:
-            for l3, ways in wanted.partition.ways.items():
+        if assignment is not None and assignment.partition is not None:
+            for l3, ways in assignment.partition.ways.items():
                 yield METRICS["numa_ext_server_ways"], (*who, str(l3)), ways
-            for l3, percent in wanted.partition.mba_percent.items():
+            for l3, percent in assignment.partition.mba_percent.items():
                 yield METRICS["numa_ext_server_mba_percent"], (*who, str(l3)), percent
 
 

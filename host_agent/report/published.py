@@ -67,8 +67,8 @@ def _near_gpus(topology: HostTopology, guest: Guest) -> set[int]:
 def _domains(done: Round, guest: Guest, *, pinned: bool) -> set[int]:
     """L3 domains of the CPUs that a server's vCPUs may run on, by the best that is known of each vCPU."""
     topology, domain = done.observation.topology, guest.workload.domain
-    wanted = done.decision.get(guest.uuid) if pinned else None
-    decided = wanted.vcpu_cpus if wanted else {}
+    assignment = done.decision.get(guest.uuid) if pinned else None
+    decided = assignment.vcpu_cpus if assignment else {}
     seen = guest.vcpu_cpus
     every = frozenset(topology.cpus)
     anywhere = every if domain.vcpu_cpuset is None else domain.vcpu_cpuset

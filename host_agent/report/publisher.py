@@ -100,7 +100,7 @@ class Publisher:
         self._claims: tuple[Claim, ...] = ()
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
-        self._wanted: ProviderTree | None = None
+        self._desired: ProviderTree | None = None
         self._written: ProviderTree | None = None
         self._finished_round = False  # since the last pass
         self._failed = False  # the last pass did; new trees wait for its pause
@@ -133,8 +133,8 @@ class Publisher:
             present = movable(done, placed) if done.listed else ()
             self._claims = self._settled.of(present) if self._settled else ()
             self._take_round()
-            if tree != self._wanted:
-                self._wanted = tree
+            if tree != self._desired:
+                self._desired = tree
                 self._metrics.placement_synced = tree == self._written
                 self._changed.notify()
 
@@ -151,7 +151,7 @@ class Publisher:
 
     def publish_once(self) -> bool:
         """Write what came last, in the caller's thread; tell whether Placement is up to date."""
-        return self._wanted is not None and self._pass(self._wanted)
+        return self._desired is not None and self._pass(self._desired)
 
     def stop(self) -> None:
         """End the thread after its present pass."""
@@ -180,13 +180,13 @@ class Publisher:
             # While Placement is down a new tree is no reason to hurry; when it is up it is.
             ready = (lambda: self._stopped) if self._failed else self._is_new
             self._changed.wait_for(ready, pause)
-            while not (self._stopped or (self._wanted is not None and self._finished_round)):
+            while not (self._stopped or (self._desired is not None and self._finished_round)):
                 self._changed.wait()
             self._finished_round = False
-            return None if self._stopped else self._wanted
+            return None if self._stopped else self._desired
 
     def _is_new(self) -> bool:
-        return self._stopped or (self._wanted is not None and self._wanted != self._written)
+        return self._stopped or (self._desired is not None and self._desired != self._written)
 
     def _pass(self, tree: ProviderTree) -> bool:
         """Write once; tell whether Placement is up to date."""
@@ -230,7 +230,7 @@ class Publisher:
             self._written = tree
             self._failed = tree is None
             self._finished_round |= self._failed  # the same rounds may be attempted again
-            self._metrics.placement_synced = tree is not None and tree == self._wanted
+            self._metrics.placement_synced = tree is not None and tree == self._desired
         return tree is not None
 
     def _log(self, problems: tuple[str, ...]) -> None:

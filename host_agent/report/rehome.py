@@ -96,20 +96,20 @@ class Rehomer:
         misplaced: dict[str, tuple[Claim, Replacement]] = {}
         for claim in suspect:
             try:
-                wanted = self._wanted(claim)
+                replacement = self._replacement(claim)
             except NotTouchableError as error:
                 # Not a problem: it passes by itself.
                 LOG.debug("%s is not re-homed now: %s", claim.title, error)
                 continue
-            if isinstance(wanted, str):
-                problems.append(wanted)
-            elif wanted is None:
+            if isinstance(replacement, str):
+                problems.append(replacement)
+            elif replacement is None:
                 self._right[claim] = now + self._recheck_s
             else:
-                misplaced[claim.uuid] = claim, wanted
+                misplaced[claim.uuid] = claim, replacement
         return (*problems, *self._move(misplaced))
 
-    def _wanted(self, claim: Claim) -> Replacement | str | None:
+    def _replacement(self, claim: Claim) -> Replacement | str | None:
         """Return the replacement, None when all is right, or a sentence when it takes more than a move."""
         held = self._allocations.held(claim.uuid)
         resources = moved(claim, self._root, held.resources)
@@ -124,9 +124,9 @@ class Rehomer:
         return None
 
     def _move(self, misplaced: dict[str, tuple[Claim, Replacement]]) -> list[str]:
-        refused = self._allocations.replace([wanted for _, wanted in misplaced.values()])
+        refused = self._allocations.replace([replacement for _, replacement in misplaced.values()])
         problems = []
-        for uuid, (claim, wanted) in misplaced.items():
+        for uuid, (claim, replacement) in misplaced.items():
             why = refused.get(uuid, "")
             if why:
                 problems.append(f"Server {claim.title} ({uuid}) could not be re-homed. {why}")
@@ -135,7 +135,7 @@ class Rehomer:
                 LOG.info(
                     "re-homed %s in Placement to %s", claim.title, sorted(claim.l3(self._root))
                 )
-            self._journal.write(_entry(claim, wanted, why))
+            self._journal.write(_entry(claim, replacement, why))
         return problems
 
 
@@ -143,8 +143,8 @@ def _ours(held: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
     return split(held, L3_CLASSES)[1]
 
 
-def _entry(claim: Claim, wanted: Replacement, problem: str) -> Entry:
-    before, after = _ours(wanted.held.resources), _ours(wanted.resources)
+def _entry(claim: Claim, replacement: Replacement, problem: str) -> Entry:
+    before, after = _ours(replacement.held.resources), _ours(replacement.resources)
     reason = Reason(Term.RUNS_ELSEWHERE, ",".join(sorted(after)), ",".join(sorted(before)))
     return Entry(
         "rehome",

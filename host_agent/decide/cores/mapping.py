@@ -535,7 +535,7 @@ def _repair(
             state = replace(state, trials=(*state.trials, trial))
             state = replace(state, searched=_searched(observation, state, options, occupancy))
             why = (seen, Reason(Term.EXPECTED_BENEFIT, chosen.benefit, options.least_benefit))
-            _tell_moved(reasons, chosen, why, occupancy, name)
+            _explain_move(reasons, chosen, why, occupancy, name)
         elif name in state.searched.unsatisfiable and rank_of(occupancy, name).violations:
             propose = Reason(Term.PROPOSE_LIVE_MIGRATION, name, "no better slot here")
             reasons.setdefault(name, (seen, propose))
@@ -556,7 +556,7 @@ def _deviating(
     return deviating
 
 
-def _tell_moved(
+def _explain_move(
     reasons: dict[str, Reasons],
     chosen: MappingConfiguration,
     why: Reasons,

@@ -81,11 +81,11 @@ class SlotRank:
     def reasons(self) -> tuple[Reason, ...]:
         """Return the terms that say something to people, as far as they are not zero."""
         return tuple(
-            Reason(term, value) for name, term in _TOLD.items() if (value := getattr(self, name))
+            Reason(term, value) for name, term in _SHOWN.items() if (value := getattr(self, name))
         )
 
 
-_TOLD: Final = {
+_SHOWN: Final = {
     "overbooked": Term.SLOT_OVERBOOKED,
     "violations": Term.SLOT_VIOLATIONS,
     "chassis": Term.SLOT_CHASSIS,
