@@ -52,6 +52,8 @@ class L3View:
     :param bandwidth_mbps: memory bandwidth, MB/s; None without an inventory (capacity unknown)
     :param neighbours: what runs in the domain now
     :param neighbourhood: units of the cache neighbourhood; None without an inventory (an older agent)
+    :param cpus: its CPUs as ranges, first and last; empty where its nodes have no other domain, and where the host's
+        agent does not publish them
     """
 
     uuid: str
@@ -63,6 +65,7 @@ class L3View:
     bandwidth_mbps: Amount | None
     neighbours: frozenset[NeighbourTrait]
     neighbourhood: Amount | None = None
+    cpus: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

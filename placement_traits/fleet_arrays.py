@@ -5,8 +5,9 @@ One record for each host, L3 domain, GPU, link and device. The records of one ho
 the hosts; a record says how many children it has and where they begin, a child which parent is its own::
 
     hosts    root_uuid, name, kind, CLOS …     l3_start, l3_count, gpus_start, gpus_count, devices_…
-    l3       host, uuid, l3_id, amounts …      nodes_start, nodes_count
+    l3       host, uuid, l3_id, amounts …      nodes_start, nodes_count, cpus_start, cpus_count
     nodes    number of a NUMA node
+    cpus     first, last                       of a range
     gpus     host, uuid, address, node …       links_start, links_count
     links    gpu, address, link
     devices  host, uuid, address, amount
@@ -75,10 +76,11 @@ L3: Final = np.dtype(
         ("bits_tell_all", "?"),  # no node is without a bit
         ("neighbours", "u4"),  # bits, in the order of NEIGHBOURS
         *[field for name in L3_AMOUNTS for field in _amount(name)],
-        *_children("nodes"),
+        *_children("nodes", "cpus"),
     ],
     align=True,
 )
+CPUS: Final = np.dtype([("first", "i8"), ("last", "i8")], align=True)
 GPU: Final = np.dtype(
     [
         ("host", "i8"),
@@ -101,6 +103,7 @@ LAYOUT: Final[Mapping[str, np.dtype[Any]]] = {
     "hosts": HOST,
     "l3": L3,
     "nodes": np.dtype("i8"),
+    "cpus": CPUS,
     "gpus": GPU,
     "links": LINK,
     "devices": DEVICE,
@@ -116,6 +119,7 @@ _FAMILIES: Final = (
     ("hosts", "gpus", "host"),
     ("hosts", "devices", "host"),
     ("l3", "nodes", ""),
+    ("l3", "cpus", ""),
     ("gpus", "links", "gpu"),
     ("kinds", "traits", ""),
 )
@@ -128,6 +132,7 @@ class FleetArrays:
     :param hosts: ``HOST`` records; a host's row is its place here
     :param l3: ``L3`` records, those of a host ascending by id
     :param nodes: NUMA nodes of all L3 domains
+    :param cpus: ``CPUS`` records, the ranges of all L3 domains
     :param gpus: ``GPU`` records
     :param links: ``LINK`` records
     :param devices: ``DEVICE`` records
@@ -140,6 +145,7 @@ class FleetArrays:
     hosts: Records
     l3: Records
     nodes: Records
+    cpus: Records
     gpus: Records
     links: Records
     devices: Records
@@ -244,6 +250,7 @@ class FleetArrays:
             socket=record["socket"],
             chassis=record["chassis"],
             neighbours=frozenset(trait for bit, trait in enumerate(NEIGHBOURS) if bits >> bit & 1),
+            cpus=tuple(self._slice(record, "cpus").tolist()),
             **{name: _read(record, name) for name in L3_AMOUNTS},
         )
 
@@ -297,7 +304,7 @@ class _Writer:
         self._texts = {text: number for number, text in enumerate(texts)}
         self._kinds = {kind: number for number, kind in enumerate(kinds)}
         self._rows: dict[str, list[Any]] = {
-            name: [] for name in ("hosts", "l3", "nodes", "gpus", "links", "devices")
+            name: [] for name in ("hosts", "l3", "nodes", "cpus", "gpus", "links", "devices")
         }
 
     def __len__(self) -> int:
@@ -324,6 +331,7 @@ class _Writer:
         )
         rows["l3"] += map(self._l3, view.l3)
         rows["nodes"] += [node for domain in view.l3 for node in domain.nodes]
+        rows["cpus"] += [cpus for domain in view.l3 for cpus in domain.cpus]
         rows["gpus"] += map(self._gpu, view.gpus)
         rows["links"] += [
             (0, self._text(address), LINKS.index(link))
@@ -349,6 +357,8 @@ class _Writer:
             *[value for name in L3_AMOUNTS for value in _written(getattr(domain, name))],
             0,
             len(domain.nodes),
+            0,
+            len(domain.cpus),
         )
 
     def _gpu(self, gpu: GpuView) -> tuple[Any, ...]:

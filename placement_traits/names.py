@@ -229,6 +229,25 @@ def parse_numbered(trait: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
+_CPU_RANGE = re.compile(rf"^{TRAIT_PREFIX}CPUS_(\d{{1,9}})_(\d{{1,9}})$")
+
+
+def cpu_range(first: int, last: int) -> str:
+    """Build the trait of an L3 domain's CPUs ``first`` to ``last``, such as ``CUSTOM_NUMA_EXT_CPUS_8_15``."""
+    trait = f"{TRAIT_PREFIX}CPUS_{first}_{last}"
+    if parse_cpu_range(trait) is None:
+        raise ValueError(f"no trait of CPUs is spelt {trait}")
+    return trait
+
+
+def parse_cpu_range(trait: str) -> tuple[int, int] | None:
+    """Return (first, last) of a trait made by :func:`cpu_range`, None for any other trait."""
+    match = _CPU_RANGE.match(trait)
+    if match is None or int(match[1]) > int(match[2]):
+        return None
+    return int(match[1]), int(match[2])
+
+
 _GPU_LINK = re.compile(rf"^{GPU_LINK_PREFIX}({'|'.join(GpuLink)})_(\d+)_(\d+)$")
 
 

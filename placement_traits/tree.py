@@ -12,7 +12,8 @@ The tree of a host with four L3 domains and one GPU::
     ├─ compute1:rdt              CUSTOM_RDT_CLOS = num_closids - root - foreign - 1 for BE
     ├─ compute1:l3_0             CUSTOM_LLC_WAY = cbm_len - shareable - minimum for BE; CUSTOM_MEMORY_BANDWIDTH_MBPS;
     │                            CUSTOM_LLC_NEIGHBOURHOOD = 1000
-    │                            traits: L3_0, NODE_0, SOCKET_0, CHASSIS_0, neighbourhood
+    │                            traits: L3_0, NODE_0, SOCKET_0, CHASSIS_0, neighbourhood; CPUS_0_7 … where the
+    │                            node has another L3 domain
     ├─ compute1:l3_1 …
     └─ compute1:gpu-0000:81:00.0 traits: GPU, NODE_0, SWITCH_0, links
 """
@@ -83,6 +84,8 @@ class L3Offer:
     :param neighbours: what runs there now
     :param reserved_neighbourhood: part of the cache neighbourhood that is not for sale now; more than is free where
         servers have claimed it already: they keep their claims, and no other gets one
+    :param cpus: where a node of the domain has another one, the domain's CPUs as ranges, first and last: the NUMA node
+        of a server does not say which of them it uses
     """
 
     ways: int = 0
@@ -91,6 +94,7 @@ class L3Offer:
     reserved_mbps: int | None = 0
     neighbours: frozenset[NeighbourTrait] = frozenset()
     reserved_neighbourhood: int = 0
+    cpus: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,11 @@ def publish(
         clos=max(0, rdt.num_closids - 1 - settings.foreign_groups - 1),
         offers={
             domain.id: _offer(
-                rdt, domain, settings, shares.get(domain.id, 0), state.get(domain.id, L3State())
+                topology,
+                domain,
+                settings,
+                shares.get(domain.id, 0),
+                state.get(domain.id, L3State()),
             )
             for domain in topology.l3_domains
         },
@@ -145,9 +153,10 @@ def publish(
 
 
 def _offer(
-    rdt: RdtCapability, domain: L3Domain, settings: TreeSettings, share: int, state: L3State
+    topology: HostTopology, domain: L3Domain, settings: TreeSettings, share: int, state: L3State
 ) -> L3Offer:
     ways, min_ways = 0, 1
+    rdt = topology.rdt or RdtCapability()
     reserved = state.reserved_bandwidth_mbps
     if rdt.cat is not None and domain.id in rdt.l3_ids:
         kept = max(settings.min_be_ways, rdt.cat.min_cbm_bits)
@@ -162,7 +171,18 @@ def _offer(
         reserved_mbps=None if reserved is None else min(max(0, reserved), share),
         neighbours=state.neighbours,
         reserved_neighbourhood=min(state.reserved_neighbourhood, names.WHOLE_NEIGHBOURHOOD),
+        cpus=_cpu_ranges(topology, domain),
     )
+
+
+def _cpu_ranges(topology: HostTopology, domain: L3Domain) -> tuple[tuple[int, int], ...]:
+    """CPUs of a domain as ranges, none where every node of it has no other domain."""
+    if all(len(topology.l3_of_node(node)) == 1 for node in domain.nodes):
+        return ()
+    cpus = sorted(cpu for core in topology.cores if core.l3 == domain.id for cpu in core.cpus)
+    firsts = [cpu for cpu, before in zip(cpus, [None, *cpus], strict=False) if before != cpu - 1]
+    lasts = [cpu for cpu, after in zip(cpus, [*cpus[1:], None], strict=True) if after != cpu + 1]
+    return tuple(zip(firsts, lasts, strict=True))
 
 
 def _rdt_traits(rdt: RdtCapability) -> frozenset[RdtTrait]:
@@ -354,6 +374,7 @@ def _l3_provider(root: str, published: Published, domain: L3Domain) -> Provider:
         names.numbered("SOCKET", domain.socket),
         names.numbered("CHASSIS", published.topology.socket(domain.socket).chassis),
         *(names.numbered("NODE", node) for node in domain.nodes),
+        *(names.cpu_range(first, last) for first, last in offer.cpus),
         *(trait.value for trait in offer.neighbours),
     }
     return Provider(names.l3_provider(root, domain.id), frozenset(traits), inventories)
@@ -393,6 +414,7 @@ class L3Place:
     socket: int
     chassis: int
     neighbours: frozenset[NeighbourTrait]
+    cpus: tuple[tuple[int, int], ...]
 
 
 def l3_place(traits: Iterable[str]) -> L3Place | None:
@@ -405,7 +427,9 @@ def l3_place(traits: Iterable[str]) -> L3Place | None:
         return None
     chassis = _only(numbers.get("CHASSIS", ())) or 0
     neighbours = frozenset(NeighbourTrait(t) for t in traits & frozenset(NeighbourTrait))
-    return L3Place(l3_id, nodes, socket, chassis, neighbours)
+    ranges = (names.parse_cpu_range(trait) for trait in traits)
+    cpus = tuple(sorted(found for found in ranges if found is not None))
+    return L3Place(l3_id, nodes, socket, chassis, neighbours, cpus)
 
 
 def gpu_place(traits: Iterable[str]) -> tuple[int | None, int | None]:
@@ -484,6 +508,7 @@ def _read_offer(child: Provider, place: L3Place) -> L3Offer:
         bandwidth.reserved,
         place.neighbours,
         neighbourhood.reserved or 0,
+        place.cpus,
     )
 
 

@@ -497,6 +497,7 @@ def _l3(uuid: str, fact: _Facts) -> L3View | None:
         fact.amounts.get(names.MEMORY_BANDWIDTH_MBPS),
         place.neighbours,
         fact.amounts.get(names.LLC_NEIGHBOURHOOD),
+        place.cpus,
     )
 
 

@@ -30,6 +30,7 @@ L3S = st.builds(
     st.none() | AMOUNTS,
     st.frozensets(st.sampled_from(NeighbourTrait)),
     st.none() | AMOUNTS,
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
 )
 GPUS = st.builds(
     GpuView,

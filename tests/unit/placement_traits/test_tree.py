@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from emulation.hosts import four_nodes
-from placement_traits import names
+from placement_traits import names, presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier
 from placement_traits.topology import L3Cat, NumaNode
@@ -19,6 +19,7 @@ from placement_traits.tree import (
     bandwidth_shares,
     desired_tree,
     from_tree,
+    l3_place,
     publish,
     publishable,
     to_tree,
@@ -169,3 +170,13 @@ def test_a_provider_that_we_would_not_have_written_is_named():
     odd = dataclasses.replace(tree, children=(*tree.children, Provider("h1:l3_9")))
     with pytest.raises(InvalidValueError, match="provider h1:l3_9"):
         from_tree(odd)
+
+
+def test_cpus_tell_the_l3_domains_of_one_node_apart():
+    """An EPYC with four nodes of two L3 domains each; where a node has one domain, its number is enough."""
+    tree = desired_tree("h1", presets.load("epyc-7763-nps4").topology, SETTINGS)
+    cpus = {t for t in tree.child("h1:l3_1").traits if t.startswith("CUSTOM_NUMA_EXT_CPUS_")}
+    assert cpus == {"CUSTOM_NUMA_EXT_CPUS_8_15", "CUSTOM_NUMA_EXT_CPUS_72_79"}
+    assert l3_place(tree.child("h1:l3_1").traits).cpus == ((8, 15), (72, 79))
+    lab = desired_tree("h1", four_nodes(), SETTINGS)
+    assert not any("CPUS" in trait for child in lab.children for trait in child.traits)
