@@ -96,7 +96,7 @@ class Judged:
             request.tier,
             request.interference_class,
             l3=offer.candidate.l3 if offer.candidate else (),
-            nodes=offer.nodes,
+            nodes=offer.home.nodes if offer.home is not None else None,
             gpus=each_part(parts),
             gpu_comm=request.gpu_comm,
         )

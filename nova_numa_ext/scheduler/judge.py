@@ -9,6 +9,7 @@ from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
 from nova_numa_ext.policy.numa.cells import GuestCell, Prediction
+from nova_numa_ext.policy.numa.home import Home, home
 from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from nova_numa_ext.policy.terms import Term
@@ -126,11 +127,7 @@ class Judge:
         if reasons:
             return verdict(host_state, reasons)
         predicted = self.predictions(host_state, view, known)
-
-        def nodes(candidate: Candidate) -> tuple[int, ...] | None:
-            found = predicted(candidate)
-            return found.nodes if found is not None else None
-
+        homes = self._homes(predicted, view, own_cells)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
             nova_objects.candidate(index, raw, domains, self._request.dedicated)
@@ -142,7 +139,7 @@ class Judge:
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
-            nodes,
+            homes,
             taken=self._taken,
             left=left,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
@@ -156,7 +153,7 @@ class Judge:
         offer = HostOffer(
             view,
             own_cells,
-            nodes(best) if best else None,
+            homes(best) if best else None,
             best,
             self._guest,
             chosen.utility if chosen else None,
@@ -243,6 +240,26 @@ class Judge:
             return found[key]
 
         return prediction
+
+    def _homes(
+        self,
+        predicted: Predictions,
+        view: HostView | None,
+        own_cells: tuple[cells.HostCell, ...],
+    ) -> Callable[[Candidate], Home | None]:
+        """Return where the guest will run with each candidate of a host, worked out once for each prediction."""
+        domains = view.l3 if view is not None else ()
+        found: dict[int, Home] = {}
+
+        def homes(candidate: Candidate) -> Home | None:
+            prediction = predicted(candidate)
+            if prediction is None:
+                return None
+            if id(prediction) not in found:
+                found[id(prediction)] = home(prediction, self._guest, own_cells, domains)
+            return found[id(prediction)]
+
+        return homes
 
     def _packs(self, view: HostView | None) -> bool:
         if view is not None and PackingTrait.PACK in view.traits:

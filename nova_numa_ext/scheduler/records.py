@@ -181,8 +181,8 @@ def _host(verdict: HostVerdict) -> dict[str, Any]:
         "node": verdict.node,
         "uuid": verdict.uuid,
         "reasons": [_reason(reason) for reason in verdict.reasons],
-        "nodes": list(verdict.offer.nodes)
-        if verdict.offer and verdict.offer.nodes is not None
+        "nodes": list(verdict.offer.home.nodes)
+        if verdict.offer and verdict.offer.home is not None
         else None,
         "candidates": [
             {

@@ -3,6 +3,7 @@
 
 from hypothesis import strategies as st
 
+from nova_numa_ext.policy.numa.home import Home
 from placement_traits.fleet import Amount, HostView, L3View, RdtView
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse
@@ -25,6 +26,14 @@ def domain(number, ways=(13, 0), bandwidth=(10_000, 0), neighbours=(), nodes=Non
 
 def host(*domains, traits=ALL_TRAITS, clos=(6, 0), name="h1"):
     return HostView(f"root-{name}", name, traits, RdtView(f"rdt-{name}", Amount(*clos)), domains)
+
+
+def at(nodes, view):
+    """Home of a guest whose cells nova puts on these nodes; None for None."""
+    if nodes is None:
+        return None
+    groups = tuple(frozenset(d.uuid for d in view.l3 if node in d.nodes) for node in nodes)
+    return Home(nodes, groups, frozenset().union(*groups))
 
 
 def lc(ways=4, bandwidth_mbps=0, vcpus=2, memory_mb=1024, **extra):

@@ -14,6 +14,8 @@ from nova.conf import CONF
 from nova.pci import stats as pci_stats
 from nova.virt import hardware
 
+from placement_traits.topology import Core, HostTopology, L3Domain, NumaNode, Socket
+
 CPUS_PER_NODE = 64
 _PAGES = (None, None, None, "small", "any", "large", "any", "large", "4", "2048", "1048576", "2MB")
 _THREADS = (None, None, "prefer", "isolate", "require")
@@ -69,6 +71,7 @@ class Host:
     :param ratios: overcommit of CPUs and of memory
     :param pools: its PCI devices
     :param pack: its packing strategy
+    :param topology: its cores and L3 domains as the agent finds them
     :param allocation_candidates: what Placement offers of it; a story draws them with :meth:`candidate`
     """
 
@@ -76,6 +79,7 @@ class Host:
     ratios: tuple[float, float]
     pools: list[Any]
     pack: bool
+    topology: HostTopology
     allocation_candidates: list[dict[str, Any]] = field(default_factory=list)
     uuid: str = "host"
 
@@ -116,6 +120,28 @@ class Host:
             pci_requests=[_placed(one, candidate["mappings"]) for one in request.devices],
             pci_stats=self.pci_stats,
         )
+
+
+def _l3(rng: random.Random, cells: list[Any]) -> HostTopology:
+    """Draw which cores share a cache: those of a cell all, or a few each; sometimes two cells have one cache."""
+    cores: list[Core] = []
+    domain = -1
+    for cell in cells:
+        size = rng.choice((2, 4, 99))
+        for position, cpus in enumerate(sorted(map(sorted, filter(None, cell.siblings)))):
+            if position % size == 0 and (position or domain < 0 or rng.random() < 0.8):
+                domain += 1
+            cores.append(Core(len(cores), cell.id, 0, domain, tuple(cpus)))
+    nodes: dict[int, set[int]] = {}
+    for core in cores:
+        if core.l3 is not None:
+            nodes.setdefault(core.l3, set()).add(core.node)
+    return HostTopology(
+        sockets=(Socket(0),),
+        nodes=tuple(NumaNode(cell.id, 0) for cell in cells),
+        l3_domains=tuple(L3Domain(l3, 0, tuple(sorted(on))) for l3, on in nodes.items()),
+        cores=tuple(cores),
+    )
 
 
 def _placed(one: Any, mappings: dict[str, Any]) -> Any:
@@ -227,6 +253,7 @@ def host(rng: random.Random) -> Host:
         (rng.choice(ratios), rng.choice(ratios)),
         _device_pools(rng, nodes),
         rng.random() < 0.3,
+        _l3(rng, topology.cells),
     )
 
 

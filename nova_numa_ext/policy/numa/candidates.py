@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
-from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, conflict, holds
+from nova_numa_ext.policy.numa.home import Home
+from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, conflict, holds, matching
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
@@ -58,7 +59,8 @@ class CandidateRank(NamedTuple):
     1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
     2. domains and devices whose amounts earlier servers of the same request have already taken (the claim would fail)
     3. GPU sets below the server's minimum utility: with nothing better the host is refused
-    4. L3 domains and GPUs away from the NUMA nodes that nova-compute will pick, plus picked nodes without a domain
+    4. request groups away from the L3 domain of the guest cell that they are for, once for the domain and once for the
+       cell, and GPUs away from the NUMA nodes that nova-compute will pick
     5. worst class penalty among the neighbours (two devils: allowed, but better apart)
     6. L3 domains in which the other tier lives (LC beside BE)
     7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
@@ -112,7 +114,7 @@ def order(
     request: WorkloadRequest,
     host: HostView,
     candidates: Sequence[Candidate],
-    nodes: Callable[[Candidate], tuple[int, ...] | None],
+    homes: Callable[[Candidate], Home | None],
     *,
     taken: frozenset[str] = frozenset(),
     left: Mapping[str, int] = MappingProxyType({}),
@@ -121,7 +123,7 @@ def order(
     """Order the candidates of one host.
 
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
-    :param nodes: NUMA nodes that nova-compute will pick with this candidate; None when that is not known
+    :param homes: where nova-compute will put the server with this candidate; None when that is not known
     :param taken: L3 providers from which earlier servers of this request have taken something
     :param left: free parts of the devices from which they have taken some
     :param gpus: the candidate's GPU set, judged
@@ -135,13 +137,14 @@ def order(
         if against is not None:
             removed.append((candidate, against))
             continue
-        expected, chosen = nodes(candidate), gpus(candidate)
+        expected, chosen = homes(candidate), gpus(candidate)
         rank = CandidateRank(
             int(candidate.fallback_cpus),
             sum([d.uuid in taken and not holds(d, amount) for d, amount in used])
             + len(lacking(left, candidate.parts)),
             int(chosen is not None and not chosen.enough),
-            _off_node(places, expected) + (chosen.away(expected) if chosen else 0),
+            _off_node(request, used, expected)
+            + (chosen.away(expected.nodes) if chosen and expected else 0),
             class_penalty(request, places),
             shared_tiers(request, places),
             chosen.preference if chosen else _NO_GPUS,
@@ -183,14 +186,20 @@ def _conflict(request: WorkloadRequest, domains: Sequence[L3View]) -> Reason | N
     return None
 
 
-def _off_node(domains: Sequence[L3View], nodes: tuple[int, ...] | None) -> int:
-    if nodes is None or not domains:
+def _off_node(
+    request: WorkloadRequest, used: Sequence[tuple[L3View, L3Amount]], expected: Home | None
+) -> int:
+    """Twice the number of request groups that are not where their guest cells will be; equal groups may be swapped."""
+    if expected is None or not used:
         return 0
-    wanted = set(nodes)
-    away = sum([wanted.isdisjoint(domain.nodes) for domain in domains])
-    for domain in domains:
-        wanted.difference_update(domain.nodes)
-    return away + len(wanted)
+    wanted = list(zip(request.l3, expected.groups, strict=False))
+
+    def at_home(group: int, place: int) -> bool:
+        (asked, domains), (domain, taken) = wanted[group], used[place]
+        same = (asked.ways, asked.bandwidth_mbps) == (taken.ways, taken.bandwidth_mbps)
+        return same and domain.uuid in domains
+
+    return 2 * (len(wanted) - matching(len(wanted), len(used), at_home))
 
 
 def _plain(value: object) -> str | float:

@@ -16,7 +16,7 @@ declarations of running servers, must not exceed the capacity; equality is accep
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from nova_numa_ext.policy.numa.cells import HostCell
@@ -132,12 +132,20 @@ def _domain_amounts(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> tu
 
 
 def matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
-    """Return the largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955)."""
+    """Return the largest number of groups that can each have a domain of its own."""
+    return matching(len(groups), len(domains), lambda g, d: holds(domains[d], groups[g]))
+
+
+def matching(groups: int, domains: int, fits: Callable[[int, int], bool]) -> int:
+    """Return the largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955).
+
+    :param fits: whether a group may have a domain, by their numbers
+    """
     owner: dict[int, int] = {}
 
     def place(group: int, seen: set[int]) -> bool:
-        for index, domain in enumerate(domains):
-            if index in seen or not holds(domain, groups[group]):
+        for index in range(domains):
+            if index in seen or not fits(group, index):
                 continue
             seen.add(index)
             if index not in owner or place(owner[index], seen):
@@ -145,7 +153,7 @@ def matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
                 return True
         return False
 
-    return sum(place(group, set()) for group in range(len(groups)))
+    return sum(place(group, set()) for group in range(groups))
 
 
 def _free(amount: Amount | None) -> int:

@@ -8,7 +8,8 @@ term                        value
 ==========================  ==========================================================================================
 ``slices``                  NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
 ``neighbours``              1 − ½ · (share of its L3 domains in which the other tier runs) − ½ · (worst penalty / 2);
-                            its domains: the chosen ones on its nodes, or all on its nodes, or all of the host
+                            its domains: the chosen ones of those it will run in, or all it will run in, or all of
+                            the host
 ``ways``                    ways that stay free in the chosen domains / their capacity
 ``bandwidth``               local bandwidth that stays free: in the chosen domains / their capacity; of a server without
                             a chosen domain, as :class:`Spare` / the largest among the hosts (most spare wins)
@@ -33,6 +34,7 @@ import numpy.typing as npt
 
 from nova_numa_ext.policy.numa.candidates import Candidate, class_penalty, shared_tiers
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
+from nova_numa_ext.policy.numa.home import Home
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.request import WorkloadRequest
@@ -58,7 +60,7 @@ class HostOffer:
 
     :param view: our part of its provider tree, None when unknown
     :param cells: its NUMA cells, empty when nova knows none
-    :param nodes: host cell of each guest cell, None when there is none or it is not known
+    :param home: where nova-compute will put the guest, None when it has no cells or that is not known
     :param candidate: its best allocation candidate, None when it has none
     :param guest: the guest's cells, empty for a floating guest
     :param gpu_utility: utility of the candidate's GPU set, None without GPUs
@@ -66,7 +68,7 @@ class HostOffer:
 
     view: HostView | None = None
     cells: tuple[HostCell, ...] = ()
-    nodes: tuple[int, ...] | None = None
+    home: Home | None = None
     candidate: Candidate | None = None
     guest: tuple[GuestCell, ...] = ()
     gpu_utility: float | None = None
@@ -154,7 +156,7 @@ def spare(offer: HostOffer) -> Spare | None:
     free_of_socket: Counter[int] = Counter()
     for domain, free in known:
         free_of_socket[domain.socket] += free
-    if offer.nodes is None and not _chosen(offer):
+    if offer.home is None and not _chosen(offer):
         local = max(free_of_socket.values())
         return Spare(local, free_of_socket.total() - local)
     home = _lived_in(offer)
@@ -214,19 +216,19 @@ def _lived_in(offer: HostOffer) -> list[L3View]:
 
 
 def _reachable(offer: HostOffer) -> list[L3View]:
-    """L3 domains on the guest's nodes, or all when it floats."""
+    """L3 domains with CPUs of the guest, or all when it floats."""
     if offer.view is None:
         return []
-    if offer.nodes is None:
+    if offer.home is None:
         return list(offer.view.l3)
-    return [domain for domain in offer.view.l3 if set(domain.nodes) & set(offer.nodes)]
+    return [domain for domain in offer.view.l3 if domain.uuid in offer.home.domains]
 
 
 def _slices(request: WorkloadRequest, offer: HostOffer) -> float | None:
     if not offer.cells:
         return None
-    if offer.nodes is not None:
-        sockets = {cell.socket for cell in offer.cells if cell.id in offer.nodes}
+    if offer.home is not None:
+        sockets = {cell.socket for cell in offer.cells if cell.id in offer.home.nodes}
         return None if None in sockets else 1.0 / len(sockets)
     if not request.floating:
         return None
@@ -261,10 +263,10 @@ def _share(value: float | None, most: float) -> float | None:
 
 def _usable(offer: HostOffer) -> float | None:
     """Share of the free dedicated CPUs that cells of the guest's shape can still use once it is placed."""
-    if offer.nodes is None or not offer.guest or not offer.guest[0].pcpus:
+    if offer.home is None or not offer.guest or not offer.guest[0].pcpus:
         return None
     shape = offer.guest[0]
-    taken = dict(zip(offer.nodes, offer.guest, strict=True))
+    taken = dict(zip(offer.home.nodes, offer.guest, strict=True))
     free_cpus = usable = 0
     for cell in offer.cells:
         guest = taken.get(cell.id)

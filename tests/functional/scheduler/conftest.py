@@ -108,7 +108,7 @@ class SchedulerCloud:
         told = journal.Journal(self.journal_path, 2**20, 1)
         session.use(session.Engine(CONF, SchedulerOptions(**options), self.view, told))
 
-    def host(self, name, topology=None, agent=True, rdt=True, **compute):
+    def host(self, name, topology=None, agent=True, rdt=True, node=None, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.
 
         ::
@@ -116,12 +116,15 @@ class SchedulerCloud:
             h1                      VCPU 16, PCPU 8, MEMORY_MB 8192, DISK_GB 100
             ├─ h1:rdt               CUSTOM_RDT_CLOS
             └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY, CUSTOM_MEMORY_BANDWIDTH_MBPS
+
+        :param node: what nova-compute reports, in place of a :func:`compute_node` of these other arguments
         """
         topology = topology or (four_nodes() if rdt else four_nodes(rdt=None))
-        node = compute_node(name, **compute)
+        cpus = node.vcpus if node is not None else 8
+        node = node or compute_node(name, **compute)
         self.hosts.computes.append(node)
         self.placement.post("/resource_providers", {"name": name, "uuid": node.uuid})
-        totals = {"VCPU": 8, "PCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100}
+        totals = {"VCPU": cpus, "PCPU": cpus, "MEMORY_MB": 8192, "DISK_GB": 100}
         ratios = {"VCPU": 4.0}
         self.placement.put(
             f"/resource_providers/{node.uuid}/inventories",

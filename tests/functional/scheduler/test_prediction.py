@@ -12,13 +12,19 @@ import pytest
 from nova import objects
 from nova.virt import hardware
 
-from nova_numa_ext.policy.numa import cells
+from host_agent.decide.partitions.requests import l3_amounts
+from host_agent.model.workload import Cell
+from nova_numa_ext.policy.numa import cells, home
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.scheduler import decision
 from nova_numa_ext.scheduler import nova_objects as facts
 from nova_numa_ext.scheduler.judge import Judge, Surroundings
+from placement_traits.fleet import L3View
 from placement_traits.fleet_arrays import FleetArrays
+from placement_traits.names import PackingTrait
+from placement_traits.request import L3Amount
 from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.tree import TreeSettings, desired_tree, l3_place
 from tests.support import novas_choice
 
 
@@ -90,7 +96,7 @@ HOSTS = REQUESTS = 16  # drawn together and compared each with each
 
 
 def compared(rng):
-    """Draw hosts and requests; yield for each pair the request and what we and nova-compute make of it."""
+    """Draw hosts and requests; yield for each pair both, and what we and nova-compute make of it."""
     hosts = [novas_choice.host(rng) for _ in range(HOSTS)]
     for _ in range(REQUESTS):
         request = novas_choice.request(rng)
@@ -102,7 +108,7 @@ def compared(rng):
             view = FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.FRESH)
             judge = Judge(parsed.request, parsed.guest, spec, Surroundings(view, pack=host.pack))
             ours = judge.predictions(host, None, facts.host_facts(host))(Candidate(0, (), ()))
-            yield request, ours, host.claim(request, host.allocation_candidates[0])
+            yield request, host, ours, host.claim(request, host.allocation_candidates[0])
 
 
 def pinning(cell):
@@ -113,17 +119,54 @@ def pinning(cell):
     )
 
 
+def predicted_groups(host, guest, prediction):
+    """L3 domain in which each guest cell's request group belongs, as we predict it; several that we cannot tell."""
+    tree = desired_tree("h", host.topology, TreeSettings(PackingTrait.SPREAD))
+    places = [place for child in tree.children if (place := l3_place(child.traits)) is not None]
+    l3 = [
+        L3View(str(p.l3_id), p.l3_id, p.nodes, p.socket, 0, None, None, frozenset(), cpus=p.cpus)
+        for p in places
+    ]
+    found = home.home(prediction, guest, facts.host_facts(host).cells, l3)
+    return [{int(uuid) for uuid in group} for group in found.groups]
+
+
+def counted_groups(host, claimed):
+    """L3 domain in which the agent will count each guest cell's request group, as far as it does."""
+    pins, cells_of_guest = {}, []
+    for number, cell in enumerate(claimed.cells):
+        shared = next(c for c in host.numa_topology.cells if c.id == cell.id).cpuset
+        pins |= {vcpu: frozenset(shared) for vcpu in cell.cpuset}
+        pins |= {vcpu: frozenset({cpu}) for vcpu, cpu in (cell.cpu_pinning or {}).items()}
+        cells_of_guest.append(Cell(number, frozenset(cell.cpuset | cell.pcpuset), 1, frozenset()))
+    groups = [L3Amount(str(number), 1, 0) for number in range(len(cells_of_guest))]
+    found = l3_amounts(host.topology, cells_of_guest, pins, groups)
+    return {int(amount.group): l3 for l3, amount in found.items()}
+
+
+def misplaced(host, guest, prediction, claimed):
+    """Return whether a group will be counted elsewhere than predicted."""
+    counted = counted_groups(host, claimed)
+    groups = predicted_groups(host, guest, prediction)
+    return any(
+        counted[number] not in group if number in counted else group - set(counted.values())
+        for number, group in enumerate(groups)
+    )
+
+
 def differences(seed, pairs):
     """Return the pairs that nova-compute decides otherwise than we predict, and how many of all fit."""
     rng, wrong, fit = random.Random(seed), [], 0
     for _ in range(math.ceil(pairs / (HOSTS * REQUESTS))):
-        for request, ours, claimed in compared(rng):
+        for request, host, ours, claimed in compared(rng):
             theirs = claimed and cells.Prediction(
                 tuple(cell.id for cell in claimed.cells), tuple(map(pinning, claimed.cells))
             )
             fit += theirs is not None
             if ours != theirs:
                 wrong.append((dict(request.flavor.extra_specs), ours, theirs))
+            elif ours and misplaced(host, facts.guest_cells(request.spec()), ours, claimed):
+                wrong.append((dict(request.flavor.extra_specs), ours, "other L3 domains"))
     return wrong, fit
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nova_numa_ext.policy.numa.candidates import Candidate, order
 from nova_numa_ext.policy.numa.requirements import conflict
 from placement_traits.names import NeighbourTrait
-from tests.support.fleet import amount, be, domain, host, hosts, lc
+from placement_traits.request import parse
+from tests.support.fleet import amount, at, be, domain, host, hosts, lc
 
 RABBIT = {"numa_ext:interference_class": "rabbit"}
 DEVIL = {"numa_ext:interference_class": "devil"}
@@ -22,13 +23,65 @@ def on(index, *numbers, ways=4, fallback=False):
     return Candidate(index, l3, tuple(uuid for uuid, _ in l3), fallback)
 
 
+def taking(index, ways):
+    """A candidate that takes so many ways from each L3 domain."""
+    l3 = tuple((uuid, amount(count)) for uuid, count in ways.items())
+    return Candidate(index, l3, tuple(ways))
+
+
+def lc_of_groups(*ways):
+    """A latency-critical request with a group of ways for each of its guest cells."""
+    groups = {f"resources_N{n}:CUSTOM_LLC_WAY": str(count) for n, count in enumerate(ways)}
+    return parse(
+        {
+            "numa_ext:tier": "LC",
+            "hw:cpu_policy": "dedicated",
+            "hw:numa_nodes": str(len(ways)),
+            "resources:CUSTOM_RDT_CLOS": "1",
+            "group_policy": "isolate",
+            **groups,
+        },
+        vcpus=2,
+        memory_mb=1024,
+    )
+
+
 def first(request, view, candidates, nodes=None, **more):
-    return order(request, view, candidates, lambda _: nodes, **more).kept[0].candidate.index
+    return (
+        order(request, view, candidates, lambda _: at(nodes, view), **more).kept[0].candidate.index
+    )
 
 
 def test_the_domain_of_the_predicted_node_comes_first():
     view = host(*(domain(number) for number in range(4)))
     assert first(lc(), view, [on(i, i) for i in range(4)], nodes=(2,)) == 2
+
+
+def test_each_group_goes_to_the_domain_of_its_own_guest_cell():
+    """The first guest cell asks for 6 ways, the second for 2; nova may put the first on node 1."""
+    view = host(domain(0), domain(1))
+    unequal = lc_of_groups(6, 2)
+    straight = taking(0, {"l3-0": 6, "l3-1": 2})
+    swapped = taking(1, {"l3-0": 2, "l3-1": 6})
+    assert first(unequal, view, [straight, swapped], nodes=(1, 0)) == 1
+    assert first(unequal, view, [straight, swapped], nodes=(0, 1)) == 0
+
+
+def test_equal_groups_may_be_swapped():
+    view = host(domain(0), domain(1))
+    [ranked] = order(lc_of_groups(4, 4), view, [on(0, 0, 1)], lambda _: at((1, 0), view)).kept
+    assert ranked.rank.off_node == 0
+
+
+def test_a_group_away_counts_for_its_domain_and_for_the_cell_without():
+    view = host(domain(0), domain(1), domain(2))
+    kept = order(
+        lc_of_groups(6, 2),
+        view,
+        [taking(0, {"l3-0": 6, "l3-2": 2}), taking(1, {"l3-0": 2, "l3-1": 6})],
+        lambda _: at((0, 1), view),
+    ).kept
+    assert [(each.candidate.index, each.rank.off_node) for each in kept] == [(0, 2), (1, 4)]
 
 
 def test_dedicated_inventory_beats_the_fallback_even_on_another_node():
@@ -109,17 +162,19 @@ def situations(draw):
 @given(situations(), st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_the_order_of_arrival(situation, random):
     request, view, candidates, nodes = situation
-    straight = [ranked.rank for ranked in order(request, view, candidates, lambda _: nodes).kept]
+    straight = [
+        ranked.rank for ranked in order(request, view, candidates, lambda _: at(nodes, view)).kept
+    ]
     shuffled = random.sample(candidates, len(candidates))
     assert [
-        ranked.rank for ranked in order(request, view, shuffled, lambda _: nodes).kept
+        ranked.rank for ranked in order(request, view, shuffled, lambda _: at(nodes, view)).kept
     ] == straight
 
 
 @given(situations())
 def test_nothing_is_lost_and_only_conflicts_are_removed(situation):
     request, view, candidates, nodes = situation
-    ordering = order(request, view, candidates, lambda _: nodes)
+    ordering = order(request, view, candidates, lambda _: at(nodes, view))
     kept = [ranked.candidate for ranked in ordering.kept]
     removed = [candidate for candidate, _ in ordering.removed]
     assert sorted(c.index for c in kept + removed) == [c.index for c in candidates]

@@ -19,7 +19,7 @@ from nova_numa_ext.policy.numa.score import (
 )
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import NeighbourTrait
-from tests.support.fleet import amount, be, domain, host, hosts, lc
+from tests.support.fleet import amount, at, be, domain, host, hosts, lc
 
 EQUAL = dict.fromkeys(SCORED, 1.0)
 
@@ -106,7 +106,8 @@ def test_spare_bandwidth_is_local_or_on_other_sockets(nodes, claims, local, cros
     """Local is where the server lives; one that may live anywhere lives on the socket with most of it."""
     taken = tuple((f"l3-{number}", amount(0, 100)) for number in claims)
     candidate = Candidate(0, taken, tuple(uuid for uuid, _ in taken)) if claims else None
-    found = spare(HostOffer(sockets(3_000, 7_000, 2_000), nodes=nodes, candidate=candidate))
+    view = sockets(3_000, 7_000, 2_000)
+    found = spare(HostOffer(view, home=at(nodes, view), candidate=candidate))
     assert (found.local, found.cross_socket) == (local, cross_socket)
 
 
@@ -133,7 +134,7 @@ def test_cross_socket_bandwidth_counts_for_servers_whose_pages_may_go_there(requ
 
 @pytest.mark.parametrize(("nodes", "value"), [((0, 1), 1.0), ((1, 2), 0.5)])
 def test_a_numa_guest_on_one_socket_is_best(nodes, value):
-    offer = HostOffer(cells=tuple(cell(n) for n in range(4)), nodes=nodes)
+    offer = HostOffer(cells=tuple(cell(n) for n in range(4)), home=at(nodes, host()))
     assert term(lc(), offer, Term.SLICES) == value
 
 
@@ -153,7 +154,8 @@ def test_neighbours_are_those_where_the_server_will_live(nodes, value):
     view = host(domain(0), domain(1, neighbours=devil), domain(2, neighbours=best_effort))
     claims = Candidate(0, (("l3-0", amount(3)),), ("l3-0",))
     rabbit = lc(3, **{"numa_ext:interference_class": "rabbit"})
-    assert term(rabbit, HostOffer(view, nodes=nodes, candidate=claims), Term.NEIGHBOURS) == value
+    offer = HostOffer(view, home=at(nodes, view), candidate=claims)
+    assert term(rabbit, offer, Term.NEIGHBOURS) == value
 
 
 def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
@@ -165,8 +167,12 @@ def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
 
 def test_leftovers_too_small_for_another_such_server_are_fragments():
     shape = GuestCell(0, 2, 1024, CpuPolicy.DEDICATED)
-    whole = HostOffer(cells=(cell(0, free=4), cell(1, free=4)), nodes=(0,), guest=(shape,))
-    broken = HostOffer(cells=(cell(0, free=3), cell(1, free=3)), nodes=(0,), guest=(shape,))
+    whole = HostOffer(
+        cells=(cell(0, free=4), cell(1, free=4)), home=at((0,), host()), guest=(shape,)
+    )
+    broken = HostOffer(
+        cells=(cell(0, free=3), cell(1, free=3)), home=at((0,), host()), guest=(shape,)
+    )
     assert term(lc(), whole, Term.FRAGMENTATION) == 1.0
     assert term(lc(), broken, Term.FRAGMENTATION) == 0.5
 
