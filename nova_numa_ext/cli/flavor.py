@@ -4,13 +4,14 @@
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
 from placement_traits import names
+from placement_traits.names import Tier, TierTrait
 from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 
 _WIDTH: Final = 80
@@ -22,7 +23,7 @@ _SEPARATORS: Final = re.compile("[-.:]")
 class CheckFlavor(command.Lister):  # type: ignore[misc]
     """Check a flavor's extra specs alone and together, with the sentences of the API and the scheduler.
 
-    Ends with exit code 1 when something is wrong.
+    Ends with exit code 1 when something is wrong, not for a warning.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -55,7 +56,7 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
 
 
 def check(flavor: Any) -> list[tuple[str, str]]:
-    """Return (``ok``, ``wrong`` or ``none``, sentence) of an openstacksdk flavor."""
+    """Return (``ok``, ``warning``, ``wrong`` or ``none``, sentence) of an openstacksdk flavor."""
     extra_specs = dict(flavor.extra_specs or {})
     missed = [
         ("wrong", f"{key} is not read by numa_ext; did you mean {meant}?")
@@ -67,8 +68,22 @@ def check(flavor: Any) -> list[tuple[str, str]]:
         request = parse(extra_specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
     except InvalidRequestError as error:
         return [*missed, *(("wrong", problem) for problem in error.problems)]
+    missed += _unguarded(request, extra_specs)
     where = f"How each host answers it now: openstack numa simulate --flavor {flavor.name}"
     return missed or [("ok", f"{summary(request)}. {where}")]
+
+
+def _unguarded(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Ask for the trait by which Placement itself leaves out hosts whose agent is gone."""
+    wanted = f"trait:{TierTrait.LC}"
+    if request.tier is not Tier.LC or extra_specs.get(wanted) == "required":
+        return []
+    return [
+        (
+            "warning",
+            f"{wanted}=required is missing: with it Placement offers no host whose agent is gone, to any scheduler.",
+        )
+    ]
 
 
 def summary(request: WorkloadRequest) -> str:

@@ -28,6 +28,7 @@ from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
 from tests.support.commands import Compute, as_table, flavor, run, running_server
 
+GUARDED = {**LC, "trait:CUSTOM_NUMA_EXT_TIER_LC": "required"}
 CALM = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 
 
@@ -113,7 +114,8 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
 @pytest.mark.parametrize(
     ("extra_specs", "code", "result", "words"),
     [
-        (LC, 0, "ok", "tier LC"),
+        (GUARDED, 0, "ok", "tier LC"),
+        (LC, 0, "warning", "trait:CUSTOM_NUMA_EXT_TIER_LC=required is missing"),
         ({"hw:numa_nodes": "1"}, 0, "none", "has no key of numa_ext"),
         ({**BE, "numa_ext:slo_p99_us": "5"}, 1, "wrong", "are for numa_ext:tier=LC only"),
         ({"numa_ext:teir": "LC"}, 1, "wrong", "did you mean numa_ext:tier?"),
@@ -132,7 +134,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
             "ok",
             "2 GPUs by policy topo with gpu_comm 4, min_utility 0",
         ),
-        (LC, 0, "ok", "openstack numa simulate --flavor f"),
+        (GUARDED, 0, "ok", "openstack numa simulate --flavor f"),
     ],
 )
 def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, result, words):
