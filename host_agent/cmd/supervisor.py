@@ -243,6 +243,17 @@ def _die_with_parent() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Supervise one agent; return its last status."""
+    given = _parser().parse_args(arguments)
+    logs.to_stderr(LOG.name)
+    files = [f"--config-file={file}" for file in given.config_file]
+    return Supervisor(
+        (sys.executable, "-m", "host_agent.cmd.agent", *files),
+        (sys.executable, "-m", "host_agent.cmd.ctl", *files, "withdraw"),
+        Patience(given.max_silence, given.watchdog, given.start, given.restart_after),
+    ).run()
+
+
+def _parser() -> argparse.ArgumentParser:
     usual = Patience()
     parser = argparse.ArgumentParser(
         prog="numa-host-agent-supervisor",
@@ -260,14 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             option, type=float, default=default, help=f"seconds {text} (default: {default:g})"
         )
-    given = parser.parse_args(arguments)
-    logs.to_stderr(LOG.name)
-    files = [f"--config-file={file}" for file in given.config_file]
-    return Supervisor(
-        (sys.executable, "-m", "host_agent.cmd.agent", *files),
-        (sys.executable, "-m", "host_agent.cmd.ctl", *files, "withdraw"),
-        Patience(given.max_silence, given.watchdog, given.start, given.restart_after),
-    ).run()
+    return parser
 
 
 if __name__ == "__main__":

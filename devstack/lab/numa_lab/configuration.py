@@ -94,6 +94,17 @@ def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
     return render(settings.source / "templates" / "numa-host-agent.conf", values)
 
 
+def supervisor(conf: Path) -> tuple[str, ...]:
+    """What Python is given to keep our agent on a compute: there is no systemd.
+
+    Times are those of an emulated host, which needs a second for what others do in 50 ms: a first round takes minutes.
+
+    :param conf: the agent's configuration
+    """
+    patience = ("--max-silence=600", "--watchdog=600", "--start=900")
+    return ("-m", "host_agent.cmd.supervisor", f"--config-file={conf}", *patience)
+
+
 def write_servers(settings: Settings) -> None:
     """Write the configuration of MariaDB and RabbitMQ."""
     for name in ("mariadb.cnf", "rabbitmq.conf"):

@@ -321,11 +321,10 @@ class EmulatedHost:
         )
 
     def _agent(self) -> GuestService:
-        argv = (f"{self._settings.venv}/bin/numa-host-agent", f"--config-file={self.agent_conf}")
         code = tuple(self._settings.checkout / name for name in _OUR_PACKAGES)
         return GuestService(
             "numa-host-agent",
-            (str(self._settings.python), *argv),
+            (str(self._settings.python), *configuration.supervisor(self.agent_conf)),
             reads=(self.agent_conf, *code),
             packages=code,
             # Longer than its longest round: killed in the middle of one, it leaves its guard behind, which writes.

@@ -189,11 +189,11 @@ class LocalCompute:
 
     def _agent(self) -> Service:
         run, log = self._settings.run, self._settings.log
-        program = f"{self._settings.venv}/bin/numa-host-agent"
+        python = str(self._settings.python)
         checkout = self._settings.checkout
         return Service(
             Process("numa-host-agent", run / "numa-host-agent.pid", log / "numa-host-agent.log"),
-            tuple(self.inside([program, f"--config-file={self.agent_conf}"])),
+            tuple(self.inside([python, *configuration.supervisor(self.agent_conf)])),
             service_environment(self._settings),
             (self.agent_conf, *(checkout / name for name in _AGENT_CODE)),
             also=str(self._holder.identity()),

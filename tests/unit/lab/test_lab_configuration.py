@@ -13,6 +13,7 @@ from numa_lab import configuration
 from numa_lab.errors import LabError
 from numa_lab.settings import HostConfig, Settings
 
+from host_agent.cmd import supervisor
 from host_agent.conf import agent as agent_conf
 
 
@@ -156,6 +157,20 @@ def test_the_agent_reads_every_key_that_it_is_told(
     file = tmp_path / "agent.conf"
     file.write_text(configuration.agent_conf(settings, h1, tmp_path / "nova.conf"))
     assert agent_conf.unknown_keys(agent_conf.load([f"--config-file={file}"])) == []
+
+
+def test_the_supervisor_understands_what_it_is_told(h1: HostConfig, tmp_path: Path) -> None:
+    """And a round of an emulated host, which is killed in vain before, gets its time."""
+    _, module, *words = configuration.supervisor(tmp_path / "agent.conf")
+    assert module == supervisor.__name__
+    told = supervisor._parser().parse_args(words)
+    assert told.config_file == [str(tmp_path / "agent.conf")]
+    usual = supervisor.Patience()
+    assert (told.max_silence, told.watchdog, told.start) > (
+        usual.silence_s,
+        usual.round_s,
+        usual.first_round_s,
+    )
 
 
 def test_credentials_are_exported_with_a_microversion_that_checks_extra_specs(
