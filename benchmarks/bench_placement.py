@@ -11,6 +11,7 @@ longer than two minutes is a result, too: nova would have given up.
 
 import itertools
 import json
+import math
 import random
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from benchmarks.placement_on_mariadb import GPU_CLASS, KINDS, Kind, root_uuid
 from placement_traits.client import MICROVERSION
 from placement_traits.errors import NumaExtError
 from placement_traits.names import TierTrait
+from placement_traits.nova_conf import RIGHT_HOSTS
 
 TIMEOUT_S = 120.0
 _HOST = {"required": f"!COMPUTE_STATUS_DISABLED,{TierTrait.LC}"}
@@ -67,8 +69,8 @@ class Setting:
         }
 
 
-def settings(hosts: int) -> dict[str, Setting]:
-    """What is tried; the first is the default of nova and Placement, the last is what we recommend."""
+def settings(kind: Kind) -> dict[str, Setting]:
+    """What is tried on a fleet of such hosts; the first is the default, the last is what we recommend."""
     breadth = "breadth-first"
     return {
         "default": Setting(),
@@ -78,19 +80,14 @@ def settings(hosts: int) -> dict[str, Setting]:
         "at most 1000": Setting(most=1000),
         "at most 1000, breadth-first": Setting(most=1000, strategy=breadth),
         "breadth-first, wide trees": Setting(strategy=breadth, wide=True),
-        "recommended": recommended(hosts),
+        "recommended": Setting(
+            limit=min(8000, max(1000, RIGHT_HOSTS * math.perm(kind.domains, 2))),
+            most=100_000,
+            strategy=breadth,
+            wide=True,
+            randomize=True,
+        ),
     }
-
-
-def recommended(hosts: int) -> Setting:
-    """What we recommend for a fleet."""
-    return Setting(
-        limit=max(1000, hosts // 2),
-        most=max(1000, 4 * hosts),
-        strategy="breadth-first",
-        wide=True,
-        randomize=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -172,6 +169,7 @@ TRIED = {
     "24 L3 domains": ("default", "at most 1000, breadth-first", "recommended"),
     "8 GPUs": ("default", "wide trees", "at most 1000, breadth-first", "recommended"),
 }
+LARGE = "4 L3 domains"
 ASKED = {
     "4 L3 domains": ("be", "lc_one_node", "lc_two_nodes"),
     "8 L3 domains": ("lc_one_node", "lc_two_nodes"),
@@ -358,28 +356,30 @@ def figures(answers: list[Answer]) -> dict[str, float]:
 def main() -> None:
     """Measure all, print a table, report."""
     options = report.parser(__doc__)
-    options.add_argument("--hosts", type=int, default=1000, help="with all settings")
+    options.add_argument("--hosts", type=int, default=1000, help="with all settings; 0: none")
     options.add_argument(
         "--large", type=int, default=10_000, help="with default and recommended; 0: none"
     )
     options.add_argument("--kind", action="append", choices=KINDS, help="only this kind of host")
-    options.add_argument("--setting", action="append", choices=settings(1), help="only this one")
+    options.add_argument(
+        "--setting", action="append", choices=settings(KINDS[LARGE]), help="only this one"
+    )
     arguments = options.parse_args()
     answers: list[Answer] = []
     with mariadb() as url:
-        for name in arguments.kind or KINDS:
-            every = settings(arguments.hosts)
+        for name in (arguments.kind or KINDS) if arguments.hosts else ():
+            every = settings(KINDS[name])
             chosen = arguments.setting or TRIED.get(name, every)
             tried = {each: every[each] for each in chosen}
             answers += measure(url, name, arguments.hosts, tried)
         if arguments.large:
-            tried = settings(arguments.large)
-            tried = {name: tried[name] for name in ("default", "recommended")}
-            answers += measure(url, "4 L3 domains", arguments.large, tried)
+            every = settings(KINDS[LARGE])
+            tried = {name: every[name] for name in ("default", "recommended")}
+            answers += measure(url, LARGE, arguments.large, tried)
     source = {
         "database": "MariaDB",
         "timeout_s": TIMEOUT_S,
-        "settings": {n: asdict(s) for n, s in settings(arguments.large or arguments.hosts).items()},
+        "settings": {n: asdict(s) for n, s in settings(KINDS[LARGE]).items()},
         "answers": [asdict(answer) for answer in answers],
     }
     report.finish("placement", "measured", figures(answers), source, arguments.json)

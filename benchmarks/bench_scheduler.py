@@ -25,7 +25,6 @@ import threading
 import tracemalloc
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -34,13 +33,11 @@ from typing import Any
 from nova import objects
 from nova.conf import CONF
 from nova.scheduler import host_manager
-from oslo_config.cfg import NoSuchOptError
 
 from benchmarks import report
 from benchmarks.cloud import FLAVORS, Cloud, Flavor, Offered, Shown, request
 from benchmarks.nova_scheduler import Scheduler, Span, Times, now
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.scheduler import fleet, session
 
 CHURN, SERVERS, DEFAULT_LIMIT, FITTING, THREADS = 0.05, 32, 1000, 50, 4
 _SMALL, _SHORT, _LOOKS = 48, 8, 2  # hosts, shortlist, looks of each, where refusals are counted
@@ -95,14 +92,13 @@ class Bench:
         :param slow: with nova's slow filters
         :param shortlist: ``[numa_ext]shortlist``, None for its default
         """
-        if ours:
-            with suppress(NoSuchOptError):
-                CONF.clear_override("shortlist", our_conf.GROUP)
-                if shortlist is not None:
-                    CONF.set_override("shortlist", shortlist, our_conf.GROUP)
-            fleet.from_nova = lambda *_: self.cloud
-            session.use(None)
-        return Scheduler(self.cloud, ours=ours, slow=slow, enough_s=self.options.enough)
+        return Scheduler(
+            self.cloud,
+            ours=ours,
+            slow=slow,
+            shortlist=shortlist,
+            enough_s=self.options.enough,
+        )
 
 
 def ours_single(bench: Bench) -> Figures:
@@ -122,13 +118,13 @@ def ours_single(bench: Bench) -> Figures:
     every = _flat(bench.ours, 1)
     ours = [times.ours_whole for times in every]
     return {
-        "first_request_ms": first.ours_whole.wall * 1e3,
+        "first_request_ms": (scheduler.start + first.ours_whole).wall * 1e3,
         **_median("ours", ours),
         "ours_ms_p99": _percentile([span.wall for span in ours], 0.99) * 1e3,
         **_median("ours_nova_weighers", [times.weighers for times in every]),
         **_median("ours_look_ahead", [times.filters for times in every]),
         **_median("whole", [times.whole for times in every]),
-        "faults": float(session.engine().faults.total()),
+        "faults": float(scheduler.faults),
     }
 
 
@@ -271,6 +267,10 @@ def copies(bench: Bench) -> Figures:
 
 def regret(bench: Bench) -> Figures:
     """How much better than the host that nova took the best host of the whole fleet was, by the sum of all weighers."""
+    CONF.set_override("pick_ttl", 0.0, our_conf.GROUP)  # each has picked others before
+    # Without the shortlist our filter judges all hosts, as nova's slow filters would.
+    every = bench.scheduler(ours=True, slow=False, shortlist=0)
+    short = bench.scheduler(ours=True)
     found: list[float] = []
     until = now().wall + bench.options.regret
     for number in count():
@@ -278,19 +278,15 @@ def regret(bench: Bench) -> Figures:
             break
         asked = bench.flavors[number % len(bench.flavors)]
         bench.cloud.churn(CHURN)
-        # Without the shortlist our filter judges all hosts as nova's slow filters would.
-        totals = (
-            bench.scheduler(ours=True, slow=False, shortlist=0)
-            .schedule(10**7 + number, asked)
-            .totals
-        )
-        chosen = bench.scheduler(ours=True).schedule(10**7 + number, asked).selected
+        totals = every.schedule(10**7 + number, asked).totals
+        chosen = short.schedule(10**7 + number, asked).selected
         if not totals or not chosen:
             continue
         found.append(max(totals.values()) - totals.get(chosen[0], -math.inf))
         report.progress(
             f"{asked.name}: {len(totals)} hosts, best {max(totals.values()):.3f}, regret {found[-1]:.4f}"
         )
+    CONF.clear_override("pick_ttl", our_conf.GROUP)
     bench.notes["regret_samples"] = len(found)
     return {"regret_p99": _percentile(found, 0.99)}
 

@@ -16,9 +16,11 @@ from typing import Any
 from nova import context, exception, filters, weights
 from nova.conf import CONF
 from nova.scheduler import host_manager, manager
+from oslo_config.cfg import NoSuchOptError
 
 from benchmarks.cloud import Cloud, Flavor, Offered, request
-from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher
+from nova_numa_ext import conf as our_conf
+from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, session
 from placement_traits.nova_conf import FILTER, WEIGHER
 
 SLOW_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
@@ -125,18 +127,25 @@ class _NoPlacement:
 class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
     """Schedules on a Cloud and notes how long it takes.
 
-    :param ours: with our filter and weigher, in the documented order; the configuration keeps this order
+    :param ours: with our filter and weigher, in the documented order, as after a start of the process
     :param slow: with nova's slow filters
+    :param shortlist: ``[numa_ext]shortlist``, None for its default
     :param enough_s: a request for several servers ends after its second pass when it has taken longer than this
     """
 
     placement_client = _NoPlacement()
 
     def __init__(
-        self, cloud: Cloud, *, ours: bool, slow: bool = True, enough_s: float = 1e9
+        self,
+        cloud: Cloud,
+        *,
+        ours: bool,
+        slow: bool = True,
+        shortlist: int | None = None,
+        enough_s: float = 1e9,
     ) -> None:
         self.cloud, self.enough_s = cloud, enough_s
-        configure(ours=ours, slow=slow)
+        configure(ours=ours, slow=slow, shortlist=shortlist)
         self.host_manager = hosts = _Hosts()
         hosts.filter_handler.get_filtered_objects = self._filtering(
             hosts.filter_handler.get_filtered_objects
@@ -145,6 +154,16 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
             hosts.weight_handler.get_weighed_objects
         )
         self.times = Times(1)
+        fleet.from_nova = lambda *_: cloud
+        session.use(None)
+        began = now()
+        self.engine = session.engine() if ours else None
+        self.start = now() - began
+
+    @property
+    def faults(self) -> int:
+        """Faults of our plug-ins."""
+        return self.engine.faults.total() if self.engine is not None else 0
 
     def schedule(
         self, number: int, asked: Flavor, servers: int = 1, limit: int | None = None
@@ -160,6 +179,7 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
     def select(self, spec: Any, offered: Offered) -> Times:
         """Select hosts among those that Placement offered."""
         self.times = Times(spec.num_instances)
+        session.use(self.engine)
         uuids = [spec.instance_uuid]
         uuids += [f"{spec.instance_uuid[:-4]}{n:04x}" for n in range(1, spec.num_instances)]
         with watched(self.times), suppress(exception.NoValidHost, _EnoughError):
@@ -201,17 +221,22 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
         return self.cloud.host_states(provider_summaries)
 
 
-def configure(*, ours: bool, slow: bool) -> None:
+def configure(*, ours: bool, slow: bool, shortlist: int | None) -> None:
     """Set nova's filters: its default, those for NUMA and PCI, and ours before them."""
     group = "filter_scheduler"
     CONF.clear_override("enabled_filters", group)
     default = list(CONF.filter_scheduler.enabled_filters)
     mine = [FILTER.rpartition(".")[2]] if ours else []
-    CONF.set_override("enabled_filters", [*default, *mine, *(SLOW_FILTERS if slow else ())], group)
+    enabled = [*default, *mine, *(SLOW_FILTERS if slow else ())]
+    CONF.set_override("enabled_filters", enabled, group)
     everything = ["nova.scheduler.filters.all_filters", *([FILTER] if ours else [])]
     CONF.set_override("available_filters", everything, group)
     weighers = ["nova.scheduler.weights.all_weighers", *([WEIGHER] if ours else [])]
     CONF.set_override("weight_classes", weighers, group)
+    with suppress(NoSuchOptError):
+        CONF.clear_override("shortlist", our_conf.GROUP)
+        if shortlist is not None:
+            CONF.set_override("shortlist", shortlist, our_conf.GROUP)
 
 
 @contextmanager

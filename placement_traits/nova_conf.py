@@ -16,7 +16,7 @@ WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"
 _FILTER_NAME: Final = "NumaExtFilter"
 
 # Hosts of which a create should see the candidate that nova-compute will use: as many as are judged one by one.
-_RIGHT_HOSTS: Final = 128
+RIGHT_HOSTS: Final = 128
 
 # Names, types and defaults as in nova 33 and 34 (nova.conf); nova itself need not be installed here.
 _OPTIONS: Final = {
@@ -132,7 +132,7 @@ def _candidates(limit: int, domains: Sequence[int], groups: Sequence[int]) -> Fi
         what = f"{hosts:.0%} of {able} hosts"
         kind = f"LC flavors with {count} NUMA node{'s' if count > 1 else ''}"
         seen.append(f"{kind} see {what}")
-        needed = min(every, math.ceil(_RIGHT_HOSTS * every / able))
+        needed = min(every, math.ceil(RIGHT_HOSTS * every / able))
         if limit < needed:
             short.append(
                 f"{kind} have up to {max(each)} a host, so a create sees {what}, and the L3 domains that nova-compute "
