@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from placement_traits import oslo_options
 from placement_traits.options import Section, option
+from placement_traits.view import ViewSettings
 
 GROUP: Final = "numa_ext"
 
@@ -92,12 +93,33 @@ class SchedulerOptions(Section):
         leave="Placement answers within the refresh interval",
     )
     view_wait: float = option(
-        5.0,
+        1.0,
         "Longest time in seconds that a scheduling decision waits for the very first reading of Placement after "
-        "the start of nova-scheduler. Later decisions never wait.",
+        "the start of nova-scheduler. Later decisions never wait, nor does the first one where another worker, or "
+        "nova-scheduler before its restart, has left a reading on this controller.",
         minimum=0.0,
         change="the first decision after a restart of a very large cloud must not be made blind: raise",
         leave="a late answer to the first request is worse than a neutral one",
+    )
+    view_full_interval: float = option(
+        600.0,
+        "Seconds between two complete readings of Placement.\n\n"
+        "A refresh between them reads only trees in which a provider of ours has changed. What changes on nova's root "
+        "provider alone, such as the tiers that an agent accepts, is seen with the next complete reading.",
+        minimum=1.0,
+        change="what a complete reading costs Placement is too much (raise), or tiers of hosts are switched often and "
+        "must be seen sooner (lower)",
+        leave="ten minutes are soon enough to see a host that has changed its tiers",
+    )
+    view_busy_share: float = option(
+        0.2,
+        "Largest share of the time that one reader keeps one process of Placement busy.\n\n"
+        "On a fleet so large that a refresh takes long, the pauses between refreshes grow until this share is kept, "
+        "but never so much that the view becomes stale (``view_max_age``). There is one reader per controller.",
+        minimum=0.01,
+        maximum=1.0,
+        change="Placement is short of CPU (lower), or changes must be seen sooner on a very large fleet (raise)",
+        leave="a refresh takes less than a fifth of view_refresh_interval: the share never matters then",
     )
     pick_ttl: float = option(
         120.0,
@@ -235,6 +257,17 @@ def read(conf: cfg.ConfigOpts) -> SchedulerOptions:
     :raises ConfigurationError: names the option that cannot be read
     """
     return oslo_options.read(SchedulerOptions, conf)
+
+
+def view_settings(options: SchedulerOptions) -> ViewSettings:
+    """Return how the view of Placement is kept."""
+    return ViewSettings(
+        interval_s=options.view_refresh_interval,
+        full_interval_s=options.view_full_interval,
+        max_age_s=options.view_max_age,
+        wait_s=options.view_wait,
+        busy_share=options.view_busy_share,
+    )
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:

@@ -58,7 +58,7 @@ class ViewSettings:
     :param full_interval_s: seconds between two complete reads; traits of nova's roots are re-read only then or when a
         provider of ours below them changed
     :param max_age_s: older than this the view is stale
-    :param wait_s: longest time a caller of :meth:`FleetView.snapshot` waits, and only while nothing was ever read
+    :param wait_s: seconds from the start in which callers of :meth:`FleetView.snapshot` wait for the first reading
     :param full_share: share of changed hosts above which one complete read is cheaper than single ones
     :param full_least: no complete read for fewer changed hosts than this
     :param busy_share: largest share of the time that Placement is kept busy by us: on a large fleet the pauses grow
@@ -97,6 +97,41 @@ class ViewStats:
     last_error: str = ""
 
 
+class Freshness:
+    """Decides how far a view can be trusted, and logs one line when that changes.
+
+    :param max_age_s: older than this a view is stale
+    """
+
+    def __init__(self, max_age_s: float) -> None:
+        self._max_age_s = max_age_s
+        self._state = ViewState.EMPTY
+
+    def state(self, age_s: float, hosts: int | None, last_error: str) -> ViewState:
+        """Return the state of a view.
+
+        :param age_s: seconds since the reading that it comes from began; negative: the reading is not of our time
+        :param hosts: how many it shows; None: nothing was ever read
+        :param last_error: why the last reading failed
+        """
+        state = ViewState.FRESH if 0 <= age_s <= self._max_age_s else ViewState.STALE
+        if hosts is None:
+            state = ViewState.EMPTY
+        if state is not self._state:
+            self._state = state
+            if state is ViewState.FRESH:
+                LOG.info("The view of Placement is fresh: %d hosts.", hosts)
+            else:
+                LOG.warning(
+                    "The view of Placement is %s: %.1f s old, allowed are %.1f s. Last error: %s",
+                    state,
+                    age_s,
+                    self._max_age_s,
+                    last_error,
+                )
+        return state
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """One provider as the API returned it, as far as it concerns us."""
@@ -123,6 +158,7 @@ class FleetView:
     :param clock: monotonic seconds; injected by tests
     :param background: read in a thread that the first :meth:`snapshot` starts (after a fork: in each process); False =
         only :meth:`refresh` reads
+    :param before: what another reader saw last: versions go on from there
     """
 
     def __init__(
@@ -131,39 +167,47 @@ class FleetView:
         settings: ViewSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         background: bool = True,
+        before: FleetSnapshot | None = None,
     ) -> None:
         self._settings = settings or ViewSettings()
         # A failed refresh is tried again at the next interval anyway.
         self._client = PlacementClient(adapter, RetrySettings(attempts=2))
         self._clock = clock
         self._background = background
-        self._arrays = FleetArrays.of(())
+        self._arrays = before.arrays if before is not None else FleetArrays.of(())
         self._fingerprints: dict[str, int] = {}
         self._marks: list[str] = []
         self._as_of = -inf
         self._full_at = -inf
-        self._version = 0
+        self._version = before.version if before is not None else 0
         self._stats = ViewStats()
-        self._state = ViewState.EMPTY
+        self._freshness = Freshness(self._settings.max_age_s)
         self._lock = threading.Lock()  # one refresh at a time, and the thread's start
         self._ready = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._wait_until_s = 0.0
 
     # For the scheduler ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> FleetSnapshot:
         """Return the fleet as last read.
 
-        Waits, at most ``wait_s``, only while nothing was ever read; never for a refresh.
+        Waits only while nothing was ever read, and only in the first ``wait_s`` seconds; never for a refresh.
         """
         if self._background:
             self.start()
             if not self._ready.is_set():
-                self._ready.wait(self._settings.wait_s)
+                self._ready.wait(max(0.0, self._wait_until_s - time.monotonic()))
         age_s = self.age_s
-        state = self._judge(age_s)
+        hosts = len(self._arrays.hosts) if self._ready.is_set() else None
+        state = self._freshness.state(age_s, hosts, self._stats.last_error or "none")
         return FleetSnapshot(self._arrays, age_s, state, self._version)
+
+    @property
+    def as_of_s(self) -> float:
+        """When the reading began that the view comes from, by the clock; minus infinity when nothing was ever read."""
+        return self._as_of
 
     @property
     def age_s(self) -> float:
@@ -176,25 +220,6 @@ class FleetView:
         counters = self._client.counters
         return replace(self._stats, requests=counters.requests, bytes_read=counters.bytes_read)
 
-    def _judge(self, age_s: float) -> ViewState:
-        """Return the state, and log one line when it is another one than before."""
-        state = ViewState.FRESH if age_s <= self._settings.max_age_s else ViewState.STALE
-        if not self._ready.is_set():
-            state = ViewState.EMPTY
-        if state is not self._state:
-            self._state = state
-            if state is ViewState.FRESH:
-                LOG.info("The view of Placement is fresh: %d hosts.", len(self._arrays.hosts))
-            else:
-                LOG.warning(
-                    "The view of Placement is %s: %.1f s old, allowed are %.1f s. Last error: %s",
-                    state,
-                    age_s,
-                    self._settings.max_age_s,
-                    self._stats.last_error or "none",
-                )
-        return state
-
     # Keeping it -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -204,6 +229,7 @@ class FleetView:
         with self._lock:
             if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
+            self._wait_until_s = time.monotonic() + self._settings.wait_s
             self._thread = threading.Thread(target=self._run, name="numa-ext-view", daemon=True)
             self._thread.start()
 
@@ -214,15 +240,18 @@ class FleetView:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            try:
-                self.refresh()
-            except NumaExtError:
-                pass  # noted in the statistics; the log line comes with the change of state
-            except Exception:  # the outermost guard of this thread
-                LOG.exception("Reading the fleet failed in a way that was not foreseen.")
-            if self._stopping.wait(pause_s(self._settings, self._stats.last_duration_s)):
-                return
+        while not self._stopping.wait(self.try_refresh()):
+            pass
+
+    def try_refresh(self) -> float:
+        """Refresh, whatever comes of it; returns the seconds to wait until the next time."""
+        try:
+            self.refresh()
+        except NumaExtError:
+            pass  # noted in the statistics; the log line comes with the change of state
+        except Exception:  # the outermost guard of whoever reads again and again
+            LOG.exception("Reading the fleet failed in a way that was not foreseen.")
+        return pause_s(self._settings, self._stats.last_duration_s)
 
     def refresh(self) -> None:
         """Compare generations and read what changed; read everything where that is due or cheaper.

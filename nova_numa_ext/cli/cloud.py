@@ -14,8 +14,8 @@ from nova_numa_ext.cli.agents import last_beats, states
 from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.fleet import one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.policy.numa.whatif import Answer
-from nova_numa_ext.scheduler.endpoints import COMPUTE_VERSION
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree

@@ -12,9 +12,9 @@ from typing import Any, Final
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
+from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, fleet
 from nova_numa_ext.conf import SchedulerOptions, register_opts
-from nova_numa_ext.scheduler import endpoints
 from placement_traits import journal, oslo_options
 from placement_traits.errors import (
     CapabilityMissingError,

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The view of Placement that nova-scheduler keeps, over nova's own ``[placement]`` credentials."""
 
-from typing import Protocol
+import functools
+import logging
+import os
+from pathlib import Path
+from typing import Final, Protocol
 
 from oslo_config import cfg
 
-from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import endpoints
+from nova_numa_ext import endpoints
+from nova_numa_ext.conf import SchedulerOptions, view_settings
+from nova_numa_ext.scheduler import shared_view
 from placement_traits.snapshot import FleetSnapshot
-from placement_traits.view import FleetView, ViewSettings
+from placement_traits.view import FleetView
+
+LOG = logging.getLogger(__name__)
+
+FOLDER: Final = "numa-ext"  # in nova's state_path
 
 
 class Fleet(Protocol):
@@ -18,11 +27,26 @@ class Fleet(Protocol):
         """Return the fleet as last read, without waiting longer than configured."""
 
 
-def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> FleetView:
-    """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement."""
-    settings = ViewSettings(
-        interval_s=options.view_refresh_interval,
-        max_age_s=options.view_max_age,
-        wait_s=options.view_wait,
+def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> Fleet:
+    """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement.
+
+    All workers share one reader by files in nova's ``state_path``; where these cannot be, each worker reads for itself.
+    """
+    settings = view_settings(options)
+    adapter = endpoints.placement(conf)
+    folder = Path(conf.state_path) / FOLDER
+    try:
+        _make(folder)
+    except OSError as error:
+        LOG.warning("Each worker of nova-scheduler reads Placement for itself: %s", error)
+        return FleetView(adapter, settings)
+    stem = shared_view.stem(conf, folder, settings)
+    return shared_view.SharedView(
+        stem, settings, functools.partial(shared_view.start_reader, conf, stem)
     )
-    return FleetView(endpoints.placement(conf), settings)
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be written")

@@ -16,8 +16,9 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 
 from emulation.hosts import four_nodes
+from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain_command
-from nova_numa_ext.scheduler import endpoints, session
+from nova_numa_ext.scheduler import session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait

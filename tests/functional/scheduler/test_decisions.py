@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 from nova import exception
 
+from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, explain_command
-from nova_numa_ext.scheduler import endpoints, session
+from nova_numa_ext.scheduler import session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC

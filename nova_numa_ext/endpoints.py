@@ -14,11 +14,16 @@ COMPUTE_VERSION = "2.96"
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register what keystoneauth reads in ``[placement]``; harmless where nova has registered it already."""
+    """Register what keystoneauth reads in ``[placement]``, with nova's defaults.
+
+    Harmless where nova has registered it already.
+    """
+    adapters = keystone.get_adapter_conf_options(include_deprecated=False)
+    cfg.set_defaults(adapters, valid_interfaces=["internal", "public"], service_type=SECTION)
     for options in (
         keystone.get_session_conf_options(),
         keystone.get_auth_common_conf_options(),
-        keystone.get_adapter_conf_options(include_deprecated=False),
+        adapters,
     ):
         for option in options:
             try:
