@@ -31,7 +31,7 @@ from emulation.physics.machines import grid
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
-from host_agent.decide.cores import mapping
+from host_agent.decide.cores import mapping, mapping_state
 from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.names import InterferenceClass
@@ -195,14 +195,14 @@ def agent(
 
     :param load: what the agent is given, labels included; the host keeps the truth
     """
-    state = mapping.MappingState()
+    state = mapping_state.MappingState()
     now = 0.0
     present: dict[str, MappedServer] = {}
     for name, server in load.servers.items():
         now += options.interval_s
         present[name] = server
         state, _ = mapping.decide(
-            mapping.MappingObservation(now, dict(present)), state, options, host.layout
+            mapping_state.MappingObservation(now, dict(present)), state, options, host.layout
         )
     moves = 0
     for _ in range(ROUNDS):
@@ -214,7 +214,7 @@ def agent(
         }
         before = state.slots
         state, _ = mapping.decide(
-            mapping.MappingObservation(now, dict(present), {}, measured),
+            mapping_state.MappingObservation(now, dict(present), {}, measured),
             state,
             options,
             host.layout,

@@ -18,7 +18,7 @@ from typing import Any, Final
 from host_agent.conf.options import Options
 from host_agent.control import balancing_store
 from host_agent.decide import balancing
-from host_agent.decide.cores import mapping
+from host_agent.decide.cores import performance
 from host_agent.decide.cores.slots import CoreLayout
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.balancing import BalancingInputs
@@ -119,7 +119,7 @@ class BalancingRefiner:
         for domain, by_class in state.mapper.benefit.items():
             for kind, value in by_class.items():
                 yield "numa_ext_mapping_benefit", (domain, kind), value
-        worse = mapping.deviations(state.mapper, self._options.mapping)
+        worse = performance.deviations(state.mapper, self._options.mapping)
         for uuid, value in sorted(worse.items()):
             yield "numa_ext_server_deviation", (uuid, titles.get(uuid, "")), value
         for uuid, known in sorted(state.memory.items()):

@@ -8,7 +8,7 @@ nodes are forgotten; the worst that follows is one move more.
 from dataclasses import replace
 from typing import Any
 
-from host_agent.decide.cores.mapping import Expectation, MappingState
+from host_agent.decide.cores.mapping_state import Expectation, MappingState
 from placement_traits.interference import BENEFIT_MAX, BENEFIT_MIN, IsolationLevel
 from placement_traits.names import InterferenceClass
 from placement_traits.plain import Value

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.conf.options import Options
 from host_agent.decide.cores import mapping
+from host_agent.decide.cores.mapping_state import MappingObservation, MappingState
 from host_agent.decide.cores.nova_cpus import exclusive_cpus, free_for_floating, quiet_cpus
 from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
@@ -63,7 +64,7 @@ class BalancingState:
     :param place_reasons: UUID -> why it is where it is
     """
 
-    mapper: mapping.MappingState = field(default_factory=mapping.MappingState)
+    mapper: MappingState = field(default_factory=MappingState)
     memory: Mapping[str, Memory] = field(default_factory=dict)
     place_reasons: Mapping[str, PlaceReasons] = field(default_factory=dict)
 
@@ -129,7 +130,7 @@ def _balanced(guest: Guest) -> bool:
 def _still_true(
     before: PlaceReasons | None,
     server: MappedServer,
-    mapped: mapping.MappingState,
+    mapped: MappingState,
     why: Reasons,
     *,
     judged: bool,
@@ -182,7 +183,7 @@ def _mapping_observation(
     state: BalancingState,
     options: MappingOptions,
     layout: CoreLayout,
-) -> mapping.MappingObservation:
+) -> MappingObservation:
     """Translate; servers that float unmanaged have no place of their own and are left out."""
     servers, actual, measured = {}, {}, {}
     free = frozenset(inputs.observation.topology.cpus) - exclusive_cpus(inputs.observation)
@@ -200,7 +201,7 @@ def _mapping_observation(
         if value is not None:
             measured[guest.uuid] = value
     sampled = inputs.performance is not None
-    return mapping.MappingObservation(inputs.now_s, servers, actual, measured, sampled)
+    return MappingObservation(inputs.now_s, servers, actual, measured, sampled)
 
 
 def _own_cores(guest: Guest, layout: CoreLayout) -> Slot | None:

@@ -139,6 +139,10 @@ class CoreLayout:
         """Return the NUMA nodes of a slot's CPUs, ascending."""
         return tuple(sorted({self.groups[index].node for index in self.spread(slot.cpus)}))
 
+    def nodes_text(self, slot: Slot) -> str:
+        """Return :meth:`nodes` for a reason."""
+        return "nodes " + ",".join(map(str, self.nodes(slot)))
+
     def _spread(self, cpus: tuple[int, ...]) -> Mapping[int, int]:
         """Return group index -> how many of the CPUs are there; in the attribute ``spread`` each is kept."""
         return Counter(self.group_of_cpu[cpu].index for cpu in cpus)
@@ -203,6 +207,13 @@ class Occupancy:
         self._count(name, slot, -1)
         self._held_mb.subtract(slot.memory_mb)
         return slot
+
+    def put_all(self, slots: Mapping[str, Slot]) -> None:
+        """Place servers together, those that are placed in other slots: none is in another's way."""
+        for name in slots.keys() & self.slots.keys():
+            self.take(name)
+        for name, slot in slots.items():
+            self.put(name, slot)
 
     def _count(self, name: str, slot: Slot, sign: int) -> None:
         if slot.wide:

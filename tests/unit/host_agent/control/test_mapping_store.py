@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from host_agent.control.mapping_store import from_plain, to_plain
-from host_agent.decide.cores.mapping import Expectation, MappingState
+from host_agent.decide.cores.mapping_state import Expectation, MappingState
 from placement_traits.errors import InvalidValueError
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
 from placement_traits.names import InterferenceClass

@@ -9,8 +9,9 @@ import pytest
 
 from emulation.physics.machines import grid
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
-from host_agent.decide.cores import mapping
-from host_agent.decide.cores.mapping import MappingObservation, MappingState, deviation
+from host_agent.decide.cores import arrival, mapping, repair
+from host_agent.decide.cores.mapping_state import MappingObservation, MappingState
+from host_agent.decide.cores.performance import deviation
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.model.terms import Term
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
@@ -234,7 +235,7 @@ def test_a_moved_server_rests_and_does_not_return() -> None:
         assert host.state.slots["d"] == settled
     left = host.state.left[0]
     assert left.until_s > host.now_s
-    assert (left.server, left.nodes) == ("d", {0})
+    assert (left.server, left.nodes) == ("d", (0,))
 
 
 def test_f_001_10_the_benefit_matrix_learns_what_a_move_gained() -> None:
@@ -283,13 +284,14 @@ def test_a_rabbit_that_was_never_quiet_moves_when_a_slot_is_freed() -> None:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the servers for which others were looked at that could make room."""
     asked: list[str] = []
-    search = mapping.reshuffle
+    search = arrival.reshuffle
 
     def counted(occupancy: Occupancy, needy: MappedServer, *limits: Any) -> Any:
         asked.append(needy.name)
         return search(occupancy, needy, *limits)
 
-    monkeypatch.setattr(mapping, "reshuffle", counted)
+    for module in (arrival, repair):
+        monkeypatch.setattr(module, "reshuffle", counted)
     return asked
 
 
