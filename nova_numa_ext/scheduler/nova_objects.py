@@ -8,7 +8,8 @@ from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from nova import exception
+from nova import exception, objects
+from nova.objects import fields
 from nova.virt import hardware
 
 from nova_numa_ext.policy.numa.candidates import Candidate
@@ -46,9 +47,23 @@ def pci_requests(spec: Any) -> list[Any]:
     return list(requests.requests) if requests is not None else []
 
 
+def guest_topology(spec: Any) -> Any:
+    """Return nova's NUMA topology of a server before any host was chosen, None for a floating guest.
+
+    The RequestSpec's own is bound to the host of the server before, page size and all, where one request makes several
+    servers (``HostState.consume_from_request``); nova-compute starts from what nova-api made of flavor and image.
+    """
+    image = spec.image if "image" in spec else None
+    try:
+        return hardware.numa_get_constraints(spec.flavor, image or objects.ImageMeta.from_dict({}))
+    except exception.NovaException:
+        # A flavor that nova has learnt to refuse since the server was made.
+        return spec.numa_topology if "numa_topology" in spec else None
+
+
 def guest_cells(spec: Any) -> tuple[GuestCell, ...]:
     """NUMA cells that a RequestSpec asks for, empty for a floating guest."""
-    topology = spec.numa_topology if "numa_topology" in spec else None
+    topology = guest_topology(spec)
     if topology is None:
         return ()
     return tuple(
@@ -66,8 +81,9 @@ def guest_cells(spec: Any) -> tuple[GuestCell, ...]:
 
 def isolated_emulator(spec: Any) -> bool:
     """True when emulator threads get a dedicated CPU of their own."""
-    topology = spec.numa_topology if "numa_topology" in spec else None
-    return topology is not None and bool(topology.emulator_threads_isolated)
+    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    policy = extra_specs.get("hw:emulator_threads_policy")
+    return bool(policy == fields.CPUEmulatorThreadsPolicy.ISOLATE)
 
 
 def limits(host_state: Any) -> AllocationRatios:

@@ -24,7 +24,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import nova_objects, session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -311,6 +311,12 @@ def nova_configuration():
     session.use(None)
     CONF.reset()
     CONF.clear()
+
+
+@pytest.fixture
+def drawn_guests(monkeypatch):
+    """Guests are what a test draws, also those that no flavor makes."""
+    monkeypatch.setattr(nova_objects, "guest_topology", lambda spec: spec.numa_topology)
 
 
 @pytest.fixture

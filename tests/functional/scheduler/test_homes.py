@@ -113,3 +113,23 @@ def test_of_unequal_groups_each_is_claimed_for_its_own_guest_cell(cloud):
         [(host, _)] = cloud.boot(UNEQUAL, vcpus=2)
         pinned = claim(cloud, host, UNEQUAL, 2, 512)
         assert claimed_ways(cloud) == counted_ways(four_nodes(), pinned, groups)
+
+
+def test_each_server_of_a_request_starts_from_the_page_size_that_its_flavor_asks_for(cloud):
+    """Nova binds the RequestSpec to the pages of the first server's node; nova-compute starts from the flavor.
+
+    Nodes 0 and 1 have pages of 2 MiB for two servers each, node 2 has a page of 1 GiB for one.
+    """
+    node = compute_node("h1", nodes=3)
+    topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
+    for cell, (size_kb, total) in zip(
+        topology.cells, ((2048, 1024), (2048, 1024), (1048576, 1)), strict=True
+    ):
+        cell.mempages.append(objects.NUMAPagesTopology(size_kb=size_kb, total=total, used=0))
+    node.numa_topology = topology._to_json()
+    cloud.host("h1", node=node)
+    flavor = {**LC, "hw:mem_page_size": "large"}
+    cloud.boot(flavor, count=3, memory_mb=1024)
+    expected = [entry["details"][0]["nodes"] for entry in cloud.entries("filter")][:3]
+    pinned = [claim(cloud, "h1", flavor, 1, 1024) for _ in range(3)]
+    assert expected == [[cell.id for cell in cells] for cells in pinned] == [[0], [1], [2]]

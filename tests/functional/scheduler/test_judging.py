@@ -32,6 +32,8 @@ from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.support.nova_cells import guest_topology, host_cell, pools
 
+pytestmark = pytest.mark.usefixtures("drawn_guests")
+
 FLAVORS = (
     LC,
     BE,

@@ -30,6 +30,8 @@ from tests.functional.scheduler.test_judging import (
     surroundings,
 )
 
+pytestmark = pytest.mark.usefixtures("drawn_guests")
+
 REQUEST = "11111111-1111-1111-1111-111111111111"
 POLICIES = ("legacy", "required", "preferred", "socket")
 

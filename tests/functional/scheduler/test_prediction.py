@@ -34,16 +34,6 @@ def nova_objects():
     logging.getLogger("nova").setLevel(logging.ERROR)
 
 
-class Spec:
-    """The part of a RequestSpec that says what the guest's cells are."""
-
-    def __init__(self, topology):
-        self.numa_topology = topology
-
-    def __contains__(self, name):
-        return name == "numa_topology"
-
-
 class Host:
     """The part of a HostState that says what the host's cells are."""
 
@@ -87,7 +77,10 @@ def test_a_mixed_guest_that_packs_but_overcommits_leaves_its_mark_on_novas_searc
     )
     limits = objects.NUMATopologyLimits(cpu_allocation_ratio=1.5, ram_allocation_ratio=1.0)
     known = facts.host_facts(Host(host, limits, None))
-    ours = cells.predict(known.cells, facts.guest_cells(Spec(guest)), known.limits)
+    mixed = [
+        cells.GuestCell(cpus, 1, mib, cells.CpuPolicy.MIXED) for cpus, mib in ((1, 512), (2, 1024))
+    ]
+    ours = cells.predict(known.cells, mixed, known.limits)
     nova = hardware.numa_fit_instance_to_host(host, guest.obj_clone(), None, limits=limits)
     assert ours.nodes == tuple(cell.id for cell in nova.cells) == (0, 1)
 
@@ -96,19 +89,24 @@ HOSTS = REQUESTS = 16  # drawn together and compared each with each
 
 
 def compared(rng):
-    """Draw hosts and requests; yield for each pair both, and what we and nova-compute make of it."""
+    """Draw hosts and requests; yield for each pair both, and what we and nova-compute make of it.
+
+    As when a request makes several servers, each RequestSpec carries what nova gave it on the host before.
+    """
     hosts = [novas_choice.host(rng) for _ in range(HOSTS)]
     for _ in range(REQUESTS):
         request = novas_choice.request(rng)
         spec = request.spec()
-        parsed = decision.parse_spec(spec)
-        assert parsed.request, parsed.problems
         for host in hosts:
+            parsed = decision.parse_spec(spec)
+            assert parsed.request, parsed.problems
             host.allocation_candidates = [host.candidate(rng, request)]
             view = FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.FRESH)
             judge = Judge(parsed.request, parsed.guest, spec, Surroundings(view, pack=host.pack))
             ours = judge.predictions(host, None, facts.host_facts(host))(Candidate(0, (), ()))
-            yield request, host, ours, host.claim(request, host.allocation_candidates[0])
+            claimed = host.claim(request, host.allocation_candidates[0])
+            spec.numa_topology = claimed
+            yield request, host, ours, claimed
 
 
 def pinning(cell):
