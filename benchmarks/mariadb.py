@@ -7,7 +7,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+import pymysql
 
 from placement_traits.errors import NumaExtError
 
@@ -19,9 +22,23 @@ class DatabaseMissingError(NumaExtError):
     """There is no MariaDB, or it does not start."""
 
 
+@dataclass(frozen=True)
+class Database:
+    """A server.
+
+    :param url: of a database of it for SQLAlchemy, with {} for its name
+    :param socket: where it listens
+    :param pid: of its process
+    """
+
+    url: str
+    socket: str
+    pid: int
+
+
 @contextmanager
-def mariadb() -> Iterator[str]:
-    """Start a server; yields the URL of its databases for SQLAlchemy, without the name of one.
+def mariadb() -> Iterator[Database]:
+    """Start a server, and end it with all it holds.
 
     :raises DatabaseMissingError: it is not installed, or does not start
     """
@@ -52,7 +69,8 @@ def mariadb() -> Iterator[str]:
             )
         try:
             _wait(server, socket, log)
-            yield f"mysql+pymysql://root@localhost/{{}}?unix_socket={socket}"
+            url = f"mysql+pymysql://root@localhost/{{}}?unix_socket={socket}"
+            yield Database(url, str(socket), server.pid)
         finally:
             server.terminate()
             server.wait()
@@ -60,13 +78,10 @@ def mariadb() -> Iterator[str]:
         shutil.rmtree(directory)
 
 
-def create(url: str, database: str) -> None:
+def create(server: Database, name: str) -> None:
     """Create a database."""
-    import pymysql
-
-    socket = url.partition("unix_socket=")[2]
-    with pymysql.connect(unix_socket=socket, user="root") as connection:
-        connection.cursor().execute(f"CREATE DATABASE {database}")
+    with pymysql.connect(unix_socket=server.socket, user="root") as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name}")
 
 
 def _wait(server: subprocess.Popen[bytes], socket: Path, log: Path) -> None:

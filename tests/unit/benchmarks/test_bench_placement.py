@@ -3,7 +3,7 @@
 
 import pytest
 
-from benchmarks.bench_placement import ASKED, FLAVORS, Fleet, settings
+from benchmarks.bench_placement import ASKED, FLAVORS, Fleet, Reply, settings
 from benchmarks.placement_on_mariadb import KINDS, root_uuid
 
 
@@ -26,7 +26,7 @@ class Canned:
         self.found = found
 
     def candidates(self, _query, _limit):
-        return 1.5, self.found, 2_000_000
+        return Reply(3.0, 1.5, self.found, 2_000_000)
 
 
 def ask(found, name, hosts, flavor):
@@ -76,7 +76,7 @@ def test_two_groups_are_right_in_their_order_and_on_two_nodes():
 
 def test_no_answer_is_a_result():
     lost = ask(None, "8 GPUs", 10, "four_gpus")
-    assert (lost.candidates, lost.seen) == (None, 0.0)
+    assert (lost.lost, lost.candidates, lost.seen, lost.cpu_s) == (True, 0, 0.0, 1.5)
 
 
 def test_each_flavor_is_asked_of_some_kind_of_host():
