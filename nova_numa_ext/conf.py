@@ -170,6 +170,19 @@ class SchedulerOptions(Section):
         change="explanations must name each of more than 50 hosts",
         leave="the cloud is large: lines grow with it",
     )
+    shortlist: int = option(
+        128,
+        "Number of hosts that the filter judges first, and of which it returns those that pass; 0: it judges and "
+        "returns all.\n\n"
+        "Hosts come in the order of all weighers' totals, ours by what is known before a host is judged. At least "
+        "twice as many as the servers of the request, and for each of nova's weighers the hosts with the least and "
+        "the most, are in the list. Too short a list refuses nothing: nova's own filters that stand after ours in "
+        "``enabled_filters`` are asked, too, and while too few hosts have passed them all, more hosts are judged. "
+        "Other filters than nova's own after ours switch the list off.",
+        minimum=0,
+        change="the best host of the whole cloud must be found whatever it costs: 0",
+        leave="decisions are fast enough: hosts beyond the first hundred are hardly ever chosen",
+    )
     gpu_communication_weight: float = _gpu_weight(
         "the distance of GPUs that communicate",
         "jobs spend their time in exchange between GPUs; try it with openstack numa simulate first",

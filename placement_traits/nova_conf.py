@@ -14,6 +14,7 @@ from placement_traits.findings import Finding, Level, verdict
 FILTER: Final = "nova_numa_ext.scheduler.NumaExtFilter"
 WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"
 _FILTER_NAME: Final = "NumaExtFilter"
+_SLOW_FILTERS: Final = ("NUMATopologyFilter", "PciPassthroughFilter")
 
 # Hosts of which a create should see the candidate that nova-compute will use: as many as are judged one by one.
 RIGHT_HOSTS: Final = 128
@@ -81,12 +82,7 @@ def scheduler(
         Level.BROKEN,
     )
     if _FILTER_NAME in filters:
-        yield verdict(
-            "filter order",
-            filters[-1] == _FILTER_NAME,
-            "last",
-            f"put {_FILTER_NAME} last: it ranks hosts that {filters[-1]} then drops",
-        )
+        yield _order(filters)
     yield verdict(
         "weigher",
         WEIGHER in ours.weight_classes,
@@ -143,6 +139,32 @@ def _candidates(limit: int, domains: Sequence[int], groups: Sequence[int]) -> Fi
         not short,
         "; ".join([str(limit), *seen]),
         f"[scheduler]max_placement_results is {limit} and counts candidates, not hosts: {'; '.join(short)}",
+    )
+
+
+def _order(filters: Sequence[str]) -> Finding:
+    """Our filter makes a short list: nova's slow filters come after it, all others before."""
+    ours = filters.index(_FILTER_NAME)
+    early = [name for name in filters[:ours] if name in _SLOW_FILTERS]
+    late = [name for name in filters[ours + 1 :] if name not in _SLOW_FILTERS]
+    advice = [
+        *(
+            [f"move {', '.join(early)} behind {_FILTER_NAME}, or each of them walks over all hosts"]
+            * bool(early)
+        ),
+        *(
+            [
+                f"move {', '.join(late)} before {_FILTER_NAME}: a filter that is not nova's own keeps it from making a "
+                "short list"
+            ]
+            * bool(late)
+        ),
+    ]
+    return verdict(
+        "filter order",
+        not advice,
+        f"before {' and '.join(_SLOW_FILTERS)}",
+        f"in [filter_scheduler]enabled_filters {'; '.join(advice)}",
     )
 
 

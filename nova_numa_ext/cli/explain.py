@@ -95,7 +95,10 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
     for problem in entry["problems"]:
         yield f"REFUSED  {problem}"
-    yield f"filter   {entry['passed']} of {entry['hosts']} hosts passed"
+    judged = entry.get("judged", entry["hosts"])
+    yield f"filter   {entry['passed']} of {judged} hosts passed" + (
+        f"; {entry['hosts'] - judged} more were not looked at" if judged < entry["hosts"] else ""
+    )
     if not entry["problems"]:
         for group in entry["refused"]:
             names = ", ".join(group["hosts"])

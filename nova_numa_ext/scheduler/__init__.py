@@ -6,7 +6,7 @@ In nova-scheduler's configuration (the order matters, see the classes)::
     [filter_scheduler]
     available_filters = nova.scheduler.filters.all_filters
     available_filters = nova_numa_ext.scheduler.NumaExtFilter
-    enabled_filters = …,NUMATopologyFilter,PciPassthroughFilter,NumaExtFilter
+    enabled_filters = …,NumaExtFilter,NUMATopologyFilter,PciPassthroughFilter
     weight_classes = nova.scheduler.weights.all_weighers,nova_numa_ext.scheduler.NumaExtWeigher
 """
 

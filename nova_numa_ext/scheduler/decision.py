@@ -6,7 +6,7 @@ clock, and hands the result to nova and to the journal. What decides about a hos
 (:class:`.judge.HostVerdict`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,11 +66,13 @@ class Judged:
     """What was decided about hosts for one server.
 
     :param parsed: what we read from the RequestSpec
-    :param verdicts: by root provider, in nova's order
+    :param verdicts: by root provider, in the order in which they were judged
+    :param hosts: how many hosts there were; those that were not judged are not refused, either
     """
 
     parsed: ParsedSpec
     verdicts: Mapping[str, HostVerdict]
+    hosts: int
 
     @cached_property
     def passed(self) -> list[HostVerdict]:
@@ -120,21 +122,26 @@ class Judged:
         return Scores(score.combine(rows, weights), rows)
 
 
-def decide(
-    parsed: ParsedSpec, spec: Any, host_states: Sequence[Any], around: Surroundings
-) -> Judged:
-    """Judge hosts for one server; their candidates are not touched yet."""
+def judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:
+    """Return what judges a host for one server; candidates are not touched yet."""
 
-    def all_alike(*reasons: Reason) -> Judged:
-        return Judged(parsed, {state.uuid: verdict(state, reasons) for state in host_states})
+    def all_alike(*reasons: Reason) -> Callable[[Any], HostVerdict]:
+        return lambda state: verdict(state, reasons)
 
     if parsed.request is None:
         return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
     state = around.snapshot.state
     if state is not ViewState.FRESH and around.refuse_stale and parsed.request.tier:
         return all_alike(Reason(Term.VIEW, state, "refuse"))
-    judge = Judge(parsed.request, parsed.guest, spec, around)
-    return Judged(parsed, {state.uuid: judge.verdict(state) for state in host_states})
+    return Judge(parsed.request, parsed.guest, spec, around).verdict
+
+
+def decide(
+    parsed: ParsedSpec, spec: Any, host_states: Sequence[Any], around: Surroundings
+) -> Judged:
+    """Judge all hosts for one server; their candidates are not touched yet."""
+    one = judge(parsed, spec, around)
+    return Judged(parsed, {state.uuid: one(state) for state in host_states}, len(host_states))
 
 
 def reorder(host_state: Any, found: HostVerdict) -> None:

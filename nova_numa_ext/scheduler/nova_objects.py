@@ -137,6 +137,29 @@ def host_facts(host_state: Any) -> HostFacts:
 _size_kb = operator.attrgetter("size_kb")
 
 
+def cell_counts(host_state: Any) -> list[tuple[int, int, int, int, int, int, int]]:
+    """Read little of each NUMA cell of a HostState: enough to guess, in a fraction of the time of :func:`host_facts`.
+
+    :returns: node, socket (-1 unknown), shared CPUs, their usage, free dedicated CPUs, memory and free memory in MiB
+    """
+    topology = host_state.numa_topology
+    found = []
+    for cell in topology.cells if topology else ():
+        memory_mb = cell.memory
+        found.append(
+            (
+                cell.id,
+                socket if "socket" in cell and (socket := cell.socket) is not None else -1,
+                len(cell.cpuset),
+                cell.cpu_usage,
+                len(cell.pcpuset) - len(cell.pinned_cpus),
+                memory_mb,
+                memory_mb - cell.memory_usage,
+            )
+        )
+    return found
+
+
 def _host_cell(cell: Any) -> HostCell:
     """Read one of nova's cells; each access to a field of a versioned object is a slow call."""
     cpus, pcpus, siblings = cell.cpuset, cell.pcpuset, cell.siblings

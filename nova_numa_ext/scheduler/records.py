@@ -62,7 +62,8 @@ def filter_entry(
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
             "hosts": len(around.snapshot.hosts),
         },
-        "hosts": len(judged.verdicts),
+        "hosts": judged.hosts,
+        "judged": len(judged.verdicts),
         "passed": len(judged.passed),
         "refused": _refused(judged),
         "picks": [

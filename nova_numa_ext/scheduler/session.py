@@ -32,10 +32,18 @@ from nova_numa_ext.policy.numa.score import SCORED, Floats
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
 from nova_numa_ext.scheduler.aggregates import for_each
-from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, decide, parse_spec, reorder
+from nova_numa_ext.scheduler.decision import (
+    Judged,
+    ParsedSpec,
+    decide,
+    judge,
+    parse_spec,
+    reorder,
+)
 from nova_numa_ext.scheduler.gpu_options import rules
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
+from nova_numa_ext.scheduler.shortlist import ByScore, Question, Shortlist
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 from placement_traits.request import concerns_us
@@ -92,7 +100,8 @@ class Engine:
         self._thread = (
             threading.local()
         )  # .asks_us: the request that this thread weighs has a key of ours
-        self._faults_lock = threading.Lock()
+        self._lists: Shortlist | None = None
+        self._lock = threading.Lock()
         self.faults: Counter[str] = Counter()
 
     # Filter -----------------------------------------------------------------------------------------------------------
@@ -112,25 +121,46 @@ class Engine:
             return [] if self._options.on_error == "refuse" else host_states
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
-        found = self._decide(host_states, spec)
-        judged = found.judged
+        first = spec not in self._passes
+        question, settled = self._question(host_states, spec)
+        if first and self._shortlist().applies(question):
+            judged, left = self._shortlist().judge(
+                question, judge(question.parsed, spec, question.around)
+            )
+        else:
+            judged = decide(question.parsed, spec, host_states, question.around)
+            left = [state for state in host_states if not judged.verdicts[state.uuid].reasons]
+            for state in left:
+                reorder(state, judged.verdicts[state.uuid])
+        found = self._remember(question, judged, left, settled)
         self._record(
             lambda: records.filter_entry(_request_id(), spec, found, limit=self._limit), spec
         )
-        left = [state for state in host_states if not judged.verdicts[state.uuid].reasons]
-        for state in left:
-            reorder(state, judged.verdicts[state.uuid])
         if len(left) == 1:
             self._guess(found, left[0].uuid)
         return left
 
-    def _decide(self, host_states: Sequence[Any], spec: Any) -> Pass:
+    def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
         parsed = parse_spec(spec)
         around, settled = self._surroundings(spec, parsed)
-        judged = decide(parsed, spec, host_states, around)
-        instances = [(weakref.ref(state), state.num_instances) for state in host_states]
-        found = self._passes[spec] = Pass(parsed, around, judged, instances, settled)
+        return Question(spec, parsed, around, host_states), settled
+
+    def _remember(
+        self, question: Question, judged: Judged, left: Sequence[Any], settled: bool
+    ) -> Pass:
+        """Keep a decision for the weigher and the next server, as long as nova keeps the RequestSpec."""
+        instances = [(weakref.ref(state), state.num_instances) for state in left]
+        found = Pass(question.parsed, question.around, judged, instances, settled)
+        self._passes[question.spec] = found
         return found
+
+    def _shortlist(self) -> Shortlist:
+        """Return what makes lists; made at the first request, when nova has loaded its own filters and weighers."""
+        with self._lock:
+            if self._lists is None:
+                makers = [ByScore(self._conf, self._multipliers)]
+                self._lists = Shortlist(self._conf, self._options.shortlist, makers)
+            return self._lists
 
     def _surroundings(self, spec: Any, parsed: ParsedSpec) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
@@ -184,7 +214,9 @@ class Engine:
         decision = self._passes.get(spec)
         if decision is None:
             # The filter is not enabled, or nova skipped filters for this request (az:host): judge without refusing.
-            decision = self._decide(host_states, spec)
+            question, settled = self._question(host_states, spec)
+            judged = decide(question.parsed, spec, host_states, question.around)
+            decision = self._remember(question, judged, host_states, settled)
         if decision.parsed.request is None:
             return [0.0] * len(weighed)
         judged = decision.judged
@@ -253,7 +285,7 @@ class Engine:
         self._record(lambda: records.fault_entry(_request_id(), spec, where, error), spec)
 
     def _count(self, where: str) -> int:
-        with self._faults_lock:
+        with self._lock:
             self.faults[where] += 1
             return self.faults.total()
 

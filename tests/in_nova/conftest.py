@@ -30,6 +30,7 @@ from nova_numa_ext.scheduler import session as engine  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
 
+SLOW_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
 _PLUGINS = {
     "available_filters": "nova_numa_ext.scheduler.NumaExtFilter",
     "weight_classes": "nova_numa_ext.scheduler.NumaExtWeigher",
@@ -46,7 +47,7 @@ def _api_paste() -> str:
 def ours_enabled(monkeypatch, tmp_path):
     """Every test: our plug-ins after all of nova's; the engine reads the test's own Placement::
 
-    nova-api ── nova-conductor ── nova-scheduler            all of nova's own filters, then NumaExtFilter
+    nova-api ── nova-conductor ── nova-scheduler            NumaExtFilter before nova's slow filters
                       │                 ├─ Engine ── journal   all of nova's weighers, then NumaExtWeigher
                       │                 └─ LiveView ─┐
                 nova-compute (fake libvirt) ──── Placement in process
@@ -73,9 +74,18 @@ def ours_enabled(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)
-    monkeypatch.setattr(
-        HostManager, "_load_filters", lambda self: [*load_filters(self), "NumaExtFilter"]
-    )
+
+    def with_our_filter(manager):
+        enabled = load_filters(manager)
+        if "NumaExtFilter" in enabled:
+            return enabled
+        slow = [at for at, name in enumerate(enabled) if name in SLOW_FILTERS]
+        at = min(slow, default=len(enabled))
+        names = [*enabled[:at], "NumaExtFilter", *enabled[at:]]
+        CONF.set_override("enabled_filters", names, "filter_scheduler")
+        return names
+
+    monkeypatch.setattr(HostManager, "_load_filters", with_our_filter)
     # Placement runs in nova's thread here and would leave its own request as the current one.
     monkeypatch.setattr(PlacementContext, "update_store", lambda _self: None)
     # It would take away what pytest has put on the test, too.

@@ -227,7 +227,7 @@ def _scheduler_plugins(settings: Settings) -> str:
     weighers = ["nova.scheduler.weights.all_weighers"]
     if settings.plugin:
         available.append("nova_numa_ext.scheduler.NumaExtFilter")
-        enabled.append("NumaExtFilter")
+        enabled.insert(enabled.index("NUMATopologyFilter"), "NumaExtFilter")
         weighers.append("nova_numa_ext.scheduler.NumaExtWeigher")
     return "\n".join(
         [f"available_filters = {name}" for name in available]

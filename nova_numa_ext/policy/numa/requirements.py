@@ -43,16 +43,19 @@ def capabilities(request: WorkloadRequest, host: HostView | None) -> tuple[Reaso
 
     :param host: our part of the host's provider tree; None when no agent has published it
     """
+    return lacking_traits(request, host.traits if host is not None else None)
+
+
+def lacking_traits(request: WorkloadRequest, traits: frozenset[str] | None) -> tuple[Reason, ...]:
+    """Return what a host with these traits of its root is not able to do; None where no agent has published it."""
     if request.tier is None:
         return ()
-    if host is None:
+    if traits is None:
         return (Reason(Term.AGENT, "absent"),)
     wanted: list[tuple[Term, str]] = [(Term.TIER, TierTrait[request.tier.name])]
     if request.tier is Tier.LC and request.ways:
         wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
-    return tuple(
-        Reason(term, "absent", trait) for term, trait in wanted if trait not in host.traits
-    )
+    return tuple(Reason(term, "absent", trait) for term, trait in wanted if trait not in traits)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from placement_traits.reporter import Reporter
 from placement_traits.tree import TreeSettings, desired_tree
 from placement_traits.view import FleetView, ViewSettings
 
-FILTERS = ["NUMATopologyFilter", "PciPassthroughFilter", "NumaExtFilter"]
+FILTERS = ["NumaExtFilter", "NUMATopologyFilter", "PciPassthroughFilter"]
 LC = {
     "numa_ext:tier": "LC",
     "hw:cpu_policy": "dedicated",
@@ -289,7 +289,7 @@ def request_spec(extra_specs, vcpus=1, memory_mb=512, image_traits=(), hints=Non
 
 @pytest.fixture(autouse=True)
 def nova_configuration():
-    """nova's options with our filter after nova's own two, our weigher after all of nova's."""
+    """nova's options with our filter before nova's slow two, our weigher after all of nova's."""
     objects.register_all()
     our_conf.register_opts(CONF)
     CONF([], project="nova", default_config_files=[])
@@ -325,7 +325,7 @@ def cloud(nova_configuration, tmp_path):
 
     ::
 
-        nova-scheduler   NUMATopologyFilter, PciPassthroughFilter, NumaExtFilter; all of nova's weighers, NumaExtWeigher
+        nova-scheduler   NumaExtFilter, NUMATopologyFilter, PciPassthroughFilter; all of nova's weighers, NumaExtWeigher
         ├─ HostStates    from the list of ComputeNodes that the story has added
         └─ Placement     in process; no providers yet
            h1 …          VCPU 8 × 4, PCPU 8, MEMORY_MB 8192, DISK_GB 100

@@ -270,7 +270,7 @@ SCHEDULER = """
 [filter_scheduler]
 available_filters = nova.scheduler.filters.all_filters
 available_filters = nova_numa_ext.scheduler.NumaExtFilter
-enabled_filters = ComputeFilter,NUMATopologyFilter,NumaExtFilter
+enabled_filters = ComputeFilter,NumaExtFilter,NUMATopologyFilter
 weight_classes = nova.scheduler.weights.all_weighers,nova_numa_ext.scheduler.NumaExtWeigher
 [workarounds]
 disable_fallback_pcpu_query = true
@@ -398,9 +398,10 @@ def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
 @pytest.mark.parametrize(
     ("wrong", "right", "check"),
     [
-        ("NUMATopologyFilter,NumaExtFilter", "NumaExtFilter,NUMATopologyFilter", "filter order"),
+        ("NumaExtFilter,NUMATopologyFilter", "NUMATopologyFilter,NumaExtFilter", "filter order"),
+        ("NUMATopologyFilter\n", "NUMATopologyFilter,OurOwnFilter\n", "filter order"),
         (",nova_numa_ext.scheduler.NumaExtWeigher", "", "weigher"),
-        ("ComputeFilter,NUMATopologyFilter", "ComputeFilter", "NUMATopologyFilter"),
+        ("NumaExtFilter,NUMATopologyFilter", "NumaExtFilter", "NUMATopologyFilter"),
         ("query = true", "query = false", "disable_fallback_pcpu_query"),
         (
             "[workarounds]",
@@ -427,7 +428,7 @@ def test_a_filter_that_nova_never_asks_is_broken(cloud, tmp_path):
     cloud.host("h1")
     beat(cloud, "h1")
     nova = tmp_path / "nova.conf"
-    nova.write_text(SCHEDULER.replace("NUMATopologyFilter,NumaExtFilter", "NUMATopologyFilter"))
+    nova.write_text(SCHEDULER.replace("NumaExtFilter,NUMATopologyFilter", "NUMATopologyFilter"))
     code, found = examine(cloud, ComputeApi([], ["h1"]), "--nova-conf", str(nova))
     assert (code, found["filter"][0]) == (1, "broken")
 

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of hosts in nova's own scheduler: it makes decisions short and refuses nothing, whatever was guessed."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nova.conf import CONF
+from nova.scheduler import filters
+from nova.scheduler.filters import numa_topology_filter
+
+from benchmarks import nova_scheduler
+from benchmarks.cloud import FLAVORS, Cloud, request
+from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.policy.numa import shortlist
+from nova_numa_ext.policy.numa.shortlist import Coarse
+from nova_numa_ext.scheduler import fleet, session
+
+HOSTS = 30
+FLAVOR = {flavor.name: flavor for flavor in FLAVORS}
+
+
+@pytest.fixture(autouse=True)
+def view_of_the_cloud(monkeypatch):
+    """The benchmark's scheduler shows our plug-ins its cloud; the other tests want their own view."""
+    monkeypatch.setattr(fleet, "from_nova", fleet.from_nova)
+
+
+@pytest.fixture(scope="module")
+def clouds():
+    """Clouds in which so many hosts have room; they are filled once."""
+    made = {}
+
+    def cloud(fitting):
+        if fitting not in made:
+            made[fitting] = Cloud(HOSTS, fitting, fitting)
+        return made[fitting]
+
+    return cloud
+
+
+def selected(cloud, asked, servers, hosts_listed, number=1):
+    """Hosts that nova selects for servers of one request, with a list of so many hosts."""
+    CONF.set_override("service_down_time", 10**9)
+    scheduler = nova_scheduler.Scheduler(cloud, ours=True)
+    scheduler.engine = engine_for(cloud, hosts_listed)
+    found = scheduler.schedule(number, asked, servers)
+    assert not scheduler.faults
+    return found
+
+
+def engine_for(cloud, hosts_listed):
+    return session.Engine(CONF, SchedulerOptions(shortlist=hosts_listed), cloud, None)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.integers(0, 12),
+    st.sampled_from(FLAVORS),
+    st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16)),
+)
+def test_a_short_list_refuses_nothing_whatever_is_guessed(
+    nova_configuration, clouds, fitting, asked, numbers
+):
+    """Nova places the same number of servers as with all hosts judged, though hosts come in any order."""
+    servers, listed, seed = numbers
+    cloud, draw = clouds(fitting), np.random.default_rng(seed)
+
+    def guess(_asked, _arrays, rows, *_):
+        return Coarse(draw.random(len(rows)), draw.random(len(rows)) < draw.random())
+
+    every = selected(cloud, asked, servers, 0).selected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shortlist, "coarse", guess)
+        assert len(selected(cloud, asked, servers, listed).selected) == len(every)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_hosts_that_a_later_filter_refuses_do_not_use_up_the_list(
+    nova_configuration, clouds, monkeypatch, seed
+):
+    """No filter is told that the next one refused all its hosts: here nova's own refuses all but one."""
+    only = f"host{random.Random(seed).randrange(HOSTS):05}"
+    passes = numa_topology_filter.NUMATopologyFilter.host_passes
+    monkeypatch.setattr(
+        numa_topology_filter.NUMATopologyFilter,
+        "host_passes",
+        lambda self, state, spec: state.host == only and passes(self, state, spec),
+    )
+    asked = FLAVOR["BE"]
+    every = selected(clouds(HOSTS), asked, 1, 0).selected
+    assert selected(clouds(HOSTS), asked, 1, 4).selected == every
+
+
+def test_nova_names_the_filter_that_refuses_all(nova_configuration, clouds, monkeypatch):
+    """Ours returns some hosts that pass it: nova's log tells then which filter returned none."""
+    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", lambda *_: False)
+    found = selected(clouds(HOSTS), FLAVOR["BE"], 1, 4)
+    assert (found.selected, found.passed) == ([], 4)
+
+
+class Picky(filters.BaseHostFilter):
+    """An operator's own filter: it may refuse for any reason, and what it does when asked twice is not known."""
+
+    def host_passes(self, host_state, filter_properties):
+        """Accept."""
+        return True
+
+
+def test_a_foreign_filter_after_ours_switches_the_list_off(nova_configuration, clouds):
+    cloud = clouds(HOSTS)
+    assert selected(cloud, FLAVOR["BE"], 1, 4).passed < HOSTS / 2
+    group = "filter_scheduler"
+    scheduler = nova_scheduler.Scheduler(cloud, ours=True)
+    CONF.set_override(
+        "available_filters", [*CONF.filter_scheduler.available_filters, f"{__name__}.Picky"], group
+    )
+    CONF.set_override("enabled_filters", [*CONF.filter_scheduler.enabled_filters, "Picky"], group)
+    scheduler.engine = engine_for(cloud, 4)
+    found = scheduler.schedule(1, FLAVOR["BE"])
+    assert found.passed > HOSTS / 2
+
+
+def test_only_the_first_pass_of_a_request_is_cut(nova_configuration, clouds):
+    """For its later servers nova shows only what the first pass left: all of these are judged."""
+    cloud = clouds(HOSTS)
+    spec = request(1, FLAVOR["BE"], 2)
+    states = cloud.host_states(cloud.offer(spec, FLAVOR["BE"]))
+    for state in states:
+        state.allocation_candidates = list(cloud.offer(spec, FLAVOR["BE"])[state.uuid])
+    nova_scheduler.configure(ours=True, slow=True, shortlist=4)
+    engine = engine_for(cloud, 4)
+    first = engine.filter(states, spec)
+    assert len(first) < len(states)
+    assert len(engine.filter(states, spec)) > len(first)
+
+
+@pytest.mark.parametrize(
+    "flavor", ["LC one node", "LC two nodes", "LC rabbit", "BE", "BE two nodes"]
+)
+def test_the_best_host_of_all_is_in_a_short_list(nova_configuration, clouds, flavor):
+    """What is guessed of a host whose NUMA cells are known is what the judge finds."""
+    for number in range(2):
+        every = selected(clouds(HOSTS), FLAVOR[flavor], 1, 0, number).selected
+        assert selected(clouds(HOSTS), FLAVOR[flavor], 1, 6, number).selected == every
