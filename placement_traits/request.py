@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from placement_traits import names
 from placement_traits.errors import NumaExtError
+from placement_traits.guest_topology import NUMA_NODES, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
     GpuPolicy,
@@ -180,7 +182,6 @@ SPREADING_POLICIES: Final = frozenset(
 )
 
 # What nova itself reads and what our combinations depend on: an older client may have stored nonsense there.
-_NUMA_NODES = "hw:numa_nodes"
 _MOST_DEVICES = 256
 """No host has so many devices; a request for more is refused by nova like a request for these."""
 
@@ -209,11 +210,9 @@ class WorkloadRequest:
 
     :param vcpus: number of virtual CPUs
     :param memory_mb: guest memory, MiB
-    :param numa_nodes: ``hw:numa_nodes``, 0 when the flavor does not set it
-    :param numa_topology: nova builds a guest NUMA topology (NUMA nodes, dedicated CPUs or huge pages); a guest without
-        one is *floating*
+    :param numa_nodes: NUMA nodes that flavor or image ask for, 0 when neither does
+    :param numa_topology: nova builds a guest NUMA topology; a guest without one is *floating*
     :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
-    :param huge_pages: the flavor sets ``hw:mem_page_size`` to something other than small pages
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
     :param gpus: parts asked for of each GPU: 1 for a device of a PCI alias, the amount of a GPU resource class
@@ -236,7 +235,6 @@ class WorkloadRequest:
     numa_nodes: int
     numa_topology: bool
     dedicated: bool
-    huge_pages: bool
     clos: int
     l3: tuple[L3Amount, ...]
     gpus: tuple[int, ...]
@@ -278,13 +276,15 @@ def parse(
     vcpus: int,
     memory_mb: int,
     image_traits: frozenset[str] = frozenset(),
+    image_properties: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkloadRequest:
-    """Parse and check the extra specs of a flavor.
+    """Parse and check what a flavor requests together with an image.
 
     :param extra_specs: all extra specs, ours and others'
     :param vcpus: number of virtual CPUs of the flavor
     :param memory_mb: memory of the flavor, MiB
     :param image_traits: traits that the image requires; ``CUSTOM_NUMA_EXT_TIER_LC`` and ``…_BE`` work like the key
+    :param image_properties: those of :data:`~placement_traits.guest_topology.IMAGE_PROPERTIES` that the image has
     :returns: the checked request
     :raises InvalidRequestError: with every problem found
     """
@@ -298,12 +298,7 @@ def parse(
 
     image_tier = _image_tier(image_traits)
     tier = value(Key.TIER, image_tier)
-    cpu_policy = extra_specs.get("hw:cpu_policy")
-    numa_nodes = int(extra_specs.get(_NUMA_NODES, "0"))
-    page_size = extra_specs.get("hw:mem_page_size")
-    numa_topology = (
-        bool(numa_nodes) or cpu_policy in ("dedicated", "mixed") or page_size is not None
-    )
+    guest = guest_topology(extra_specs, image_properties)
     request = WorkloadRequest(
         vcpus=vcpus,
         memory_mb=memory_mb,
@@ -312,17 +307,16 @@ def parse(
         slo_source=value(Key.SLO_SOURCE, SloSource.AUTO),
         interference_class=value(Key.INTERFERENCE_CLASS, InterferenceClass.SHEEP),
         remote_memory=value(Key.REMOTE_MEMORY, RemoteMemory.INSENSITIVE),
-        memory_policy=value(Key.MEMORY_POLICY, _default_memory_policy(tier, numa_topology)),
+        memory_policy=value(Key.MEMORY_POLICY, _default_memory_policy(tier, guest.numa)),
         gpu_policy=value(Key.GPU_POLICY, GpuPolicy.TOPO),
         gpu_comm=value(Key.GPU_COMM, 0),
         min_utility=value(Key.MIN_UTILITY, 0.0),
         remote_gpu=value(Key.REMOTE_GPU, RemoteGpu.NEVER),
         remote_gpu_network_share=value(Key.REMOTE_GPU_NETWORK_SHARE, 0.0),
         managed=value(Key.MANAGED, True),
-        numa_nodes=numa_nodes,
-        numa_topology=numa_topology,
-        dedicated=cpu_policy == "dedicated",
-        huge_pages=page_size is not None and page_size != "small",
+        numa_nodes=guest.nodes,
+        numa_topology=guest.numa,
+        dedicated=guest.dedicated,
         clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
         gpus=_gpus(extra_specs),
@@ -389,9 +383,9 @@ def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
         if key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
     )
     problems = [sentence for sentence in ours if sentence is not None]
-    nodes = extra_specs.get(_NUMA_NODES, "1")
+    nodes = extra_specs.get(NUMA_NODES, "1")
     if not (nodes.isdecimal() and int(nodes) > 0):
-        problems.append(f"{_NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
+        problems.append(f"{NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
     problems.extend(
         sentence
         for key, value in sorted(extra_specs.items())
@@ -494,7 +488,7 @@ def _combination_problems(
         ),
         (
             lc and request.ways > 0 and way_groups != request.numa_nodes,
-            f"{_NUMA_NODES}={request.numa_nodes} with {names.LLC_WAY} in {way_groups} groups: each NUMA node of an LC "
+            f"{NUMA_NODES}={request.numa_nodes} with {names.LLC_WAY} in {way_groups} groups: each NUMA node of an LC "
             "server needs its ways in a group of its own, such as "
             f"resources_N0:{names.LLC_WAY} and resources_N1:{names.LLC_WAY}.",
         ),
@@ -532,7 +526,7 @@ def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
         yield f"{Key.INTERFERENCE_CLASS}={kind} needs {resource}={units} in each of its groups."
     elif not request.numa_nodes:
         yield (
-            f"{resource} needs {_NUMA_NODES}: it is counted in the L3 domain of each NUMA node of the server, and one "
+            f"{resource} needs {NUMA_NODES}: it is counted in the L3 domain of each NUMA node of the server, and one "
             "that floats over the host has none."
         )
     elif len(asked) < len(request.l3):
@@ -543,6 +537,6 @@ def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
         )
     elif len(asked) != request.numa_nodes:
         yield (
-            f"{_NUMA_NODES}={request.numa_nodes} with {resource} in {len(asked)} groups: each NUMA node needs it in a "
+            f"{NUMA_NODES}={request.numa_nodes} with {resource} in {len(asked)} groups: each NUMA node needs it in a "
             f"group of its own, such as resources_N0:{resource} and resources_N1:{resource}."
         )

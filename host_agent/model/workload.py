@@ -199,6 +199,7 @@ def parse(xml: str, activity: Activity, *, manage_untagged: bool = False) -> Wor
             vcpus=_number(flavor, "vcpus"),
             memory_mb=_number(flavor, "memory"),
             image_traits=traits,
+            image_properties=_image_properties(instance),
         )
     except (NumaExtError, ValueError) as error:
         return left_alone(Unmanaged.MALFORMED, str(error))
@@ -305,11 +306,14 @@ def _extra_specs(flavor: ET.Element) -> dict[str, str]:
 
 def _image_traits(instance: ET.Element) -> frozenset[str]:
     """Traits that the image requires: nova keeps them in the property ``traits_required``, a list written as text."""
-    found: set[str] = set()
-    for entry in instance.iterfind("{*}image/{*}properties/{*}property"):
-        if entry.get("name") == "traits_required":
-            found.update(_TRAIT.findall(entry.text or ""))
-    return frozenset(found)
+    return frozenset(_TRAIT.findall(_image_properties(instance).get("traits_required", "")))
+
+
+def _image_properties(instance: ET.Element) -> dict[str, str]:
+    return {
+        entry.get("name", ""): (entry.text or "").strip()
+        for entry in instance.iterfind("{*}image/{*}properties/{*}property")
+    }
 
 
 def _int(where: str, value: str | None) -> int:

@@ -158,6 +158,17 @@ class Cloud:
             name, ignore_missing=False, get_extra_specs=True
         )
 
+    def image(self, name: str | None) -> dict[str, Any]:
+        """Return an image's properties as Glance shows them, by name or id; empty for None.
+
+        :raises: openstacksdk's error when there is none
+        """
+        if name is None:
+            return {}
+        found = self._connection.image.find_image(name, ignore_missing=False)
+        properties: dict[str, Any] = self._connection.image.get(f"/images/{found.id}").json()
+        return properties
+
     def server(self, name: str, all_projects: bool) -> Any:
         """Return a server, by name or id; raises openstacksdk's error when there is none."""
         compute = self._connection.compute

@@ -5,8 +5,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from keystoneauth1 import exceptions as keystone_errors
@@ -14,6 +15,7 @@ from oslo_config import cfg
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, fleet
+from nova_numa_ext.cli import image as image_of
 from nova_numa_ext.conf import SchedulerOptions, register_opts
 from placement_traits import journal, oslo_options
 from placement_traits.errors import (
@@ -128,18 +130,19 @@ class _Explainer:
         if server is None:
             raise UnknownError(f"{arguments.key}: {self._absent}")
         note = f"{self._absent} Every host asked now:"
-        answer = self._what_if(server["flavor"], as_json, self._image_traits(server))
+        answer = self._what_if(server["flavor"], as_json, self._image(server))
         return answer if as_json else f"server   {server['id']}\n{note}\n{answer}"
 
     def _what_if(
-        self, flavor: dict[str, Any], as_json: bool, image_traits: frozenset[str] = frozenset()
+        self, flavor: dict[str, Any], as_json: bool, image: Mapping[str, Any] = MappingProxyType({})
     ) -> str:
         try:
             request = parse(
                 flavor["extra_specs"],
                 vcpus=flavor["vcpus"],
                 memory_mb=flavor["ram"],
-                image_traits=image_traits,
+                image_traits=image_of.required_traits(image),
+                image_properties=image_of.topology_properties(image),
             )
         except InvalidRequestError as error:
             problems = {"problems": list(error.problems)}
@@ -169,17 +172,13 @@ class _Explainer:
         body = _body(response)
         return {each["uuid"]: each["metadata"] for each in body["aggregates"]} if body else {}
 
-    def _image_traits(self, server: dict[str, Any]) -> frozenset[str]:
-        """Traits that the server's image requires; none without an image (it boots from a volume, or it is deleted)."""
+    def _image(self, server: dict[str, Any]) -> dict[str, Any]:
+        """The server's image; empty without one (it boots from a volume, or the image is deleted)."""
         if not server.get("image"):
-            return frozenset()
+            return {}
         glance = endpoints.image(self._conf)
-        body = _body(glance.get(f"/v2/images/{server['image']['id']}", raise_exc=False), "Glance")
-        return frozenset(
-            name.removeprefix("trait:")
-            for name, value in (body or {}).items()
-            if name.startswith("trait:") and value == "required"
-        )
+        path = f"/v2/images/{server['image']['id']}"
+        return _body(glance.get(path, raise_exc=False), "Glance") or {}
 
     def _server(self, key: str) -> dict[str, Any]:
         compute = endpoints.compute(self._conf)

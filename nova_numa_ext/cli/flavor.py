@@ -5,11 +5,13 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.image import required_traits, topology_properties
 from placement_traits import names
 from placement_traits.names import Tier, TierTrait
 from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
@@ -35,16 +37,23 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
             nargs="+",
             help="Flavor, by name or id; several are allowed",
         )
+        parser.add_argument(
+            "--image",
+            metavar="<image>",
+            help="Check the flavor together with this image, by name or id: it may ask for NUMA nodes, dedicated CPUs "
+            "and traits, too",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
         rows: list[tuple[str, str, str]] = []
+        image = self.app.client_manager.numa.image(parsed_args.image)
         for name in parsed_args.flavor:
             flavor = self.app.client_manager.numa.flavor(name)
             rows.extend(
                 (flavor.name, result, formatting.folded(text, parsed_args, _WIDTH))
-                for result, text in check(flavor)
+                for result, text in check(flavor, image)
             )
         self._wrong = any(result == "wrong" for _, result, _ in rows)
         return ("Flavor", "Result", "Findings"), rows
@@ -55,17 +64,27 @@ class CheckFlavor(command.Lister):  # type: ignore[misc]
         return code or int(self._wrong)
 
 
-def check(flavor: Any) -> list[tuple[str, str]]:
-    """Return (``ok``, ``warning``, ``wrong`` or ``none``, sentence) of an openstacksdk flavor."""
+def check(flavor: Any, image: Mapping[str, Any] = MappingProxyType({})) -> list[tuple[str, str]]:
+    """Return (``ok``, ``warning``, ``wrong`` or ``none``, sentence) of an openstacksdk flavor.
+
+    :param image: properties of the image that it is used with, as Glance shows them
+    """
     extra_specs = dict(flavor.extra_specs or {})
     missed = [
         ("wrong", f"{key} is not read by numa_ext; did you mean {meant}?")
         for key, meant in near_misses(extra_specs)
     ]
-    if not concerns_us(extra_specs):
+    traits = required_traits(image)
+    if not concerns_us(extra_specs, traits):
         return missed or [("none", "The flavor has no key of numa_ext.")]
     try:
-        request = parse(extra_specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
+        request = parse(
+            extra_specs,
+            vcpus=flavor.vcpus,
+            memory_mb=flavor.ram,
+            image_traits=traits,
+            image_properties=topology_properties(image),
+        )
     except InvalidRequestError as error:
         return [*missed, *(("wrong", problem) for problem in error.problems)]
     missed += _unguarded(request, extra_specs)

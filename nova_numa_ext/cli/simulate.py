@@ -10,6 +10,7 @@ from osc_lib.command import command
 from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
+from nova_numa_ext.cli.image import required_traits, topology_properties
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
 from placement_traits.request import parse
@@ -46,17 +47,21 @@ class Simulate(command.Lister):  # type: ignore[misc]
             metavar="<trait>",
             help="Trait that the image requires (can be given several times)",
         )
+        parser.add_argument(
+            "--image", metavar="<image>", help="Image that the server would boot, by name or id"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows; an invalid flavor raises InvalidRequestError with its sentences."""
         cloud: Cloud = self.app.client_manager.numa
-        flavor = cloud.flavor(parsed_args.flavor)
+        flavor, image = cloud.flavor(parsed_args.flavor), cloud.image(parsed_args.image)
         request = parse(
             dict(flavor.extra_specs or {}),
             vcpus=flavor.vcpus,
             memory_mb=flavor.ram,
-            image_traits=frozenset(parsed_args.image_trait),
+            image_traits=required_traits(image) | frozenset(parsed_args.image_trait),
+            image_properties=topology_properties(image),
         )
         aggregates = cloud.aggregates()
         rows = [

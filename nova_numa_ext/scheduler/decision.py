@@ -55,6 +55,7 @@ def parse_spec(spec: Any) -> ParsedSpec:
             vcpus=spec.flavor.vcpus,
             memory_mb=spec.flavor.memory_mb,
             image_traits=traits,
+            image_properties=nova_objects.image_properties(spec),
         )
     except InvalidRequestError as error:
         return ParsedSpec(spec.instance_uuid, None, error.problems)

@@ -22,6 +22,7 @@ from nova_numa_ext.policy.numa.cells import (
     ThreadPolicy,
 )
 from placement_traits import names
+from placement_traits.guest_topology import IMAGE_PROPERTIES
 from placement_traits.request import L3Amount
 
 _NOT_OF_THE_SHAPE: Final = frozenset({"rp_uuid", "devices"})
@@ -39,6 +40,15 @@ def image_traits(spec: Any) -> frozenset[str]:
         else None
     )
     return frozenset(required or ())
+
+
+def image_properties(spec: Any) -> dict[str, str]:
+    """Properties of the image of a RequestSpec that a guest's NUMA topology depends on."""
+    image = spec.image if "image" in spec else None
+    if image is None or "properties" not in image:
+        return {}
+    found = ((name, image.properties.get(name)) for name in IMAGE_PROPERTIES)
+    return {name: str(value) for name, value in found if value is not None}
 
 
 def pci_requests(spec: Any) -> list[Any]:

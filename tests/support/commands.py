@@ -14,10 +14,11 @@ class Compute:
 
     default_microversion = None
 
-    def __init__(self, flavors, servers=(), aggregates=None):
+    def __init__(self, flavors, servers=(), aggregates=None, image=None):
         self.flavors = {flavor.name: flavor for flavor in flavors}
         self.servers = {server.name: server for server in servers}
         self._aggregates = aggregates or {}  # metadata by uuid
+        self.image = Images(image or {})
 
     def aggregates(self):
         return [SimpleNamespace(uuid=u, metadata=data) for u, data in self._aggregates.items()]
@@ -30,6 +31,19 @@ class Compute:
 
     def get_server(self, uuid):
         return next(server for server in self.servers.values() if server.id == uuid)
+
+
+class Images:
+    """Glance with one image."""
+
+    def __init__(self, properties):
+        self._properties = properties
+
+    def find_image(self, name, **_options):
+        return SimpleNamespace(id=name)
+
+    def get(self, _path):
+        return SimpleNamespace(json=lambda: self._properties)
 
 
 def flavor(name, extra_specs):
@@ -60,7 +74,7 @@ def as_table(command_class, cloud, compute, *arguments):
 
 
 def _run(command_class, cloud, compute, arguments):
-    connection = SimpleNamespace(placement=cloud.adapter, compute=compute)
+    connection = SimpleNamespace(placement=cloud.adapter, compute=compute, image=compute.image)
     app = SimpleNamespace(
         client_manager=SimpleNamespace(numa=Cloud(connection)),
         stdout=io.StringIO(),

@@ -195,6 +195,9 @@ def flavor_and_image(rng: random.Random) -> tuple[Any, Any]:
         say("numa_nodes", str(cells))
     vcpus = sum(cpus)
     policy = rng.choice((None, None, "shared", "dedicated", "dedicated", "mixed", "resources"))
+    if rng.random() < 0.05:
+        specs["resources:VCPU"] = str(vcpus)
+
     if policy == "resources":
         specs["resources:PCPU"] = str(vcpus)
     else:
@@ -208,15 +211,21 @@ def flavor_and_image(rng: random.Random) -> tuple[Any, Any]:
             specs["hw:emulator_threads_policy"] = rng.choice(("isolate", "share"))
             if specs.get("resources:PCPU") and specs["hw:emulator_threads_policy"] == "isolate":
                 specs["resources:PCPU"] = str(vcpus + 1)
+    _ask_for_pages(rng, specs, properties)
+    flavor = objects.Flavor(
+        name="f", flavorid="f", vcpus=vcpus, memory_mb=sum(memory), extra_specs=specs
+    )
+    return flavor, objects.ImageMeta.from_dict({"name": "i", "properties": properties})
+
+
+def _ask_for_pages(rng: random.Random, specs: dict[str, str], properties: dict[str, str]) -> None:
     pages = rng.choice(_PAGES)
     if pages is not None:
         specs["hw:mem_page_size"] = pages
         if rng.random() < 0.15:
             properties["hw_mem_page_size"] = rng.choice(("large", "2048", "4"))
-    flavor = objects.Flavor(
-        name="f", flavorid="f", vcpus=vcpus, memory_mb=sum(memory), extra_specs=specs
-    )
-    return flavor, objects.ImageMeta.from_dict({"name": "i", "properties": properties})
+    if rng.random() < 0.05:
+        specs["hw:pmem"] = rng.choice(("4GB", "4GB, 6GB", " , ", ""))
 
 
 def requests_for_devices(rng: random.Random) -> list[Any]:

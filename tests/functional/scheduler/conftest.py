@@ -249,7 +249,16 @@ def compute_node(name, *, nodes=4, cpus_per_node=2, memory_mb=2048, used=None, s
     )
 
 
-def request_spec(extra_specs, vcpus=1, memory_mb=512, image_traits=(), hints=None, **fields):
+def request_spec(
+    extra_specs,
+    vcpus=1,
+    memory_mb=512,
+    *,
+    image_traits=(),
+    image_properties=None,
+    hints=None,
+    **fields,
+):
     """A RequestSpec as nova-api makes it."""
     flavor = objects.Flavor(
         name="flavor",
@@ -261,7 +270,8 @@ def request_spec(extra_specs, vcpus=1, memory_mb=512, image_traits=(), hints=Non
         swap=0,
         extra_specs=dict(extra_specs),
     )
-    properties = {f"trait:{trait}": "required" for trait in image_traits}
+    traits = {f"trait:{trait}": "required" for trait in image_traits}
+    properties = {**traits, **(image_properties or {})}
     image = objects.ImageMeta.from_dict({"id": str(uuid.uuid4()), "properties": properties})
     values = {
         "instance_uuid": str(uuid.uuid4()),

@@ -143,6 +143,16 @@ def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, r
     assert words in rows[0]["Findings"]
 
 
+def test_a_flavor_is_checked_together_with_an_image(cloud):
+    """The image brings the dedicated CPUs and the NUMA node without which nothing isolates an LC server."""
+    bare = {key: value for key, value in GUARDED.items() if not key.startswith("hw:")}
+    image = {"hw_cpu_policy": "dedicated", "hw_numa_nodes": "1", "id": "pinned"}
+    nova = Compute([flavor("f", bare)], image=image)
+    assert run(CheckFlavor, cloud, nova, "f")[0] == 1
+    code, [row] = run(CheckFlavor, cloud, nova, "f", "--image", "pinned")
+    assert (code, row["Result"]) == (0, "ok")
+
+
 def test_a_what_if_names_what_each_host_lacks(cloud):
     cloud.host("h1", rdt=False)
     cloud.host("h2")

@@ -404,3 +404,19 @@ class Nova:
     def get(self, url, **_query):
         status, body = self._answers[url]
         return SimpleNamespace(status_code=status, json=lambda: body)
+
+
+def test_a_guest_whose_image_asks_for_numa_nodes_does_not_float(cloud):
+    """No node holds the guest whole; with the image's two NUMA nodes each half is local where nova puts it."""
+    cloud.host("h1", cpus_per_node=2, memory_mb=2048)
+    sensitive = {**BE, "numa_ext:remote_memory": "sensitive"}
+    with pytest.raises(exception.NoValidHost):
+        cloud.boot(sensitive, vcpus=4, memory_mb=2048)
+    assert cloud.boot(sensitive, vcpus=4, memory_mb=2048, image_properties={"hw_numa_nodes": "2"})
+
+
+def test_cpus_asked_for_by_resource_class_are_dedicated(cloud):
+    """``resources:PCPU`` makes nova pin the guest: its memory is local, whatever other CPUs the nodes have."""
+    cloud.host("h1", cpus_per_node=2, shared=False)
+    pinned = {**BE, "numa_ext:remote_memory": "sensitive", "resources:PCPU": "2"}
+    assert cloud.boot(pinned, vcpus=2)

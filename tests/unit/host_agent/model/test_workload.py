@@ -44,6 +44,17 @@ def test_the_older_metadata_namespace_is_read() -> None:
     assert parse(xml, Activity.RUNNING).tier is Tier.BE
 
 
+def test_an_image_gives_numa_nodes_and_dedicated_cpus() -> None:
+    image = (
+        "<nova:image><nova:properties><nova:property name='hw_numa_nodes'>2</nova:property>"
+        "<nova:property name='hw_cpu_policy'>dedicated</nova:property></nova:properties></nova:image></nova:instance>"
+    )
+    xml = Server("image", BE_SPECS).xml.replace("</nova:instance>", image)
+    request = parse(xml, Activity.RUNNING).request
+    assert request is not None
+    assert (request.floating, request.dedicated, request.numa_nodes) == (False, True, 2)
+
+
 def test_an_image_trait_gives_the_tier() -> None:
     server = Server("image", {})
     image = (
