@@ -6,6 +6,7 @@ clock, and hands the result to nova and to the journal. What decides about a hos
 (:class:`.judge.HostVerdict`).
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.score import SCORED, Floats, HostOffer, Scores
 from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.scheduler import nova_objects
+from nova_numa_ext.scheduler import moves, nova_objects
 from nova_numa_ext.scheduler.judge import HostVerdict, Judge, Surroundings, verdict
 from placement_traits.reason import Reason
 from placement_traits.request import (
@@ -27,6 +28,8 @@ from placement_traits.request import (
     parse,
 )
 from placement_traits.snapshot import ViewState
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,11 @@ class ParsedSpec:
     guest: tuple[GuestCell, ...] = ()
 
 
-def parse_spec(spec: Any) -> ParsedSpec:
-    """Read a RequestSpec that has a key of ours."""
+def parse_spec(spec: Any, host_states: Sequence[Any] = ()) -> ParsedSpec:
+    """Read a RequestSpec that has a key of ours.
+
+    :param host_states: the hosts among which nova looks for one
+    """
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
     traits = nova_objects.image_traits(spec)
     try:
@@ -58,6 +64,11 @@ def parse_spec(spec: Any) -> ParsedSpec:
             image_properties=nova_objects.image_properties(spec),
         )
     except InvalidRequestError as error:
+        if moves.keeps_its_flavor(spec, host_states):
+            LOG.warning(
+                "Server %s may move although its flavor is wrong: %s", spec.instance_uuid, error
+            )
+            return ParsedSpec(spec.instance_uuid, None)
         return ParsedSpec(spec.instance_uuid, None, error.problems)
     return ParsedSpec(spec.instance_uuid, request, guest=nova_objects.guest_cells(spec))
 

@@ -141,7 +141,7 @@ class Engine:
         return left
 
     def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
-        parsed = parse_spec(spec)
+        parsed = parse_spec(spec, host_states)
         around, settled = self._surroundings(spec, parsed)
         return Question(spec, parsed, around, host_states), settled
 

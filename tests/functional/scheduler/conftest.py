@@ -261,6 +261,7 @@ def request_spec(
 ):
     """A RequestSpec as nova-api makes it."""
     flavor = objects.Flavor(
+        id=1,
         name="flavor",
         flavorid="f",
         vcpus=vcpus,
