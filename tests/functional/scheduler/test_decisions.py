@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stories of one decision each: real Placement, real nova scheduler."""
 
+import datetime
 import json
 import uuid
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from nova_numa_ext.cli import explain, explain_command
 from nova_numa_ext.scheduler import session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
-from tests.functional.scheduler.conftest import BE, LC
+from tests.functional.scheduler.conftest import BE, LC, compute_node
 
 
 def runs(**domains):
@@ -420,3 +421,17 @@ def test_cpus_asked_for_by_resource_class_are_dedicated(cloud):
     cloud.host("h1", cpus_per_node=2, shared=False)
     pinned = {**BE, "numa_ext:remote_memory": "sensitive", "resources:PCPU": "2"}
     assert cloud.boot(pinned, vcpus=2)
+
+
+def test_two_changes_of_a_host_in_one_second_are_two_states(cloud):
+    """Nova's database keeps whole seconds: cells are read from the very HostState that is judged."""
+    at = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.UTC)
+    cloud.host("h1", used={0: (2, 0), 1: (2, 0)}).updated_at = at
+    [(_, domains)] = cloud.boot(LC, vcpus=2)
+    assert domains == ["l3_2"]
+    cloud.placement.delete(f"/allocations/{cloud.last_servers[0]}")
+    cloud.hosts.computes[:] = [compute_node("h1", used={2: (2, 0), 3: (2, 0)})]
+    cloud.hosts.computes[0].updated_at = at
+    [(_, domains)] = cloud.boot(LC, vcpus=2)
+    assert domains == ["l3_0"]
+    assert [entry["details"][0]["nodes"] for entry in cloud.entries("filter")] == [[2], [0]]
