@@ -10,6 +10,8 @@ import pytest
 from numa_lab import cli, configuration, controlplane
 from numa_lab.settings import Settings
 
+from placement_traits.request import concerns_us, parse
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
@@ -122,5 +124,13 @@ def test_example_flavors_of_the_lab_are_what_the_design_calls_them() -> None:
     assert specs["lc.small"]["hw:cpu_policy"] == "dedicated"
     assert specs["lc.small"]["resources:CUSTOM_RDT_CLOS"] == "1"
     assert "hw:numa_nodes" not in specs["be.small"], "its memory may be spread"
+    strict = {
+        flavor["name"]: parse(
+            flavor["extra_specs"], vcpus=flavor["vcpus"], memory_mb=flavor["ram"]
+        ).strict
+        for flavor in flavors
+        if concerns_us(flavor["extra_specs"])
+    }
+    assert {name for name, counted in strict.items() if counted} == {"lc.quiet", "be.noisy"}
     alias, count = specs["be.gpu"]["pci_passthrough:alias"].split(":")
     assert (alias, count) == (configuration.PCI_ALIAS["name"], "1")
