@@ -11,7 +11,7 @@ from placement_traits import beats, names, nova_conf
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
-from placement_traits.fleet import HostView
+from placement_traits.fleet import HostView, L3View
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
 from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import FleetSnapshot
@@ -54,7 +54,7 @@ class CloudDoctor:
         found += self._api()
         found += self._agents(fleet)
         found += [one for host in _by_name(fleet) for one in _host(host)]
-        flavors, groups = self._flavors()
+        flavors, groups = self._flavors(fleet)
         found += flavors
         if files:
             domains = [len(host.l3) for host in fleet.hosts.values()]
@@ -135,9 +135,9 @@ class CloudDoctor:
                 "first the providers below it",
             )
 
-    def _flavors(self) -> tuple[list[Finding], set[int]]:
+    def _flavors(self, fleet: FleetSnapshot) -> tuple[list[Finding], set[int]]:
         """Return what is wrong with flavors, and of how many L3 domains apart from each other they claim something."""
-        wrong, groups = [], {1}
+        wrong, groups, strict = [], {1}, []
         for flavor in self._compute.flavors(details=True, get_extra_specs=True, is_public=None):
             specs = dict(flavor.extra_specs or {})
             if not concerns_us(specs):
@@ -148,8 +148,10 @@ class CloudDoctor:
                 wrong.append(Finding(f"flavor {flavor.name}", Level.BROKEN, str(error)))
             else:
                 groups.add(len(request.l3))
+                strict += [flavor.name] if request.strict else []
         good = Finding("flavors", Level.GOOD, "all that concern us are valid")
-        return wrong or [good], groups
+        offered = [_strict_flavors(strict, fleet)] if strict else []
+        return [*(wrong or [good]), *offered], groups
 
 
 def _some(names_: Sequence[str]) -> str:
@@ -160,6 +162,22 @@ def _some(names_: Sequence[str]) -> str:
 
 def _by_name(fleet: FleetSnapshot) -> list[HostView]:
     return sorted(fleet.hosts.values(), key=lambda host: host.name)
+
+
+def _strict_flavors(flavors: Sequence[str], fleet: FleetSnapshot) -> Finding:
+    """Say whether hosts offer what strict flavors ask for: agents come first, flavors after."""
+    hosts = _by_name(fleet)
+    without = [h.name for h in hosts if not any(d.neighbourhood is not None for d in h.l3)]
+    if not without and hosts:
+        return Finding("strict flavors", Level.GOOD, f"{len(hosts)} hosts offer what they ask for")
+    if len(without) < len(hosts):
+        text = f"do not go to {_some(without)}: the agents there offer no {names.LLC_NEIGHBOURHOOD}; upgrade them"
+        return Finding("strict flavors", Level.DEGRADED, text)
+    text = (
+        f"{_some(sorted(flavors))} ask for {names.LLC_NEIGHBOURHOOD}, which no host offers: Placement has no host "
+        "for them; upgrade the agents first"
+    )
+    return Finding("strict flavors", Level.BROKEN, text)
 
 
 def _host(host: HostView) -> Iterator[Finding]:
@@ -191,7 +209,22 @@ def _host_problems(host: HostView) -> Iterator[str]:
             f"a latency objective cannot be kept in L3 domains {domains}: live-migrate a best-effort server; "
             "entries cannot_fix of numa-host-agent-ctl journal there name those whose leaving helps"
         )
+    met = [d.l3_id for d in host.l3 if _met(d)]
+    if met:
+        domains = ", ".join(map(str, met))
+        yield (
+            f"a rabbit that has claimed its cache neighbourhood lives with a devil in L3 domains {domains}: "
+            "nova-compute bound them to one node, or nova shares no other CPU with the devil; live-migrate one of them"
+        )
     full = [d.l3_id for d in host.l3 if d.bandwidth_mbps and d.bandwidth_mbps.free < 0]
     if full:
         domains = ", ".join(map(str, full))
         yield f"more bandwidth is used than there is in L3 domains {domains}: migrate servers away"
+
+
+def _met(domain: L3View) -> bool:
+    """Return whether a strict rabbit and a devil were seen in one domain."""
+    claimed = (
+        domain.neighbourhood is not None and domain.neighbourhood.used >= names.WHOLE_NEIGHBOURHOOD
+    )
+    return claimed and {NeighbourTrait.RABBIT, NeighbourTrait.DEVIL} <= domain.neighbours

@@ -109,7 +109,9 @@ def summary(request: WorkloadRequest) -> str:
     """Summarise what a flavor requests; GPUs where it requests some."""
     parts = [
         f"tier {request.tier}" if request.tier else "no tier",
-        str(request.interference_class),
+        f"strict {request.interference_class}"
+        if request.strict
+        else str(request.interference_class),
         f"memory {request.memory_policy}",
     ]
     if request.gpus:

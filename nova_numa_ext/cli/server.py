@@ -74,6 +74,7 @@ def _held(held: list[tuple[ListedProvider, dict[str, int]]]) -> dict[str, Any]:
         "l3_domains": ", ".join(provider.name for provider in domains) or "-",
         "l3_ways": total(names.LLC_WAY),
         "memory_bandwidth_mbps": total(names.MEMORY_BANDWIDTH_MBPS),
+        "llc_neighbourhood": total(names.LLC_NEIGHBOURHOOD),
         "numa_nodes": ", ".join(
             str(node) for node in sorted({n for d in domains for n in _numbers(d, "NODE")})
         )

@@ -15,10 +15,12 @@ from nova import context as nova_context
 from nova import objects
 from nova.conf import CONF
 from nova.scheduler import host_manager, manager
+from nova.scheduler import utils as scheduler_utils
 from nova.scheduler.client import report
 from nova.virt import hardware
 from oslo_context import context as oslo_context
 from oslo_messaging import ExpectedException
+from oslo_serialization import jsonutils
 
 from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
@@ -41,6 +43,17 @@ LC = {
     "resources_NODE:CUSTOM_LLC_WAY": "4",
 }
 BE = {"numa_ext:tier": "BE"}
+STRICT_RABBIT = {
+    **LC,
+    "numa_ext:interference_class": "rabbit",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+}
+STRICT_DEVIL = {
+    **BE,
+    "hw:numa_nodes": "1",
+    "numa_ext:interference_class": "devil",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+}
 
 
 class KeepsContext(adapter.Adapter):
@@ -115,7 +128,7 @@ class SchedulerCloud:
 
             h1                      VCPU 16, PCPU 8, MEMORY_MB 8192, DISK_GB 100
             ├─ h1:rdt               CUSTOM_RDT_CLOS
-            └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY, CUSTOM_MEMORY_BANDWIDTH_MBPS
+            └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY, CUSTOM_MEMORY_BANDWIDTH_MBPS, CUSTOM_LLC_NEIGHBOURHOOD
 
         :param node: what nova-compute reports, in place of a :func:`compute_node` of these other arguments
         """
@@ -155,6 +168,15 @@ class SchedulerCloud:
         Reporter(self.placement).sync(tree)
         self.view.refresh()
 
+    def older_agent(self, name):
+        """Leave a host as an agent published it that knew no cache neighbourhoods."""
+        for l3 in range(4):
+            path = f"/resource_providers/{self.provider(f'{name}:l3_{l3}')}/inventories"
+            body = self.placement.get(path)
+            del body["inventories"]["CUSTOM_LLC_NEIGHBOURHOOD"]
+            self.placement.put(path, body)
+        self.view.refresh()
+
     def boot(self, extra_specs, count=1, vcpus=1, memory_mb=512, servers=(), **spec):
         """Schedule servers of one request; returns [(host name, L3 domains)] or raises NoValidHost.
 
@@ -178,10 +200,29 @@ class SchedulerCloud:
                 )
             except ExpectedException as expected:
                 raise expected.exc_info[1] from None
+        self.last_selections = chosen
         return [
             (selections[0].service_host, self.domains(server))
             for selections, server in zip(chosen, self.last_servers, strict=True)
         ]
+
+    def claim_alternate(self, server, alternate):
+        """Claim another host of the last selection for a server, as the cell's conductor does after a failed build."""
+        request = jsonutils.loads(alternate.allocation_request)
+        spec = request_spec({})
+        assert scheduler_utils.claim_resources(
+            self.context,
+            report.PLACEMENTCLIENT,
+            spec,
+            server,
+            request,
+            allocation_request_version=alternate.allocation_request_version,
+        )
+
+    def provider(self, name):
+        """Uuid of a provider."""
+        found = self.placement.get(f"/resource_providers?name={name}")["resource_providers"]
+        return found[0]["uuid"]
 
     def domains(self, server):
         """Names of the L3 providers that a server has allocated from."""

@@ -25,7 +25,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait
 from placement_traits.reporter import Reporter
 from placement_traits.tree import L3State
-from tests.functional.scheduler.conftest import BE, LC
+from tests.functional.scheduler.conftest import BE, LC, STRICT_RABBIT
 from tests.support.commands import Compute, as_table, flavor, run, running_server
 
 GUARDED = {**LC, "trait:CUSTOM_NUMA_EXT_TIER_LC": "required"}
@@ -108,7 +108,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
     _, shown = run(ShowServer, cloud, Compute([], [web]), "web")
     assert (shown["tier"], shown["host"], shown["slo_p99_us"]) == ("LC", "h1", 500)
     assert (shown["l3_domains"], shown["l3_ways"], shown["numa_nodes"]) == ("h1:l3_2", 4, "2")
-    assert shown["classes_of_service"] == 1
+    assert (shown["classes_of_service"], shown["llc_neighbourhood"]) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,13 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
             "2 GPUs by policy topo with gpu_comm 4, min_utility 0",
         ),
         (GUARDED, 0, "ok", "openstack numa simulate --flavor f"),
+        (STRICT_RABBIT, 0, "ok", "strict rabbit"),
+        (
+            {**STRICT_RABBIT, "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1"},
+            1,
+            "wrong",
+            "rabbit needs CUSTOM_LLC_NEIGHBOURHOOD=1000 in each of its groups",
+        ),
     ],
 )
 def test_a_flavor_is_checked_with_the_same_sentences(cloud, extra_specs, code, result, words):
@@ -377,6 +384,36 @@ def test_the_doctor_names_what_is_left_of_hosts_that_nova_no_longer_has(cloud):
     ]
     ((_, detail),) = findings(cloud, ComputeApi([], ["h1"]), "orphan providers")
     assert detail.startswith("old, beat:old, beat:older: nova has no")
+
+
+def test_the_doctor_says_that_agents_come_first_and_strict_flavors_after(cloud):
+    compute = ComputeApi([flavor("lc.quiet", STRICT_RABBIT), flavor("lc", LC)], ["h1", "h2"])
+    for name in ("h1", "h2"):
+        cloud.host(name)
+    assert examine(cloud, compute)[1]["strict flavors"] == (
+        "good",
+        "2 hosts offer what they ask for",
+    )
+    cloud.older_agent("h2")
+    level, detail = examine(cloud, compute)[1]["strict flavors"]
+    assert level == "degraded"
+    assert detail.startswith("do not go to h2: the agents there offer no CUSTOM_LLC_NEIGHBOURHOOD")
+    cloud.older_agent("h1")
+    level, detail = examine(cloud, compute)[1]["strict flavors"]
+    assert level == "broken"
+    assert detail.startswith("lc.quiet ask for CUSTOM_LLC_NEIGHBOURHOOD, which no host offers")
+    others = ComputeApi([flavor("lc", LC)], ["h1", "h2"])
+    assert "strict flavors" not in examine(cloud, others)[1]
+
+
+def test_the_doctor_names_domains_where_a_strict_rabbit_met_a_devil(cloud):
+    cloud.host("h1")
+    [(_, [domain])] = cloud.boot(STRICT_RABBIT)
+    both = L3State(frozenset({NeighbourTrait.RABBIT, NeighbourTrait.DEVIL}))
+    cloud.publish("h1", state=dict.fromkeys(range(4), both))
+    level, detail = examine(cloud, ComputeApi([], ["h1"]))[1]["host h1"]
+    assert level == "degraded"
+    assert f"lives with a devil in L3 domains {domain.removeprefix('l3_')}: " in detail
 
 
 def test_a_proposed_live_migration_is_seen_from_anywhere(cloud):
