@@ -124,7 +124,7 @@ class SchedulerOptions(Section):
     pick_ttl: float = option(
         120.0,
         "Seconds for which nova-scheduler remembers a host it has just picked and counts the new server as a "
-        "neighbour there.\n\n"
+        "neighbour there: hosts are ranked by that, none is refused.\n\n"
         "It bridges the time until the host agent has published the new neighbourhood and the view has read it: "
         "keep it longer than the boot of a server plus the agent's reporting interval plus "
         "``view_refresh_interval``. 0 switches the memory off. Each process of nova-scheduler "
@@ -233,6 +233,12 @@ class SchedulerOptions(Section):
         "neighbours",
         "latency-critical and best-effort servers do not share an L3 domain, nor do interference classes that disturb "
         "each other.",
+    )
+    devil_packing_multiplier: float = _multiplier(
+        1.0,
+        "devil_packing",
+        "a devil whose flavor asks for CUSTOM_LLC_NEIGHBOURHOOD goes to an L3 domain that has a devil already; one in "
+        "each domain would leave none to strict rabbits.",
     )
     ways_multiplier: float = _multiplier(
         0.5, "ways", "L3 ways that stay free in the chosen domain."

@@ -78,7 +78,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         yield from _weigh_lines(explanation.weigh)
     elif explanation.filter is not None and explanation.filter.get("passed") == 1:
         names = [host["node"] for host in explanation.filter["details"] if not host["reasons"]]
-        yield f"chosen   {''.join(names)}: one host was left, the weigher was not asked"
+        yield f"best     {''.join(names)}: one host was left, the weigher was not asked"
 
 
 def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
@@ -123,8 +123,6 @@ def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     more = host["candidates_kept"] - sum(count for _, count in shown)
     if more:
         yield f"    +{more} more"
-    for removed in host["candidates_removed"]:
-        yield f"    removed: {removed['reason']}"
 
 
 def _where(candidate: dict[str, Any]) -> str:
@@ -146,7 +144,7 @@ def _gpus(chosen: dict[str, Any] | None) -> str:
 def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
     hosts = entry["hosts"]
     if entry["scores"] and "total" in entry["scores"][0]:
-        yield f"chosen   {entry['scores'][0]['node']}: the highest total of all weighers"
+        yield f"best     {entry['scores'][0]['node']}: the highest total of all weighers"
     yield (
         f"weigher  {hosts} hosts, best total first (score: weighted mean of the terms; -: unknown, taken as the mean; "
         "total: others + multiplier * score)"

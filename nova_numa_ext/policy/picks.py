@@ -2,13 +2,13 @@
 """What this scheduler has just placed, added to a view that does not show it yet.
 
 The agents publish who lives in an L3 domain only once a server runs there, and the view reads it later still. Until
-then the scheduler's own picks stand in. Ways and bandwidth need this only *within* one request: nova got the
-candidates of all its servers from Placement before the first one was claimed. Between requests Placement counts them
-exactly.
+then the scheduler's own picks stand in. They only rank: nova does not report which host it took, takes another one
+when a claim fails, and undoes claims. Amounts need this only *within* one request: nova got the candidates of all its
+servers from Placement before the first one was claimed. Between requests Placement counts them exactly.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from placement_traits.fleet import Amount, HostView, L3View
@@ -34,7 +34,6 @@ class Pick:
     :param nodes: NUMA nodes it was predicted on, None for a floating guest
     :param gpus: providers of its GPUs; one that several servers share comes once for each part that it gives
     :param gpu_comm: how much they communicate
-    :param certain: nova was seen to take this host; otherwise it is our best guess
     """
 
     server: str
@@ -45,7 +44,6 @@ class Pick:
     nodes: tuple[int, ...] | None = None
     gpus: tuple[str, ...] = ()
     gpu_comm: int = 0
-    certain: bool = False
 
 
 def each_part(parts: Mapping[str, int]) -> tuple[str, ...]:
@@ -56,8 +54,8 @@ def each_part(parts: Mapping[str, int]) -> tuple[str, ...]:
 def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
     """Return the host with picked servers among the neighbours of the L3 domains they use.
 
-    A floating guest may run anywhere: its tier is noted in every domain (that only ranks), its class only where the
-    host has a single domain (a class can refuse a host, and the agent will choose the domain with the classes in mind).
+    A floating guest may run anywhere: its tier is noted in every domain, its class only where the host has a single
+    one, for elsewhere the agent will choose the domain with the classes in mind.
     """
     added: dict[str, set[NeighbourTrait]] = {}
     for pick in picks:
@@ -80,7 +78,7 @@ def with_neighbours(host: HostView, picks: Iterable[Pick]) -> HostView:
 def without_class(host: HostView, interference_class: InterferenceClass) -> HostView:
     """Return the host that a server lives on without the server's own class: a server is not its own neighbour.
 
-    Whether the trait has another owner, too, is not in the view, so the trait alone refuses the server nothing there.
+    Whether the trait has another owner, too, is not in the view, so the trait alone is nothing against that host.
     Its class before a resize would cost nova a database call, so it is taken to be the one asked for.
     """
     own = CLASS_TRAITS.get(interference_class)
@@ -91,16 +89,13 @@ def without_class(host: HostView, interference_class: InterferenceClass) -> Host
 
 def with_amounts(host: HostView, picks: Iterable[Pick]) -> HostView:
     """Return the host with the amounts of picked servers taken from its L3 domains."""
-    taken: dict[str, tuple[int, int]] = {}
+    taken: dict[str, list[L3Amount]] = {}
     for pick in picks:
         for uuid, amount in pick.l3:
-            ways, bandwidth = taken.get(uuid, (0, 0))
-            taken[uuid] = (ways + amount.ways, bandwidth + amount.bandwidth_mbps)
+            taken.setdefault(uuid, []).append(amount)
     if not taken:
         return host
-    return replace(
-        host, l3=tuple(_taken(domain, *taken.get(domain.uuid, (0, 0))) for domain in host.l3)
-    )
+    return replace(host, l3=tuple(_taken(domain, taken.get(domain.uuid, ())) for domain in host.l3))
 
 
 def _domains(host: HostView, pick: Pick) -> list[L3View]:
@@ -112,11 +107,14 @@ def _domains(host: HostView, pick: Pick) -> list[L3View]:
     return list(host.l3)
 
 
-def _taken(domain: L3View, ways: int, bandwidth_mbps: int) -> L3View:
+def _taken(domain: L3View, amounts: Collection[L3Amount]) -> L3View:
     return replace(
         domain,
-        ways=_used(domain.ways, ways),
-        bandwidth_mbps=_used(domain.bandwidth_mbps, bandwidth_mbps),
+        ways=_used(domain.ways, sum(amount.ways for amount in amounts)),
+        bandwidth_mbps=_used(
+            domain.bandwidth_mbps, sum(amount.bandwidth_mbps for amount in amounts)
+        ),
+        neighbourhood=_used(domain.neighbourhood, sum(amount.neighbourhood for amount in amounts)),
     )
 
 

@@ -22,9 +22,8 @@ class Term(StrEnum):
     CLASSES_OF_SERVICE = "classes_of_service"
     L3_WAYS = "l3_ways"
     MEMORY_BANDWIDTH = "memory_bandwidth_mbps"
+    LLC_NEIGHBOURHOOD = "llc_neighbourhood"
     L3_DOMAINS = "l3_domains"
-    NEIGHBOURS = "neighbours"
-    DOMAIN_NEIGHBOURS = "domain_neighbours"
     DEDICATED_CPUS = "dedicated_cpus"
     SHARED_CPUS = "shared_cpus"
     MEMORY = "memory_mb"
@@ -42,6 +41,7 @@ class Term(StrEnum):
     GPU_BELOW = "gpu_below"
     OFF_NODE = "off_node"
     CLASS_PENALTY = "class_penalty"
+    DEVIL_PACKING = "devil_packing"
     SHARED_TIERS = "shared_tiers"
     GPU = "gpu"
     WAYS_FREE = "ways_free"
@@ -50,6 +50,7 @@ class Term(StrEnum):
     PROVIDERS = "providers"
     # Terms of the score that are not among the above.
     SLICES = "slices"
+    NEIGHBOURS = "neighbours"
     WAYS = "ways"
     BANDWIDTH = "bandwidth"
     CROSS_SOCKET_BANDWIDTH = "cross_socket_bandwidth"
@@ -66,9 +67,8 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.CLASSES_OF_SERVICE: "classes of service free: {value}, requested: {against}",
         Term.L3_WAYS: "L3 ways free in the best domain: {value}, requested: {against}",
         Term.MEMORY_BANDWIDTH: "memory bandwidth free in the best L3 domain: {value} MB/s, requested: {against} MB/s",
+        Term.LLC_NEIGHBOURHOOD: "cache neighbourhood free in the best L3 domain: {value}, requested: {against}",
         Term.L3_DOMAINS: "L3 domains that can hold it: {value}, requested: {against}",
-        Term.NEIGHBOURS: "every L3 domain it could use has a {value}, which must not share a cache with a {against}",
-        Term.DOMAIN_NEIGHBOURS: "its L3 domain has a {value}, which must not share a cache with a {against}",
         Term.DEDICATED_CPUS: "dedicated CPUs free: {value}, requested: {against}",
         Term.SHARED_CPUS: "shared CPUs free: {value}, requested: {against}",
         Term.MEMORY: "memory free: {value} MiB, requested: {against} MiB",

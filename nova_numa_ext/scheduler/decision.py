@@ -101,9 +101,11 @@ class Judged:
         request, chosen = self.parsed.request, self.verdicts[root_uuid]
         if request is None:
             raise ValueError("a server without a request of ours is no pick")
-        offer, kept = chosen.offer or HostOffer(), chosen.ordering.kept
-        gpus = kept[0].gpus if kept else None
-        parts = {uuid: kept[0].candidate.parts[uuid] for uuid in gpus.providers} if gpus else {}
+        offer, best = chosen.offer or HostOffer(), next(iter(chosen.candidates), None)
+        gpus = best.gpus if best else None
+        parts = (
+            {uuid: best.candidate.parts[uuid] for uuid in gpus.providers} if best and gpus else {}
+        )
         return Pick(
             self.parsed.server,
             root_uuid,
@@ -157,11 +159,11 @@ def decide(
 
 
 def reorder(host_state: Any, found: HostVerdict) -> None:
-    """Give nova the possible candidates of a host that passes, best first.
+    """Give nova the candidates of a host that passes, best first.
 
     A host without candidates (nova asked for none) is left as it is.
     """
     offered = host_state.allocation_candidates
-    best = [offered[ranked.candidate.index] for ranked in found.ordering.kept]
+    best = [offered[ranked.candidate.index] for ranked in found.candidates]
     if best:
         host_state.allocation_candidates = best

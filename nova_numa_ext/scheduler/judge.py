@@ -3,11 +3,11 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
-from nova_numa_ext.policy.numa.candidates import Candidate, Ordering, Ranked
+from nova_numa_ext.policy.numa.candidates import Candidate, Ranked
 from nova_numa_ext.policy.numa.cells import GuestCell, Prediction
 from nova_numa_ext.policy.numa.home import Home, home
 from nova_numa_ext.policy.numa.score import HostOffer
@@ -22,8 +22,6 @@ from placement_traits.snapshot import FleetSnapshot, ViewState
 
 Predictions: TypeAlias = Callable[[Candidate], Prediction | None]
 
-_NO_CANDIDATES: Final = Ordering((), ())
-
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
@@ -33,7 +31,7 @@ class HostVerdict:
     :param host: name of its compute service
     :param node: name of its compute node
     :param reasons: why it is refused; empty when it passes
-    :param ordering: its allocation candidates
+    :param candidates: its allocation candidates, best first
     :param offer: what the weigher scores; None when refused
     """
 
@@ -41,19 +39,19 @@ class HostVerdict:
     host: str
     node: str
     reasons: tuple[Reason, ...]
-    ordering: Ordering = _NO_CANDIDATES
+    candidates: tuple[Ranked, ...] = ()
     offer: HostOffer | None = None
 
 
 def verdict(
     host_state: Any,
     reasons: tuple[Reason, ...],
-    ordering: Ordering = _NO_CANDIDATES,
+    ranked: tuple[Ranked, ...] = (),
     offer: HostOffer | None = None,
 ) -> HostVerdict:
     """Return a verdict on one of nova's HostStates."""
     return HostVerdict(
-        host_state.uuid, host_state.host, host_state.nodename, reasons, ordering, offer
+        host_state.uuid, host_state.host, host_state.nodename, reasons, ranked, offer
     )
 
 
@@ -123,7 +121,6 @@ class Judge:
         reasons = requirements.local_memory(self._request, own_cells)
         if self._fresh:
             reasons = (*requirements.capabilities(self._request, view), *reasons)
-            reasons += requirements.neighbours(self._request, view) if view else ()
         if reasons:
             return verdict(host_state, reasons)
         predicted = self.predictions(host_state, view, known)
@@ -135,7 +132,7 @@ class Judge:
         ]
         left = parts_left(view, self._mine.get(view.root_uuid, ())) if view else {}
         devices = self._devices(view, known, offered, left)
-        ordering = candidates.order(
+        ranked = candidates.order(
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
@@ -144,12 +141,12 @@ class Judge:
             left=left,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
         )
-        first = ordering.kept[0] if ordering.kept else None
+        first = ranked[0] if ranked else None
         best, chosen = (first.candidate, first.gpus) if first else (None, None)
-        reasons = self._lacking(host_state, ordering, predicted, own_cells)
+        reasons = self._lacking(host_state, ranked, predicted, own_cells)
         reasons = reasons or self._poor_gpus(devices, first)
         if reasons:
-            return verdict(host_state, reasons, ordering)
+            return verdict(host_state, reasons, ranked)
         offer = HostOffer(
             view,
             own_cells,
@@ -158,7 +155,7 @@ class Judge:
             self._guest,
             chosen.utility if chosen else None,
         )
-        return verdict(host_state, (), ordering, offer)
+        return verdict(host_state, (), ranked, offer)
 
     def _devices(
         self,
@@ -199,14 +196,12 @@ class Judge:
     def _lacking(
         self,
         host_state: Any,
-        ordering: Ordering,
+        ranked: Sequence[Ranked],
         predicted: Predictions,
         own_cells: tuple[cells.HostCell, ...],
     ) -> tuple[Reason, ...]:
-        if ordering.removed and not ordering.kept:
-            return (*dict.fromkeys(reason for _, reason in ordering.removed),)
         placeable = not self._guest or not own_cells or not host_state.allocation_candidates
-        if placeable or any(predicted(ranked.candidate) for ranked in ordering.kept):
+        if placeable or any(predicted(each.candidate) for each in ranked):
             return ()
         return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
 

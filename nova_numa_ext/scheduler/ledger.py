@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this scheduler process has picked lately: small, bounded, forgotten after a while."""
+"""What this scheduler process has picked lately, for ranking only: small, bounded, forgotten after a while."""
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from nova_numa_ext.policy.picks import Pick
 
@@ -30,6 +31,12 @@ class Ledger:
             self._picks[pick.server] = (now_s, pick)
             while len(self._picks) > self._limit:
                 self._picks.popitem(last=False)
+
+    def forget(self, servers: Iterable[str]) -> None:
+        """Drop picks of servers that are not placed after all."""
+        with self._lock:
+            for server in servers:
+                self._picks.pop(server, None)
 
     def by_host(self, now_s: float, *, without: str) -> dict[str, list[Pick]]:
         """Return remembered picks by host, except the one of server ``without``.

@@ -28,6 +28,7 @@ from placement_traits.request import L3Amount
 _NOT_OF_THE_SHAPE: Final = frozenset({"rp_uuid", "devices"})
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
+_NEIGHBOURHOOD: Final = names.LLC_NEIGHBOURHOOD
 
 
 def image_traits(spec: Any) -> frozenset[str]:
@@ -221,12 +222,14 @@ def candidate(
 
 
 @functools.lru_cache(maxsize=1024)
-def _amount(ways: int, bandwidth_mbps: int) -> L3Amount:
-    return L3Amount("", ways, bandwidth_mbps)
+def _amount(ways: int, bandwidth_mbps: int, neighbourhood: int) -> L3Amount:
+    return L3Amount("", ways, bandwidth_mbps, neighbourhood)
 
 
 def _l3_amount(resources: Mapping[str, int]) -> L3Amount:
-    return _amount(resources.get(_WAY, 0), resources.get(_BANDWIDTH, 0))
+    return _amount(
+        resources.get(_WAY, 0), resources.get(_BANDWIDTH, 0), resources.get(_NEIGHBOURHOOD, 0)
+    )
 
 
 def networks(spec: Any) -> Any:

@@ -175,8 +175,7 @@ def _refused(judged: Judged) -> list[dict[str, Any]]:
 
 
 def _host(verdict: HostVerdict) -> dict[str, Any]:
-    ordering = verdict.ordering
-    best = ordering.kept[0].rank if ordering.kept else None
+    best = verdict.candidates[0].rank if verdict.candidates else None
     return {
         "host": verdict.host,
         "node": verdict.node,
@@ -194,13 +193,9 @@ def _host(verdict: HostVerdict) -> dict[str, Any]:
                 if best is None or ranked.rank == best
                 else str(ranked.rank.loses_to(best)),
             }
-            for ranked in ordering.kept[:_MOST_CANDIDATES]
+            for ranked in verdict.candidates[:_MOST_CANDIDATES]
         ],
-        "candidates_kept": len(ordering.kept),
-        "candidates_removed": [
-            {"providers": list(candidate.providers), "reason": sentence(reason)}
-            for candidate, reason in ordering.removed[:_MOST_CANDIDATES]
-        ],
+        "candidates_kept": len(verdict.candidates),
     }
 
 

@@ -4,7 +4,8 @@
 Nova calls, per server of a request and in one thread: the filter with all hosts, then (with two hosts or more) the
 weigher with those that are left. It does not report which host it took, but it adds one to
 ``num_instances`` of the HostState it consumed: the next look at the same HostStates shows it. Until then the best host
-by all weights so far is assumed.
+by all weights so far is assumed, for ranking only: a claim may fail, ``[filter_scheduler]host_subset_size`` and
+alternates take another host, and a request that gets no host gives back what its earlier servers had.
 
 What is known of a request hangs on its RequestSpec, which nova uses for all servers of the request and drops with its
 answer: nothing of a request outlives it but counts and picks. nova-scheduler decides in up to 64 threads at once.
@@ -16,7 +17,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,6 +139,8 @@ class Engine:
         )
         if len(left) == 1:
             self._guess(found, left[0].uuid)
+        elif not left and not found.settled:  # nova gives the request up, with all its servers
+            self._ledger.forget(pick.server for pick in found.around.request_picks)
         return left
 
     def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
@@ -186,7 +189,7 @@ class Engine:
         for reference, instances in last.instances:
             state = reference()
             if state is not None and state.num_instances > instances:
-                pick = replace(last.judged.pick(state.uuid), certain=True)
+                pick = last.judged.pick(state.uuid)
                 self._ledger.record(pick, self._clock_s())
                 return (*picks, pick)
         return picks

@@ -34,7 +34,11 @@ LC = {
     "resources_NODE:CUSTOM_LLC_WAY": "4",
 }
 BE = {"numa_ext:tier": "BE"}
-RABBIT = {**LC, "numa_ext:interference_class": "rabbit"}
+RABBIT = {
+    **LC,
+    "numa_ext:interference_class": "rabbit",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+}
 
 
 class LiveView:
@@ -56,7 +60,8 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
 
         h1                      VCPU 4 × 4, PCPU 8, MEMORY_MB 8192, DISK_GB   (nova-compute's)
         ├─ h1:rdt               CUSTOM_RDT_CLOS 6                             (our agent's)
-        └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
+        └─ h1:l3_0 … h1:l3_3    CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000,
+                                CUSTOM_LLC_NEIGHBOURHOOD 1000
     """
 
     ADMIN_API = True
@@ -85,9 +90,15 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
         if agent:
             self.publish(name)
 
-    def publish(self, name, neighbours=(), **settings):
-        """Let the host's agent report; ``neighbours`` are what runs in each of its L3 domains."""
-        state = {l3: L3State(frozenset(neighbours)) for l3 in range(4)}
+    def publish(self, name, neighbours=(), reserved=0, **settings):
+        """Let the host's agent report.
+
+        :param neighbours: what runs in each of its L3 domains
+        :param reserved: units of each domain's cache neighbourhood that servers hold there without a claim
+        """
+        state = {
+            l3: L3State(frozenset(neighbours), reserved_neighbourhood=reserved) for l3 in range(4)
+        }
         tree = desired_tree(
             name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state
         )

@@ -64,19 +64,17 @@ class Creating(NovaCloud):
         self.host("h2")
         self.publish("h1", tiers=frozenset({Tier.BE}))
         self.assert_agrees(self.boot(LC, host="h2"), "h2")
-        self.publish("h2", neighbours={NeighbourTrait.DEVIL})
-        self.boot(RABBIT, host="h2", state="ERROR")
+        self.publish("h2", tiers=frozenset({Tier.BE}))
+        self.boot(LC, host="h2", state="ERROR")
         assert self.reasons() == {
-            "h2": [
-                "every L3 domain it could use has a devil, which must not share a cache with a rabbit"
-            ]
+            "h2": ["its agent does not accept the tier: trait CUSTOM_NUMA_EXT_TIER_LC is absent"]
         }
 
     def test_a_forced_host_is_not_judged_which_explain_says(self):
         """``zone:host`` skips every filter, so the claim is Placement's first candidate; amounts count all the same."""
         self.host("h1")
         self.host("h2")
-        self.publish("h2", neighbours={NeighbourTrait.DEVIL})
+        self.publish("h2", tiers=frozenset({Tier.BE}))
         server = self.boot(RABBIT, availability_zone="nova:h2")
         assert self.host_of(server) == "h2"
         assert self.entries() == []
@@ -84,7 +82,23 @@ class Creating(NovaCloud):
         assert parts == {"", "rdt", "l3_"}
         text = self.explain(server)
         assert "the host was forced" in text
-        assert "h2  every L3 domain it could use has a devil" in text
+        assert "h2  its agent does not accept the tier" in text
+        self.publish("h2", reserved=1)
+        self.boot(RABBIT, availability_zone="nova:h2", state="ERROR")
+
+    def test_strict_rabbits_live_alone_and_what_is_deleted_is_free_at_once(self):
+        self.host("h1")
+        servers = self.boot(RABBIT, vcpus=2, min_count=4, max_count=4)
+        assert {self.assert_agrees(server, "h1") for server in servers} == {0, 1, 2, 3}
+        self.boot(RABBIT, vcpus=2, state="ERROR")
+        self._delete_server(servers[2])
+        self.assert_agrees(self.boot(RABBIT, vcpus=2), "h1")
+
+    def test_strict_rabbits_one_after_the_other_share_no_node_though_nova_spreads_small_ones(self):
+        """Each needs one of a node's two CPUs; nova-compute takes the emptiest node, which is the quiet one."""
+        self.host("h1")
+        servers = [self.boot(RABBIT) for _ in range(4)]
+        assert {self.assert_agrees(server, "h1") for server in servers} == {0, 1, 2, 3}
 
     def test_the_trait_of_an_image_works_like_the_key_of_a_flavor(self):
         self.host("h1")

@@ -4,7 +4,7 @@
 import pytest
 from nova.tests.functional.api.client import OpenStackApiException
 
-from placement_traits.names import NeighbourTrait
+from placement_traits.names import NeighbourTrait, Tier
 from tests.in_nova.cloud import BE, LC, RABBIT, NovaCloud
 
 
@@ -36,9 +36,23 @@ class Moving(NovaCloud):
 
     def test_cold_migration_to_a_named_host_is_judged(self):
         server = self.boot_on("h1", RABBIT)
-        self.publish("h2", neighbours={NeighbourTrait.DEVIL})
+        self.publish("h2", tiers=frozenset({Tier.BE}))
         with pytest.raises(OpenStackApiException, match="NoValidHost"):
             self._migrate_server(server, host="h2")
+        self.assert_agrees(server, "h1")
+
+    def test_a_strict_rabbit_can_leave_a_host_where_more_is_reserved_than_is_free(self):
+        """The agent counts a bound devil that came without a claim; h2 is full of such."""
+        server = self.boot_on("h1", RABBIT)
+        self.publish("h1", reserved=1)
+        self.publish("h2", reserved=1)
+        with pytest.raises(OpenStackApiException, match="NoValidHost"):
+            self._migrate_server(server)
+        self.assert_agrees(server, "h1")
+        self.publish("h2")
+        self._migrate_server(server)
+        self.assert_agrees(server, "h2")
+        self._revert_resize(server)
         self.assert_agrees(server, "h1")
 
     def test_a_resize_claims_what_the_new_flavor_wants_and_a_revert_gives_it_back(self):

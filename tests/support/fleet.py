@@ -11,7 +11,15 @@ from placement_traits.request import L3Amount, parse
 ALL_TRAITS = frozenset({TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT})
 
 
-def domain(number, ways=(13, 0), bandwidth=(10_000, 0), neighbours=(), nodes=None):
+def domain(
+    number,
+    ways=(13, 0),
+    bandwidth=(10_000, 0),
+    neighbours=(),
+    nodes=None,
+    *,
+    neighbourhood=(1_000, 0),
+):
     return L3View(
         uuid=f"l3-{number}",
         l3_id=number,
@@ -21,6 +29,7 @@ def domain(number, ways=(13, 0), bandwidth=(10_000, 0), neighbours=(), nodes=Non
         ways=Amount(*ways),
         bandwidth_mbps=Amount(*bandwidth),
         neighbours=frozenset(neighbours),
+        neighbourhood=Amount(*neighbourhood),
     )
 
 

@@ -4,25 +4,24 @@
 Nova claims the first candidate of the chosen host and tries no other, so the order decides which L3 domain and which
 PCI devices a server gets. The order is total and depends on nothing but its arguments: see :class:`CandidateRank`.
 
-A candidate is *removed* only for a class conflict: neighbours of one request only grow, so it can not become possible
-again while the request lasts. Everything else only ranks, because nova filters the same list again for the next
-server of the request (``--min/--max``), when free CPUs and so the predicted nodes have moved on.
+No candidate is removed: nova filters the same list again for the next server of the request (``--min/--max``), when
+free CPUs and so the predicted nodes have moved on, and who lives in an L3 domain is known too late to refuse one.
 """
 
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
 from nova_numa_ext.policy.numa.home import Home
-from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, conflict, holds, matching
+from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, holds, matching
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
-from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
+from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, NeighbourTrait, Tier
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
 
@@ -62,10 +61,11 @@ class CandidateRank(NamedTuple):
     4. request groups away from the L3 domain of the guest cell that they are for, once for the domain and once for the
        cell, and GPUs away from the NUMA nodes that nova-compute will pick
     5. worst class penalty among the neighbours (two devils: allowed, but better apart)
-    6. L3 domains in which the other tier lives (LC beside BE)
-    7. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
-    8. most free ways, then 9. most free bandwidth: servers spread over domains until none is empty
-    10. lowest cache ids, 11. lowest GPU addresses, then 12. lowest provider uuids: never left to chance
+    6. L3 domains that a strict devil would be the first to take from strict rabbits: those devils are better together
+    7. L3 domains in which the other tier lives (LC beside BE)
+    8. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
+    9. most free ways, then 10. most free bandwidth: servers spread over domains until none is empty
+    11. lowest cache ids, 12. lowest GPU addresses, then 13. lowest provider uuids: never left to chance
     """
 
     fallback_cpus: int
@@ -73,6 +73,7 @@ class CandidateRank(NamedTuple):
     gpu_below: int
     off_node: int
     class_penalty: int
+    devil_packing: int
     shared_tiers: int
     gpu: tuple[float, ...]
     ways_free: int
@@ -98,18 +99,6 @@ class Ranked:
     gpus: GpuSet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """The candidates of one host, decided.
-
-    :param kept: best first
-    :param removed: candidates that are not possible, with the reason
-    """
-
-    kept: tuple[Ranked, ...]
-    removed: tuple[tuple[Candidate, Reason], ...]
-
-
 def order(
     request: WorkloadRequest,
     host: HostView,
@@ -119,8 +108,8 @@ def order(
     taken: frozenset[str] = frozenset(),
     left: Mapping[str, int] = MappingProxyType({}),
     gpus: Callable[[Candidate], GpuSet | None] = lambda _: None,
-) -> Ordering:
-    """Order the candidates of one host.
+) -> tuple[Ranked, ...]:
+    """Order the candidates of one host, best first.
 
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
     :param homes: where nova-compute will put the server with this candidate; None when that is not known
@@ -129,14 +118,10 @@ def order(
     :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
-    kept, removed = [], []
+    ranked = []
     for candidate in candidates:
         used = [(domains[uuid], amount) for uuid, amount in candidate.l3 if uuid in domains]
         places = [domain for domain, _ in used]
-        against = _conflict(request, places)
-        if against is not None:
-            removed.append((candidate, against))
-            continue
         expected, chosen = homes(candidate), gpus(candidate)
         rank = CandidateRank(
             int(candidate.fallback_cpus),
@@ -146,6 +131,7 @@ def order(
             _off_node(request, used, expected)
             + (chosen.away(expected.nodes) if chosen and expected else 0),
             class_penalty(request, places),
+            newly_taken(request, places),
             shared_tiers(request, places),
             chosen.preference if chosen else _NO_GPUS,
             -sum([d.ways.free for d in places if d.ways]),
@@ -154,36 +140,45 @@ def order(
             chosen.addresses if chosen else (),
             candidate.providers,
         )
-        kept.append(Ranked(candidate, rank, chosen))
-    kept.sort(key=lambda ranked: (ranked.rank, ranked.candidate.index))
-    return Ordering(tuple(kept), tuple(removed))
+        ranked.append(Ranked(candidate, rank, chosen))
+    ranked.sort(key=lambda each: (each.rank, each.candidate.index))
+    return tuple(ranked)
 
 
 def class_penalty(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
-    """Worst penalty of the request's class with what runs in the domains."""
+    """Worst penalty of the request's class with what runs in the domains; strict devils do not mind devils."""
     mine = request.interference_class
-    return max([worst_penalty(mine, domain.neighbours) for domain in domains], default=0)
+    worst = max([_worst_penalty(mine, domain.neighbours) for domain in domains], default=0)
+    return 0 if packs_devils(request) and worst == penalty(mine, mine) else worst
 
 
 @functools.cache
-def worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
+def _worst_penalty(mine: InterferenceClass, neighbours: frozenset[NeighbourTrait]) -> int:
     """Worst penalty of a class with the neighbours in one L3 domain."""
     there = [other for trait, other in CLASS_OF_TRAIT.items() if trait in neighbours]
     return max([penalty(mine, other) for other in there], default=0)
+
+
+def packs_devils(request: WorkloadRequest) -> bool:
+    """Return whether a server is better where devils are already: Placement counts it, and one shuts rabbits out."""
+    return request.strict and request.interference_class is InterferenceClass.DEVIL
+
+
+def newly_taken(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
+    """Number of domains in which a strict devil would be the first devil; 0 for all other servers."""
+    return sum([not _has_devil(domain) for domain in domains]) if packs_devils(request) else 0
+
+
+def _has_devil(domain: L3View) -> bool:
+    """Placement's count shows devils earlier than the agent does, and those that nova bound without a claim as well."""
+    taken = domain.neighbourhood is not None and domain.neighbourhood.free < WHOLE_NEIGHBOURHOOD
+    return taken or NeighbourTrait.DEVIL in domain.neighbours
 
 
 def shared_tiers(request: WorkloadRequest, domains: Sequence[L3View]) -> int:
     """Number of domains in which servers of the other tier run."""
     other = OTHER_TIER[request.tier]
     return sum([not other.isdisjoint(domain.neighbours) for domain in domains])
-
-
-def _conflict(request: WorkloadRequest, domains: Sequence[L3View]) -> Reason | None:
-    for domain in domains:
-        neighbour = conflict(request.interference_class, domain.neighbours)
-        if neighbour is not None:
-            return Reason(Term.DOMAIN_NEIGHBOURS, neighbour, request.interference_class)
-    return None
 
 
 def _off_node(
@@ -196,8 +191,7 @@ def _off_node(
 
     def at_home(group: int, place: int) -> bool:
         (asked, domains), (domain, taken) = wanted[group], used[place]
-        same = (asked.ways, asked.bandwidth_mbps) == (taken.ways, taken.bandwidth_mbps)
-        return same and domain.uuid in domains
+        return replace(asked, group=taken.group) == taken and domain.uuid in domains
 
     return 2 * (len(wanted) - matching(len(wanted), len(used), at_home))
 

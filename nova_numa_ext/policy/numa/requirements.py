@@ -1,32 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """May a server go to a host at all? Each answer names what is lacking.
 
-Three kinds of requirement, because they are known from different places and age differently:
+Two kinds of requirement, because they are known from different places and age differently:
 
 * *capabilities*: traits of the host's root; they do not change while servers come and go;
-* *neighbours*: interference classes in the L3 domains (class matrix of Lakew et al., table 3), as the agents publish
-  them plus what this scheduler has just picked;
-* *amounts*: classes of service, ways and bandwidth. Placement counts them, exactly and atomically, before any filter
-  runs and again when nova claims. So the filter does not judge them by our older view; a what-if over the whole
-  fleet does, to explain why Placement offers no host.
+* *amounts*: classes of service, ways, bandwidth and cache neighbourhoods. Placement counts them, exactly and
+  atomically, before any filter runs and again when nova claims. So the filter does not judge them by our older view; a
+  what-if over the whole fleet does, to explain why Placement offers no host.
+
+Who is seen in an L3 domain refuses nothing: it is known late, and what a flavor only states, it does not require. It
+ranks (:mod:`.candidates`, :mod:`.score`).
 
 The bandwidth rule: the sum of what is declared, plus what is measured beyond the
 declarations of running servers, must not exceed the capacity; equality is accepted. The measured excess is the
 *reserved* part of the inventory, kept by the agent, so that Placement's own count is that rule.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
-from placement_traits.interference import may_share
 from placement_traits.names import (
     CLASS_TRAITS,
-    InterferenceClass,
-    NeighbourTrait,
     RdtTrait,
     RemoteMemory,
     Tier,
@@ -56,28 +53,6 @@ def lacking_traits(request: WorkloadRequest, traits: frozenset[str] | None) -> t
     if request.tier is Tier.LC and request.ways:
         wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
     return tuple(Reason(term, "absent", trait) for term, trait in wanted if trait not in traits)
-
-
-@functools.cache
-def conflict(
-    one: InterferenceClass, neighbours: frozenset[NeighbourTrait]
-) -> InterferenceClass | None:
-    """Return the class among the neighbours of an L3 domain that ``one`` must not share it with, None when it may."""
-    for trait, neighbour in CLASS_OF_TRAIT.items():
-        if trait in neighbours and not may_share(one, neighbour):
-            return neighbour
-    return None
-
-
-def neighbours(request: WorkloadRequest, host: HostView) -> tuple[Reason, ...]:
-    """Refuse a host whose every L3 domain has a neighbour that the request's class must not share a cache with."""
-    worst = None
-    for domain in host.l3:
-        neighbour = conflict(request.interference_class, domain.neighbours)
-        if neighbour is None:
-            return ()
-        worst = worst or neighbour
-    return () if worst is None else (Reason(Term.NEIGHBOURS, worst, request.interference_class),)
 
 
 def local_memory(request: WorkloadRequest, cells: Sequence[HostCell]) -> tuple[Reason, ...]:
@@ -113,7 +88,9 @@ def amounts(request: WorkloadRequest, host: HostView | None) -> tuple[Reason, ..
 def holds(domain: L3View, amount: L3Amount) -> bool:
     """Return whether one L3 domain has the amounts of one request group free; equality is enough."""
     return (
-        _free(domain.ways) >= amount.ways and _free(domain.bandwidth_mbps) >= amount.bandwidth_mbps
+        _free(domain.ways) >= amount.ways
+        and _free(domain.bandwidth_mbps) >= amount.bandwidth_mbps
+        and _free(domain.neighbourhood) >= amount.neighbourhood
     )
 
 
@@ -121,11 +98,14 @@ def _domain_amounts(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> tu
     reasons = []
     ways = max((_free(domain.ways) for domain in domains), default=0)
     bandwidth = max((_free(domain.bandwidth_mbps) for domain in domains), default=0)
+    neighbourhood = max((_free(domain.neighbourhood) for domain in domains), default=0)
     for group in groups:
         if group.ways > ways:
             reasons.append(Reason(Term.L3_WAYS, ways, group.ways))
         if group.bandwidth_mbps > bandwidth:
             reasons.append(Reason(Term.MEMORY_BANDWIDTH, bandwidth, group.bandwidth_mbps))
+        if group.neighbourhood > neighbourhood:
+            reasons.append(Reason(Term.LLC_NEIGHBOURHOOD, neighbourhood, group.neighbourhood))
     if reasons:
         return tuple(dict.fromkeys(reasons))
     found = matched(groups, domains)

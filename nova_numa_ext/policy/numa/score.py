@@ -9,7 +9,8 @@ term                        value
 ``slices``                  NUMA guest: 1 / sockets it spans. Floating guest: 1 / fewest nodes that could hold it.
 ``neighbours``              1 − ½ · (share of its L3 domains in which the other tier runs) − ½ · (worst penalty / 2);
                             its domains: the chosen ones of those it will run in, or all it will run in, or all of
-                            the host
+                            the host; 0 where a strict server will run in none that it claims
+``devil_packing``           of a strict devil: share of the domains that it claims in which there is a devil already
 ``ways``                    ways that stay free in the chosen domains / their capacity
 ``bandwidth``               local bandwidth that stays free: in the chosen domains / their capacity; of a server without
                             a chosen domain, as :class:`Spare` / the largest among the hosts (most spare wins)
@@ -32,7 +33,13 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nova_numa_ext.policy.numa.candidates import Candidate, class_penalty, shared_tiers
+from nova_numa_ext.policy.numa.candidates import (
+    Candidate,
+    class_penalty,
+    newly_taken,
+    packs_devils,
+    shared_tiers,
+)
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
 from nova_numa_ext.policy.numa.home import Home
 from nova_numa_ext.policy.terms import Term
@@ -44,6 +51,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 SCORED: Final = (
     Term.SLICES,
     Term.NEIGHBOURS,
+    Term.DEVIL_PACKING,
     Term.WAYS,
     Term.BANDWIDTH,
     Term.CROSS_SOCKET_BANDWIDTH,
@@ -134,7 +142,8 @@ def terms(request: WorkloadRequest, offer: HostOffer, most: Spare) -> dict[Term,
     local, cross_socket = (free.local, free.cross_socket) if free is not None else (None, None)
     return {
         Term.SLICES: _slices(request, offer),
-        Term.NEIGHBOURS: _neighbours(request, _lived_in(offer)),
+        Term.NEIGHBOURS: _neighbours(request, offer),
+        Term.DEVIL_PACKING: _devil_packing(request, _chosen(offer)),
         Term.WAYS: _left([(d.ways, amount) for d, amount, _ in _amounts(offer)]),
         Term.BANDWIDTH: _left([(d.bandwidth_mbps, amount) for d, _, amount in _amounts(offer)])
         if _chosen(offer)
@@ -242,11 +251,20 @@ def _slices(request: WorkloadRequest, offer: HostOffer) -> float | None:
     return 0.0
 
 
-def _neighbours(request: WorkloadRequest, domains: Sequence[L3View]) -> float | None:
+def _neighbours(request: WorkloadRequest, offer: HostOffer) -> float | None:
+    domains = _lived_in(offer)
     if not domains:
         return None
+    if request.strict and not any(domain in _chosen(offer) for domain in domains):
+        return 0.0
     shared = shared_tiers(request, domains) / len(domains)
     return 1.0 - 0.5 * shared - 0.5 * class_penalty(request, domains) / WORST_PENALTY
+
+
+def _devil_packing(request: WorkloadRequest, domains: Sequence[L3View]) -> float | None:
+    if not domains or not packs_devils(request):
+        return None
+    return 1.0 - newly_taken(request, domains) / len(domains)
 
 
 def _left(amounts: Sequence[tuple[Amount | None, int]]) -> float | None:

@@ -124,8 +124,7 @@ def _best(request: WorkloadRequest, host: HostView) -> Ranked | None:
     if not request.l3:
         return None
     candidates = list(itertools.islice(_candidates(request, host), _MOST_CANDIDATES))
-    kept = order(request, host, candidates, lambda _: None).kept
-    return kept[0] if kept else None
+    return next(iter(order(request, host, candidates, lambda _: None)), None)
 
 
 def _candidates(request: WorkloadRequest, host: HostView) -> Iterator[Candidate]:
@@ -154,7 +153,6 @@ def lacking(
     return (
         *requirements.capabilities(request, host),
         *requirements.amounts(request, host),
-        *requirements.neighbours(request, host),
         *(() if free is None else _own_resources(request, free)),
     )
 

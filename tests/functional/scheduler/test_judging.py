@@ -240,7 +240,7 @@ def best_first(spec, state, view, earlier=(), request=()):
         request,
     )
     [found] = decision.decide(decision.parse_spec(spec), spec, [state], around).passed
-    return [ranked.candidate.index for ranked in found.ordering.kept]
+    return [ranked.candidate.index for ranked in found.candidates]
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
@@ -273,7 +273,7 @@ def check(states, spec, around):
         ours = state.allocation_candidates
         assert all(one in offered for one in ours)
         assert bool(ours) == bool(offered)
-        ranks = [ranked.rank for ranked in found.ordering.kept]
+        ranks = [ranked.rank for ranked in found.candidates]
         assert ranks == sorted(ranks)
         pick = judged.pick(found.uuid)
         taken = ours[0]["allocations"] if ours else {}

@@ -35,7 +35,6 @@ def filtered(candidates: list[dict[str, Any]], kept: int) -> dict[str, Any]:
         "nodes": [0],
         "candidates": candidates,
         "candidates_kept": kept,
-        "candidates_removed": [],
     }
     view = {"state": "fresh", "age_s": 1.0, "hosts": 1}
     return {
@@ -57,10 +56,11 @@ def told(*entries: dict[str, Any]) -> str:
     return explain.text(found)
 
 
-def test_the_chosen_host_is_named_and_totals_tell_why() -> None:
+def test_the_best_host_is_named_and_totals_tell_why() -> None:
+    """Best, not chosen: a claim may fail, and nova draws among several with host_subset_size."""
     lines = told(weighed(h2=3.904, h1=4.552)).splitlines()
 
-    assert "chosen   h1: the highest total of all weighers" in lines
+    assert "best     h1: the highest total of all weighers" in lines
     head, first, second = lines[-3:]
     assert head.split()[-3:] == ["score", "others", "total"]
     assert first.split() == ["h1", "-", "0.900", "3.652", "4.552"]
@@ -73,12 +73,12 @@ def test_a_decision_of_an_older_release_without_totals_is_told_without_them() ->
 
     text = told(entry)
 
-    assert "chosen" not in text
+    assert "best     " not in text
     assert text.split()[-1] == "-"
 
 
-def test_the_only_host_left_is_the_chosen_one() -> None:
-    assert "chosen   h1: one host was left, the weigher was not asked" in told(filtered([], 0))
+def test_the_only_host_left_is_the_best_one() -> None:
+    assert "best     h1: one host was left, the weigher was not asked" in told(filtered([], 0))
 
 
 def test_equal_candidates_are_one_line_and_of_many_only_three_are_shown() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's own picks stand in for what no agent has reported yet."""
 
+from dataclasses import replace
+
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
 from placement_traits.names import InterferenceClass, NeighbourTrait, Tier
 from tests.support.fleet import amount, domain, host
@@ -42,6 +44,8 @@ def test_amounts_of_picks_are_taken_from_their_domains():
     )
     assert [each.ways.free for each in view.l3] == [7, 13]
     assert [each.bandwidth_mbps.free for each in view.l3] == [9000, 10_000]
+    view = with_amounts(TWO, [pick(l3=(("l3-0", replace(amount(4), neighbourhood=1_000)),))])
+    assert [each.neighbourhood.free for each in view.l3] == [0, 1_000]
 
 
 def test_no_picks_no_change():

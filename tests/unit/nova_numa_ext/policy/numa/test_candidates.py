@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_numa_ext.policy.numa.candidates import Candidate, order
-from nova_numa_ext.policy.numa.requirements import conflict
 from placement_traits.names import NeighbourTrait
 from placement_traits.request import parse
 from tests.support.fleet import amount, at, be, domain, host, hosts, lc
@@ -47,9 +46,7 @@ def lc_of_groups(*ways):
 
 
 def first(request, view, candidates, nodes=None, **more):
-    return (
-        order(request, view, candidates, lambda _: at(nodes, view), **more).kept[0].candidate.index
-    )
+    return order(request, view, candidates, lambda _: at(nodes, view), **more)[0].candidate.index
 
 
 def test_the_domain_of_the_predicted_node_comes_first():
@@ -69,7 +66,7 @@ def test_each_group_goes_to_the_domain_of_its_own_guest_cell():
 
 def test_equal_groups_may_be_swapped():
     view = host(domain(0), domain(1))
-    [ranked] = order(lc_of_groups(4, 4), view, [on(0, 0, 1)], lambda _: at((1, 0), view)).kept
+    [ranked] = order(lc_of_groups(4, 4), view, [on(0, 0, 1)], lambda _: at((1, 0), view))
     assert ranked.rank.off_node == 0
 
 
@@ -80,7 +77,7 @@ def test_a_group_away_counts_for_its_domain_and_for_the_cell_without():
         view,
         [taking(0, {"l3-0": 6, "l3-2": 2}), taking(1, {"l3-0": 2, "l3-1": 6})],
         lambda _: at((0, 1), view),
-    ).kept
+    )
     assert [(each.candidate.index, each.rank.off_node) for each in kept] == [(0, 2), (1, 4)]
 
 
@@ -124,27 +121,50 @@ def test_a_lonely_domain_is_better(neighbour):
     assert first(lc(**DEVIL), view, [on(0, 0), on(1, 1)]) == 1
 
 
-def test_a_forbidden_neighbour_removes_the_candidate_and_says_why():
-    view = host(domain(0, neighbours=[NeighbourTrait.DEVIL]), domain(1))
-    ordering = order(lc(**RABBIT), view, [on(0, 0), on(1, 1)], lambda _: None)
-    assert [ranked.candidate.index for ranked in ordering.kept] == [1]
-    [(removed, reason)] = ordering.removed
-    assert (removed.index, reason.term, reason.value, reason.against) == (
-        0,
-        "domain_neighbours",
-        "devil",
-        "rabbit",
+def test_a_forbidden_neighbour_puts_the_candidate_last_and_says_why():
+    view = host(domain(0, neighbours=[NeighbourTrait.DEVIL]), domain(1, ways=(13, 9)))
+    best, other = order(lc(**RABBIT), view, [on(0, 0), on(1, 1)], lambda _: None)
+    assert (best.candidate.index, other.candidate.index) == (1, 0)
+    reason = other.rank.loses_to(best.rank)
+    assert (reason.term, reason.value, reason.against) == ("class_penalty", 2, 0)
+
+
+STRICT_DEVIL = {**DEVIL, "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1"}
+STRICT_RABBIT = {**RABBIT, "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000"}
+
+
+@pytest.mark.parametrize(
+    "has_devil", [{"neighbours": [NeighbourTrait.DEVIL]}, {"neighbourhood": (1_000, 1)}]
+)
+def test_a_strict_devil_goes_where_a_devil_is_so_that_domains_stay_for_rabbits(has_devil):
+    """By Placement's count, or as the agent publishes one that only states its class."""
+    view = host(domain(0), domain(1, **has_devil, ways=(13, 4)))
+    assert first(lc(**STRICT_DEVIL), view, [on(0, 0), on(1, 1)]) == 1
+    if "neighbours" in has_devil:
+        assert first(lc(**DEVIL), view, [on(0, 0), on(1, 1)]) == 0, "others are better apart"
+
+
+def test_a_neighbourhood_that_an_earlier_server_of_the_request_has_taken_comes_last():
+    """Its claim would fail, so a domain away from the expected node is better."""
+    view = host(domain(0, neighbourhood=(1_000, 1_000)), domain(1))
+    whole = replace(amount(4), neighbourhood=1_000)
+    candidates = [Candidate(i, ((f"l3-{i}", whole),), (f"l3-{i}",)) for i in range(2)]
+    ranked = order(
+        lc(**STRICT_RABBIT), view, candidates, lambda _: at((0,), view), taken=frozenset({"l3-0"})
     )
+    assert [each.candidate.index for each in ranked] == [1, 0]
 
 
 def test_a_worse_candidate_says_on_what_it_loses():
     view = host(domain(0), domain(1, ways=(13, 5)))
-    kept = order(lc(), view, [on(0, 1), on(1, 0)], lambda _: None).kept
-    reason = kept[1].rank.loses_to(kept[0].rank)
+    best, other = order(lc(), view, [on(0, 1), on(1, 0)], lambda _: None)
+    reason = other.rank.loses_to(best.rank)
     assert (reason.term, reason.value, reason.against) == ("ways_free", -8, -13)
 
 
-requests = st.sampled_from([lc(), lc(**RABBIT), lc(**DEVIL), be(), be(**DEVIL)])
+requests = st.sampled_from(
+    [lc(), lc(**RABBIT), lc(**DEVIL), be(), be(**DEVIL), lc(**STRICT_RABBIT), lc(**STRICT_DEVIL)]
+)
 
 
 @st.composite
@@ -163,25 +183,15 @@ def situations(draw):
 def test_the_order_does_not_depend_on_the_order_of_arrival(situation, random):
     request, view, candidates, nodes = situation
     straight = [
-        ranked.rank for ranked in order(request, view, candidates, lambda _: at(nodes, view)).kept
+        ranked.rank for ranked in order(request, view, candidates, lambda _: at(nodes, view))
     ]
     shuffled = random.sample(candidates, len(candidates))
-    assert [
-        ranked.rank for ranked in order(request, view, shuffled, lambda _: at(nodes, view)).kept
-    ] == straight
+    again = [ranked.rank for ranked in order(request, view, shuffled, lambda _: at(nodes, view))]
+    assert again == straight
 
 
 @given(situations())
-def test_nothing_is_lost_and_only_conflicts_are_removed(situation):
+def test_no_candidate_is_lost(situation):
     request, view, candidates, nodes = situation
-    ordering = order(request, view, candidates, lambda _: at(nodes, view))
-    kept = [ranked.candidate for ranked in ordering.kept]
-    removed = [candidate for candidate, _ in ordering.removed]
-    assert sorted(c.index for c in kept + removed) == [c.index for c in candidates]
-    by_uuid = {d.uuid: d for d in view.l3}
-    for candidate in candidates:
-        clash = any(
-            conflict(request.interference_class, by_uuid[uuid].neighbours)
-            for uuid, _ in candidate.l3
-        )
-        assert (candidate in removed) == clash
+    ranked = order(request, view, candidates, lambda _: at(nodes, view))
+    assert sorted(each.candidate.index for each in ranked) == [c.index for c in candidates]

@@ -14,7 +14,7 @@ from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
 from placement_traits.fleet_arrays import FleetArrays
-from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.names import RdtTrait, TierTrait
 from placement_traits.request import L3Amount, parse
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
@@ -106,11 +106,22 @@ def test_two_groups_need_two_domains_of_their_own():
     assert said(alone) == ["L3 domains that can hold it: 1, requested: 2"]
 
 
-def test_one_compatible_domain_is_enough():
-    rabbit = lc(**{"numa_ext:interference_class": "rabbit"})
-    devil = [NeighbourTrait.DEVIL]
-    assert admission.neighbours(rabbit, host(domain(0, neighbours=devil), domain(1))) == ()
-    assert admission.neighbours(rabbit, host(domain(0, neighbours=devil))) != ()
+def test_a_strict_rabbit_needs_a_whole_neighbourhood():
+    rabbit = lc(
+        **{
+            "numa_ext:interference_class": "rabbit",
+            "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+        }
+    )
+    a_devil = domain(0, neighbourhood=(1_000, 1))
+    assert admission.amounts(rabbit, host(a_devil, domain(1))) == ()
+    assert said(admission.amounts(rabbit, host(a_devil))) == [
+        "cache neighbourhood free in the best L3 domain: 999, requested: 1000"
+    ]
+    older = replace(domain(0), neighbourhood=None)
+    assert said(admission.amounts(rabbit, host(older))) == [
+        "cache neighbourhood free in the best L3 domain: 0, requested: 1000"
+    ]
 
 
 def cell(number, free_memory_mb):

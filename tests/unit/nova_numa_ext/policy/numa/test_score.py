@@ -158,6 +158,38 @@ def test_neighbours_are_those_where_the_server_will_live(nodes, value):
     assert term(rabbit, offer, Term.NEIGHBOURS) == value
 
 
+STRICT_DEVIL = {
+    "numa_ext:interference_class": "devil",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+}
+
+
+@pytest.mark.parametrize(("claimed", "value"), [(0, 0.0), (1, 1.0), (2, 1.0)])
+def test_a_strict_devil_likes_domains_that_have_a_devil(claimed, value):
+    """By Placement's count in domain 1, by the agent's word in domain 2; the neighbours themselves are welcome."""
+    view = host(
+        domain(0),
+        domain(1, neighbourhood=(1_000, 1)),
+        domain(2, neighbours=[NeighbourTrait.DEVIL]),
+    )
+    claims = Candidate(0, ((f"l3-{claimed}", amount(3)),), (f"l3-{claimed}",))
+    offer = HostOffer(view, home=at((claimed,), view), candidate=claims)
+    assert term(lc(3, **STRICT_DEVIL), offer, Term.DEVIL_PACKING) == value
+    assert term(lc(3, **STRICT_DEVIL), offer, Term.NEIGHBOURS) == 1.0
+    loose = lc(3, **{"numa_ext:interference_class": "devil"})
+    assert term(loose, offer, Term.DEVIL_PACKING) is None
+
+
+def test_a_host_where_a_strict_server_will_not_live_where_it_claims_comes_last():
+    """nova-compute binds it to node 1, whose domain Placement does not offer; its neighbours may be gone by then."""
+    claims = Candidate(0, (("l3-0", amount(3)),), ("l3-0",))
+    view = host(domain(0), domain(1))
+    offer = HostOffer(view, home=at((1,), view), candidate=claims)
+    assert term(lc(3, **STRICT_DEVIL), offer, Term.NEIGHBOURS) == 0.0
+    loose = lc(3, **{"numa_ext:interference_class": "devil"})
+    assert term(loose, offer, Term.NEIGHBOURS) == 1.0
+
+
 def test_ways_and_bandwidth_count_what_stays_free_after_the_server():
     candidate = Candidate(0, (("l3-0", amount(3, 4000)),), ("l3-0",))
     offer = HostOffer(host(domain(0, ways=(12, 3)), domain(1)), candidate=candidate)
@@ -191,6 +223,7 @@ def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
     [only] = scores(be(), [HostOffer(host(domain(0)))], [EQUAL])
     assert {term for term, value in only.terms.items() if value is None} == {
         Term.SLICES,
+        Term.DEVIL_PACKING,
         Term.WAYS,
         Term.FRAGMENTATION,
         Term.GPU,
