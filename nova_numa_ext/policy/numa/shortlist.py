@@ -18,13 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_numa_ext.policy.numa import requirements
-from nova_numa_ext.policy.numa.candidates import OTHER_TIER
+from nova_numa_ext.policy.numa.candidates import OTHER_TIER, packs_devils
 from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.score import SCORED, WORST_PENALTY, Floats, combine
 from nova_numa_ext.policy.terms import Term
-from placement_traits.fleet_arrays import NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
-from placement_traits.interference import may_share, penalty
-from placement_traits.names import CLASS_TRAITS, NeighbourTrait, PackingTrait
+from placement_traits.fleet_arrays import L3_AMOUNTS, NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
+from placement_traits.interference import penalty
+from placement_traits.names import (
+    CLASS_TRAITS,
+    WHOLE_NEIGHBOURHOOD,
+    InterferenceClass,
+    NeighbourTrait,
+    PackingTrait,
+)
 from placement_traits.request import WorkloadRequest
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -97,13 +103,8 @@ def coarse(
     domains = _domains(arrays, rows)
     picked, fits = _picked(asked, cells, packs)
     place = _place(asked, cells, picked, domains)
-    present = domains["present"]
-    apart = ~present.any(axis=1) | (present & ~_conflicts(asked, domains)).any(axis=1)
     terms = _terms(asked, cells, picked, domains, place)
-    return Coarse(
-        combine(np.stack([terms[t] for t in SCORED], axis=1), weights),
-        able & fits & (apart | (not asked.fresh)),
-    )
+    return Coarse(combine(np.stack([terms[t] for t in SCORED], axis=1), weights), able & fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def _domains(arrays: FleetArrays, rows: Integers) -> Columns:
         "neighbours": l3["neighbours"][index],
         **{
             f"{name}_{what}": values
-            for name in ("ways", "bandwidth_mbps")
+            for name in L3_AMOUNTS
             for what, values in _amount(l3, name, index, present).items()
         },
     }
@@ -280,14 +281,22 @@ def _place(asked: Asked, cells: npt.NDArray[Any], picked: Mask, domains: Columns
         return _Place(near, np.zeros(present.shape, bool))
     ways = max(group.ways for group in groups)
     bandwidth = max(group.bandwidth_mbps for group in groups)
+    units = max(group.neighbourhood for group in groups)
     holds = (
         present
         & (domains["ways_free"] >= ways)
         & (domains["bandwidth_mbps_free"] >= bandwidth)
-        & ~_conflicts(asked, domains)
+        & (domains["neighbourhood_free"] >= units)
     )
-    # Candidates on the guest's nodes come first, then those with the fewest other tiers and the most free ways.
-    keys = (-domains["ways_free"], _has(domains, *OTHER_TIER[asked.request.tier]), ~near, ~holds)
+    # In the order of CandidateRank, as far as it is known here.
+    keys = (
+        -domains["ways_free"],
+        _has(domains, *OTHER_TIER[asked.request.tier]),
+        ~_has_devil(domains) if packs_devils(asked.request) else np.zeros(present.shape, bool),
+        _penalties(asked, domains),
+        ~near,
+        ~holds,
+    )
     first = np.lexsort(keys, axis=-1)[:, : len(groups)]
     claimed = np.zeros(present.shape, bool)
     if present.shape[1]:
@@ -310,7 +319,8 @@ def _terms(
     claims = place.claimed.any(axis=1)
     return {
         Term.SLICES: _slices(request, cells, picked),
-        Term.NEIGHBOURS: _neighbours(asked, domains, place.home),
+        Term.NEIGHBOURS: _neighbours(asked, domains, place),
+        Term.DEVIL_PACKING: _devil_packing(asked, domains, place.claimed),
         Term.WAYS: _left(domains, "ways", place.claimed, ways),
         Term.BANDWIDTH: np.where(
             claims, _left(domains, "bandwidth_mbps", place.claimed, taken), _share(local)
@@ -327,17 +337,17 @@ def _penalties(asked: Asked, domains: Columns) -> Integers:
     """Worst penalty of the request's class with what lives in each domain, H x D."""
     found = np.zeros(domains["present"].shape, np.int64)
     for other, trait in CLASS_TRAITS.items():
+        if other is InterferenceClass.DEVIL and packs_devils(asked.request):
+            continue
         there = _has(domains, trait).astype(np.int64)
         found = np.maximum(found, there * penalty(asked.request.interference_class, other))
     return found
 
 
-def _conflicts(asked: Asked, domains: Columns) -> Mask:
-    """Domains with a class that the request's must not share a cache with, H x D."""
-    found = np.zeros(domains["present"].shape, bool)
-    for other, trait in CLASS_TRAITS.items():
-        if not may_share(asked.request.interference_class, other):
-            found |= _has(domains, trait)
+def _has_devil(domains: Columns) -> Mask:
+    """Domains with a devil, by Placement's count or as an agent has published it, H x D."""
+    counted = domains["neighbourhood_known"] & (domains["neighbourhood_free"] < WHOLE_NEIGHBOURHOOD)
+    found: Mask = counted | _has(domains, NeighbourTrait.DEVIL)
     return found
 
 
@@ -366,13 +376,24 @@ def _slices(request: WorkloadRequest, cells: npt.NDArray[Any], picked: Mask) -> 
     return np.where(known, 1.0 / spanned, np.nan)
 
 
-def _neighbours(asked: Asked, domains: Columns, home: Mask) -> Floats:
-    count = home.sum(axis=1)
+def _neighbours(asked: Asked, domains: Columns, place: _Place) -> Floats:
+    home, count = place.home, place.home.sum(axis=1)
     shared = (_has(domains, *OTHER_TIER[asked.request.tier]) & home).sum(axis=1) / np.maximum(
         1, count
     )
     worst = (_penalties(asked, domains) * home).max(axis=1, initial=0)
-    return np.where(count > 0, 1.0 - 0.5 * shared - 0.5 * worst / WORST_PENALTY, np.nan)
+    values = 1.0 - 0.5 * shared - 0.5 * worst / WORST_PENALTY
+    if asked.request.strict:
+        values = np.where((home & place.claimed).any(axis=1), values, 0.0)
+    return np.where(count > 0, values, np.nan)
+
+
+def _devil_packing(asked: Asked, domains: Columns, claimed: Mask) -> Floats:
+    count = claimed.sum(axis=1)
+    if not packs_devils(asked.request):
+        return np.full(len(count), np.nan)
+    among = (_has_devil(domains) & claimed).sum(axis=1)
+    return np.where(count > 0, among / np.maximum(1, count), np.nan)
 
 
 def _left(domains: Columns, name: str, claimed: Mask, taken: int) -> Floats:

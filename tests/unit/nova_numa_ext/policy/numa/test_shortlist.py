@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 from nova_numa_ext.policy.numa import shortlist
+from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.numa.shortlist import Size
+from placement_traits.fleet_arrays import FleetArrays
+from placement_traits.names import NeighbourTrait
+from tests.support.fleet import domain, host, lc
 
 
 def test_hosts_that_seem_impossible_come_last_but_they_come():
@@ -48,3 +52,52 @@ def test_a_cell_with_one_of_the_best_hosts_has_enough_to_try_again():
     ordered = shortlist.order(totals, np.ones(12, bool))
     found = shortlist.chosen(ordered, np.ones(12, bool), [], cells, Size(4, per_cell=3))
     assert found.tolist() == [11, 10, 9, 8, 3, 2]
+
+
+def guessed(request, *views):
+    """Coarse scores of hosts whose NUMA cells are not known yet."""
+    arrays = FleetArrays.of(views)
+    cells = np.zeros((len(views), 0), shortlist.CELL)
+    weights = np.ones((len(views), len(SCORED)))
+    return shortlist.coarse(
+        shortlist.Asked(request, ()), arrays, np.arange(len(views)), cells, weights
+    )
+
+
+STRICT = {
+    "numa_ext:interference_class": "devil",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1",
+}
+
+
+@pytest.mark.parametrize(
+    "has_devil", [{"neighbours": [NeighbourTrait.DEVIL]}, {"neighbourhood": (1_000, 3)}]
+)
+def test_a_strict_devil_is_guessed_where_devils_are(has_devil):
+    quiet, noisy = host(domain(0), name="quiet"), host(domain(0, **has_devil), name="noisy")
+    found = guessed(lc(**STRICT), quiet, noisy)
+    assert found.scores[0] < found.scores[1]
+
+
+def test_a_class_is_a_preference_here_as_well():
+    """The filter refuses no host for its neighbours, so none comes last as if it would."""
+    quiet = host(domain(0), name="quiet")
+    noisy = host(domain(0, neighbours=[NeighbourTrait.DEVIL]), name="noisy")
+    found = guessed(lc(**{"numa_ext:interference_class": "rabbit"}), quiet, noisy)
+    assert found.possible.all()
+    assert found.scores[0] > found.scores[1]
+
+
+def test_a_taken_neighbourhood_is_not_guessed_as_claimed():
+    rabbit = lc(
+        **{
+            "numa_ext:interference_class": "rabbit",
+            "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+        }
+    )
+    free, full = (
+        host(domain(0), name="free"),
+        host(domain(0, neighbourhood=(1_000, 1)), name="full"),
+    )
+    found = guessed(rabbit, free, full)
+    assert found.scores[0] > found.scores[1]
