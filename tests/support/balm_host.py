@@ -79,10 +79,10 @@ class Host:
         """(level, share at home) after each change, of all servers."""
         return [
             (
-                wish.level,
-                round((wish.shares or self.bes[uuid].preferred).get(self.bes[uuid].node, 0.0), 3),
+                target.level,
+                round((target.shares or self.bes[uuid].preferred).get(self.bes[uuid].node, 0.0), 3),
             )
-            for uuid, wish in self.changes
+            for uuid, target in self.changes
         ]
 
     def end(self, uuid: str) -> tuple[float, int]:
@@ -139,16 +139,16 @@ class Host:
         decision = balm.decide(self.observe(), self.state, self.options, self.now)
         self.state = decision.state
         self.events.extend(decision.events)
-        for uuid, wish in decision.changes.items():
-            self.changes.append((uuid, wish))
-            self.bes[uuid] = replace(self.bes[uuid], level=wish.level)
+        for uuid, target in decision.changes.items():
+            self.changes.append((uuid, target))
+            self.bes[uuid] = replace(self.bes[uuid], level=target.level)
         self._move_pages()
         return decision
 
     def _move_pages(self) -> None:
         for uuid, found in self.bes.items():
-            wish = self.state.targets[uuid].shares
-            goal = found.preferred if wish is None else wish
+            target = self.state.targets[uuid].shares
+            goal = found.preferred if target is None else target
             gap = {n: goal.get(n, 0.0) - found.local(n) for n in {*goal, *found.shares}}
             left = sum(value for value in gap.values() if value > 0)
             part = min(1.0, self.pages_per_s * self.poll_s / left) if left > 1e-9 else 1.0

@@ -65,7 +65,7 @@ class FakeHost:
     topology: HostTopology
     running: dict[str, _Running] = field(default_factory=dict)
     writes: list[tuple[str, object]] = field(default_factory=list)
-    wishes: tuple[PartitionRequest, ...] = ()
+    requests: tuple[PartitionRequest, ...] = ()
     partition_calls: int = 0
     cpu_levels: dict[str, int] = field(default_factory=dict)
     heartbeats: int = 0
@@ -215,7 +215,7 @@ class FakeHost:
         known = tuple(c for c in self.counts if (c.uuid, c.tid) in _pairs(threads))
         return CountReport(known, self.count_problem)
 
-    def partition(self, wishes: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
+    def partition(self, requests: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
         self.partition_calls += 1
         places = tuple(
             PartitionPlace(
@@ -227,15 +227,15 @@ class FakeHost:
                 0,
                 "",
             )
-            for w in wishes
+            for w in requests
         )
         writes: tuple[Write, ...] = ()
-        if tuple(wishes) != self.wishes:
+        if tuple(requests) != self.requests:
             writes = (Write(WriteKind.SCHEMATA, "numa_ext-changed"),)
         if write:
             if writes:
-                self.writes.append(("partition", tuple(wishes)))
-            self.wishes = tuple(wishes)
+                self.writes.append(("partition", tuple(requests)))
+            self.requests = tuple(requests)
         return PartitionReport(writes, places, "")
 
     def rdt_state(self) -> RdtState:

@@ -93,7 +93,7 @@ class Simulated:
         decision = balm.decide(self._observe(), self.state, BalmOptions(), self.now_s)
         self.state = decision.state
         self.events.extend(decision.events)
-        self.levels |= {be: wish.level for be, wish in decision.changes.items()}
+        self.levels |= {be: target.level for be, target in decision.changes.items()}
         self._move_pages()
 
     def _report(self) -> None:
@@ -123,8 +123,8 @@ class Simulated:
 
     def _move_pages(self) -> None:
         budget = self._pages_per_s * POLL_S
-        for be, wish in self.state.targets.items():
-            goal = _EVERYWHERE if wish.shares is None else wish.shares
+        for be, target in self.state.targets.items():
+            goal = _EVERYWHERE if target.shares is None else target.shares
             now = self.shares[be]
             gap = {n: goal.get(n, 0.0) - now.get(n, 0.0) for n in NODES}
             left = sum(value for value in gap.values() if value > 0)

@@ -15,7 +15,7 @@ from placement_traits.names import Tier
 
 def classes(**members: str) -> Classes:
     """Class -> letters of its servers."""
-    wishes = [PartitionRequest(u, Tier.BE, (0,)) for text in members.values() for u in text]
+    requests = [PartitionRequest(u, Tier.BE, (0,)) for text in members.values() for u in text]
     places = [
         PartitionPlace(uuid, group, "", False, (), 0, "")
         for group, text in members.items()
@@ -23,7 +23,7 @@ def classes(**members: str) -> Classes:
     ]
     critical = PartitionRequest("L", Tier.LC, (0,))
     return shared_classes(
-        [*wishes, critical], [*places, PartitionPlace("L", "x", "", True, (), 0, "")]
+        [*requests, critical], [*places, PartitionPlace("L", "x", "", True, (), 0, "")]
     )
 
 

@@ -162,9 +162,9 @@ def test_best_effort_beside_a_latency_critical_server_is_throttled(bench: Bench)
         bench.host.boot(lc(cpu, node))
     server = bench.host.boot(be())
     bench.round()
-    wish = next(w for w in bench.host.wishes if w.uuid == server.uuid)
-    assert wish.mba_percent == {0: 50}
-    critical = [w for w in bench.host.wishes if w.tier == "LC"]
+    request = next(w for w in bench.host.requests if w.uuid == server.uuid)
+    assert request.mba_percent == {0: 50}
+    critical = [w for w in bench.host.requests if w.tier == "LC"]
     assert sorted(tuple(w.ways.items()) for w in critical) == [((n, 4),) for n in range(4)]
 
 
@@ -367,7 +367,7 @@ def test_a_server_that_is_paused_later_keeps_its_place(bench: Bench) -> None:
     bench.host.running[server.uuid].memory_kb = {2: 64 * 1024}
     bench.round()
     assert bench.host.memory_mb(server) == {2: 64}
-    assert {(w.tier, w.running) for w in bench.host.wishes} == {("LC", False), ("BE", False)}
+    assert {(w.tier, w.running) for w in bench.host.requests} == {("LC", False), ("BE", False)}
 
 
 def test_pages_of_a_migrating_server_stay(bench: Bench) -> None:
@@ -565,7 +565,7 @@ def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:
     bench.host.delete(server)
     bench.round()
     assert [entry.server for entry in bench.entries("gone")] == [server.uuid]
-    assert bench.host.wishes == ()
+    assert bench.host.requests == ()
     assert home_nodes_store.store(bench.folder / "state.json").load() == {}
 
 
@@ -651,7 +651,7 @@ def test_groups_that_others_have_changed_are_put_right_and_told(
     bench.round()
     bench.round()
     assert bench.entries("repair") == []
-    bench.host.wishes = ()  # somebody has undone it
+    bench.host.requests = ()  # somebody has undone it
     bench.round()
     bench.round()
     assert [entry.what for entry in bench.entries("repair")] == [

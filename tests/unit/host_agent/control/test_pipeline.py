@@ -114,7 +114,7 @@ class Bench:
         self.agent.run(self.clock.stop)
 
     def level(self) -> int:
-        return min(self.host.wishes[0].mba_percent.values())
+        return min(self.host.requests[0].mba_percent.values())
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_the_last_word_of_a_refiner_that_fails_holds_for_one_round(
     late = bench.host.boot(Server("late", BE_SPECS, shared="0,2,4,6"))
     bench.agent.round(full=True, relist=True)
     bench.agent.reapply()
-    levels = {wish.uuid: min(wish.mba_percent.values()) for wish in bench.host.wishes}
+    levels = {request.uuid: min(request.mba_percent.values()) for request in bench.host.requests}
     assert levels == {bench.server.uuid: 30, late.uuid: 100}, "it has reported nothing of the other"
     bench.agent.round(full=True, relist=True)
     assert bench.level() == 100

@@ -212,8 +212,8 @@ class Bench:
 
     def level(self, server: Server) -> set[int]:
         """What the executor gets about a BE server."""
-        wish = next(w for w in self.host.wishes if w.uuid == server.uuid)
-        return set(wish.mba_percent.values())
+        request = next(w for w in self.host.requests if w.uuid == server.uuid)
+        return set(request.mba_percent.values())
 
     def kept(self, server: Server) -> BeTarget | None:
         return load(self.folder / "slo.json").targets.get(server.uuid)
@@ -289,11 +289,11 @@ def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> 
     bench.controller.poll()
     bench.report(500, 12.0)  # ample slack for long: levels are given back
     bench.round()
-    wish = dict(next(w for w in bench.host.wishes if w.uuid == be.uuid).mba_percent)
-    domains = {w.uuid: w.domains for w in bench.host.wishes}
+    request = dict(next(w for w in bench.host.requests if w.uuid == be.uuid).mba_percent)
+    domains = {w.uuid: w.domains for w in bench.host.requests}
     for domain in domains[silent.uuid]:
-        assert wish.get(domain, 0) <= 50
-    assert max(wish.values()) > 50
+        assert request.get(domain, 0) <= 50
+    assert max(request.values()) > 50
 
 
 def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_protection(

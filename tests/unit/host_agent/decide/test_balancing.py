@@ -31,13 +31,13 @@ QUICK = Options(
 def guest(
     name: str, specs: dict[str, str], vcpus: int = 2, cpus: tuple[str, ...] = (), node: int = 3
 ) -> Guest:
-    wish = request.parse(specs, vcpus=vcpus, memory_mb=1024)
+    parsed = request.parse(specs, vcpus=vcpus, memory_mb=1024)
     threads = tuple(
         Thread(10 + v, Role.VCPU, v, "CPU", cpus[v] if cpus else "0-15") for v in range(vcpus)
     )
     ram = RamRange(0x1000, 0x2000, (), 4, 0, ((node, 1024 * 1024),))
     domain = Domain(name, name, vcpus, 1024)
-    return Guest(Workload(domain, request=wish), Process(9, 1, "0-3", threads), (ram,))
+    return Guest(Workload(domain, request=parsed), Process(9, 1, "0-3", threads), (ram,))
 
 
 BE = {"numa_ext:tier": "BE"}

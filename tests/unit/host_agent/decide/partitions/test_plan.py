@@ -417,7 +417,7 @@ def hosts(draw: st.DrawFn) -> Host:
 
 
 @st.composite
-def wishes(draw: st.DrawFn, host: Host, number: int) -> PartitionRequest:
+def drawn_requests(draw: st.DrawFn, host: Host, number: int) -> PartitionRequest:
     where = draw(st.lists(st.sampled_from(host.domains), min_size=1, unique=True))
     uuid = f"{number:08x}-0000-4000-8000-000000000000"
     if draw(st.booleans()):
@@ -439,11 +439,11 @@ def check_plan(host: Host, requests: Sequence[PartitionRequest], found: Partitio
         w.uuid for w in requests
     }
     by_name = {group.name: group for group in found.groups}
-    for wish in requests:
-        place = found.get(wish.uuid)
-        if place is None or wish.tier is Tier.BE:
+    for request in requests:
+        place = found.get(request.uuid)
+        if place is None or request.tier is Tier.BE:
             continue
-        for domain, ways in wish.ways.items():
+        for domain, ways in request.ways.items():
             mask = by_name[place.group].schemata["L3"][domain]
             assert mask.bit_count() == max(ways, host.min_bits)
             assert not mask & host.shareable
@@ -501,8 +501,8 @@ def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
         if present and data.draw(st.integers(0, 2)) == 0:
             del present[data.draw(st.sampled_from(sorted(present)))]
         else:
-            wish = data.draw(wishes(host, number))
-            present[wish.uuid] = wish
+            request = data.draw(drawn_requests(host, number))
+            present[request.uuid] = request
         requests = list(present.values())
         found = host.plan(*requests)
         check_plan(host, requests, found)
@@ -518,8 +518,8 @@ def test_any_sequence_of_arrivals_and_departures(data: st.DataObject) -> None:
 @given(st.data())
 def test_a_crash_between_any_two_commands_ends_in_the_same_masks(data: st.DataObject) -> None:
     host = data.draw(hosts())
-    first = [data.draw(wishes(host, n)) for n in range(3)]
-    second = [*first[1:], data.draw(wishes(host, 9))]
+    first = [data.draw(drawn_requests(host, n)) for n in range(3)]
+    second = [*first[1:], data.draw(drawn_requests(host, 9))]
     host.apply(*first)
     found = host.plan(*second)
     writes = changes(host.actual, found)

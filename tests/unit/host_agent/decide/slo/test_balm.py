@@ -152,7 +152,7 @@ def test_f_004_23_throttles_one_after_the_other_until_healed() -> None:
     host = Host({"lc": 0}, bes, plant)
     while host.state.phase is not BalmPhase.CLIMB:
         host.poll()
-    throttled = [uuid for uuid, wish in host.changes if wish.level == 10]
+    throttled = [uuid for uuid, target in host.changes if target.level == 10]
     assert throttled == ["be4", "be3", "be2"], "heaviest first, the others are left alone"
 
 
@@ -171,7 +171,7 @@ def test_a_healing_action_is_not_judged_while_queues_drain() -> None:
     while host.state.phase is not BalmPhase.CLIMB:
         if host.poll().changes:
             throttled_at.append(host.now)
-    throttled = [uuid for uuid, wish in host.changes if wish.level == 10]
+    throttled = [uuid for uuid, target in host.changes if target.level == 10]
     assert throttled == ["be2"]
 
 
@@ -271,7 +271,7 @@ def test_a_move_that_gets_stuck_is_given_up() -> None:
 
 def test_f_004_24_both_sockets_violated_moves_no_pages() -> None:
     host = Host({"lc0": 0, "lc1": 1}, {"be": be(1, 0.6)}, f3).settle()
-    assert all(wish.shares is None for _, wish in host.changes)
+    assert all(target.shares is None for _, target in host.changes)
 
 
 def test_four_nodes_move_to_all_that_are_not_violated() -> None:
@@ -505,7 +505,7 @@ def test_f_004_37_only_best_effort_servers_that_may_move_are_moved() -> None:
     bes = {"bound": be(0, 1.0, movable=False, mbps=30_000.0), "floating": be(0, 1.0)}
     host = Host({"lc": 0}, bes, always_red)
     host.run(60.0)
-    moved = {uuid for uuid, wish in host.changes if wish.shares is not None}
+    moved = {uuid for uuid, target in host.changes if target.shares is not None}
     assert moved == {"floating"}
     assert "lc" not in host.state.targets
 
@@ -566,11 +566,11 @@ def test_no_lc_server_is_left_red_while_a_noticeable_be_server_is_above_its_mini
     free_levels = {*host.levels, 100}
     for _ in range(3000):
         decision = host.poll()
-        for wish in decision.changes.values():
-            assert wish.level in free_levels
-            if wish.shares is not None:
-                assert sum(wish.shares.values()) == pytest.approx(1.0, abs=1e-5)
-                assert set(wish.shares) <= set(host.nodes)
+        for target in decision.changes.values():
+            assert target.level in free_levels
+            if target.shares is not None:
+                assert sum(target.shares.values()) == pytest.approx(1.0, abs=1e-5)
+                assert set(target.shares) <= set(host.nodes)
         if host.now > 5.0 and host.state.phase is BalmPhase.WATCH and host.state.moving is None:
             break
     else:
@@ -605,4 +605,4 @@ def test_no_sequence_of_colours_arrivals_and_departures_upsets_it(
                 host.bes = {**spare, **host.bes}
         host.run(0.7)
         assert set(host.state.targets) == set(host.bes)
-        assert {wish.level for wish in host.state.targets.values()} <= {*host.levels, 100}
+        assert {target.level for target in host.state.targets.values()} <= {*host.levels, 100}

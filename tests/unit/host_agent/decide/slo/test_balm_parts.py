@@ -225,13 +225,13 @@ def test_f_004_33_a_level_is_written_for_the_domains_of_the_cpus_only() -> None:
 
 
 def test_f_004_35_more_servers_than_classes_share_without_hurting_anyone() -> None:
-    wishes = [_partition(f"be{n}", 10 if n < 3 else 100, (n % 2,)) for n in range(6)]
-    planned = plan(HOST, EMPTY, wishes)
+    requests = [_partition(f"be{n}", 10 if n < 3 else 100, (n % 2,)) for n in range(6)]
+    planned = plan(HOST, EMPTY, requests)
     assert not planned.refused
     assert len(planned.groups) == 3
-    for wish in wishes:
-        place = planned.get(wish.uuid)
+    for request in requests:
+        place = planned.get(request.uuid)
         assert place is not None
         group = next(g for g in planned.groups if g.name == place.group)
-        for domain, level in wish.mba_percent.items():
+        for domain, level in request.mba_percent.items():
             assert group.schemata["MB"][domain] <= level

@@ -35,7 +35,7 @@ BEFORE = {"a": BeTarget(80)}
 )  # fmt: skip
 def test_levels_that_may_stand(state: dict[str, Any], levels: tuple[int, int]) -> None:
     found = unwatched(BalmState(targets=LOW, spent_s={"L": 1.0}, **state), {"a": 50, "b": 50})
-    assert {uuid: wish.level for uuid, wish in found.targets.items()} == dict(
+    assert {uuid: target.level for uuid, target in found.targets.items()} == dict(
         zip("ab", levels, strict=True)
     )
     assert (found.phase, found.search, found.spent_s) == (BalmPhase.WATCH, None, {"L": 1.0})

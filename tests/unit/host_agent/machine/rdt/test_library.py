@@ -316,8 +316,8 @@ def partitions(paths: HostPaths) -> Partitions:
     return Partitions(HostOperations(paths), RdtOptions())
 
 
-LC_WISH = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4}, running=False)
-BE_WISH = PartitionRequest(BE, Tier.BE, (0,), mba_percent={0: 30}, running=False)
+LC_REQUEST = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4}, running=False)
+BE_REQUEST = PartitionRequest(BE, Tier.BE, (0,), mba_percent={0: 30}, running=False)
 
 
 def test_root_is_given_back_as_found_whoever_remembers(
@@ -325,10 +325,14 @@ def test_root_is_given_back_as_found_whoever_remembers(
 ) -> None:
     """Each call stands for an agent that has just been restarted."""
     paths, resctrl = operators_host
-    for wishes, root in (([BE_WISH], 0xFF), ([LC_WISH, BE_WISH], 0xF0), ([BE_WISH], 0xFF)):
-        assert partitions(paths).partition(wishes, write=True).problem == ""
+    for requests, root in (
+        ([BE_REQUEST], 0xFF),
+        ([LC_REQUEST, BE_REQUEST], 0xF0),
+        ([BE_REQUEST], 0xFF),
+    ):
+        assert partitions(paths).partition(requests, write=True).problem == ""
         assert resctrl.actual().root.schemata["L3"] == {0: root}
-    partitions(paths).partition([LC_WISH], write=True)
+    partitions(paths).partition([LC_REQUEST], write=True)
     privileged.reset(paths, True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFF}
@@ -337,7 +341,7 @@ def test_root_is_given_back_as_found_whoever_remembers(
 
 def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, _resctrl = operators_host
-    partitions(paths).partition([LC_WISH], write=False)
+    partitions(paths).partition([LC_REQUEST], write=False)
     privileged.reset(paths, False)
 
     assert not paths.state.exists()
@@ -345,7 +349,7 @@ def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) 
 
 def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, resctrl = operators_host
-    partitions(paths).partition([LC_WISH], write=True)
+    partitions(paths).partition([LC_REQUEST], write=True)
     (paths.proc / "sys/kernel/random/boot_id").write_text("second\n")
     privileged.reset(paths, True)
 
@@ -358,7 +362,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     paths, resctrl = operators_host
     paths.state.write_text("not a folder")
 
-    assert partitions(paths).partition([LC_WISH], write=True).problem == ""
+    assert partitions(paths).partition([LC_REQUEST], write=True).problem == ""
     assert resctrl.actual().root.schemata["L3"] == {0: 0xF0}
     assert "cannot be written" in caplog.text
 
@@ -366,7 +370,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
 BES = tuple(f"{digit * 8}-bbbb-4000-8000-00000000000{digit}" for digit in "123")
 
 
-def be_wish(uuid: str) -> PartitionRequest:
+def be_request(uuid: str) -> PartitionRequest:
     return PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 30})
 
 
@@ -385,7 +389,7 @@ def shared_class(closids: int) -> tuple[Watched, GroupWriter]:
     model = Watched(Shape(closids=closids), threads=ThreadTable([1, 2, 3]))
     resctrl = Resctrl(model)
     executor = GroupWriter(resctrl)
-    decided = plan(resctrl.capabilities(), resctrl.actual(), [be_wish(uuid) for uuid in BES])
+    decided = plan(resctrl.capabilities(), resctrl.actual(), [be_request(uuid) for uuid in BES])
     executor.carry_out(change_to(model, decided))
     for tid, place in enumerate(decided.places, start=1):
         resctrl.move_tasks(place.group, place.monitor, lambda tid=tid: [tid])  # type: ignore[misc]
@@ -396,7 +400,7 @@ def test_threads_of_merged_classes_are_never_without_a_limit() -> None:
     model, executor = shared_class(closids=4)
     resctrl = Resctrl(model)
     lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
-    requests = [be_wish(uuid) for uuid in BES]
+    requests = [be_request(uuid) for uuid in BES]
 
     change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), [*requests, lc]))
     executor.carry_out(change)
@@ -411,7 +415,7 @@ def test_a_vm_that_is_no_longer_managed_leaves_the_class_it_shared() -> None:
     resctrl = Resctrl(model)
     assert len(resctrl.actual().ours) == 1
 
-    requests = [be_wish(uuid) for uuid in BES[1:]]
+    requests = [be_request(uuid) for uuid in BES[1:]]
     change = change_to(model, plan(resctrl.capabilities(), resctrl.actual(), requests))
     executor.carry_out(change)
     written = change.writes
