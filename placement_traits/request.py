@@ -524,6 +524,11 @@ def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
         )
     elif any(amount.neighbourhood != units for amount in asked):
         yield f"{Key.INTERFERENCE_CLASS}={kind} needs {resource}={units} in each of its groups."
+    elif units == names.WHOLE_NEIGHBOURHOOD and not request.managed:
+        yield (
+            f"{resource}={units} and {Key.MANAGED}=false exclude each other: floating servers are kept out of the "
+            "neighbourhood of managed servers only."
+        )
     elif not request.numa_nodes:
         yield (
             f"{resource} needs {NUMA_NODES}: it is counted in the L3 domain of each NUMA node of the server, and one "

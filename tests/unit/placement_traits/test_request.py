@@ -144,6 +144,14 @@ def test_a_flavor_is_strict_by_the_units_that_placement_counts(changes):
             {"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000"},
             "numa_ext:interference_class=devil needs CUSTOM_LLC_NEIGHBOURHOOD=1 in each",
         ),
+        (
+            {
+                "numa_ext:interference_class": "rabbit",
+                "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+                "numa_ext:managed": "false",
+            },
+            "CUSTOM_LLC_NEIGHBOURHOOD=1000 and numa_ext:managed=false exclude each other",
+        ),
         ({"numa_ext:interference_class": None}, "is for numa_ext:interference_class=rabbit and"),
         (
             {"resources_W:CUSTOM_MEMORY_BANDWIDTH_MBPS": "9", "group_policy": "isolate"},

@@ -150,6 +150,25 @@ def test_a_devil_keeps_out_of_the_cache_of_a_latency_critical_server() -> None:
     assert dict(found.partition.mba_percent) == {found.nodes[0]: 100}
 
 
+@pytest.mark.parametrize(
+    ("claim", "leaves"),
+    [({"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000"}, True), ({}, False)],
+)
+def test_a_devil_leaves_its_home_for_a_rabbit_that_has_claimed_the_cache(
+    claim: dict[str, str], leaves: bool
+) -> None:
+    """Neighbours drive no server from its home; what Placement has counted does."""
+    rounds = Rounds([guest("devil", {**BE, "numa_ext:interference_class": "devil"})])
+    (home,) = desired(rounds.round(), "devil").nodes
+    rabbit = guest(
+        "rabbit", {**BE, "hw:numa_nodes": "1", "numa_ext:interference_class": "rabbit", **claim}
+    )
+    pins = dict.fromkeys(range(2), frozenset(range(4 * home, 4 * home + 4)))
+    bound = replace(rabbit.workload, domain=replace(rabbit.workload.domain, vcpu_pins=pins))
+    rounds.guests.append(replace(rabbit, workload=bound))
+    assert (home not in desired(rounds.round(), "devil").nodes) == leaves
+
+
 def test_bandwidth_levels_follow_the_cores_into_the_cache_of_an_lc() -> None:
     lc = guest("lc", LC, cpus=("0", "1"))
     fillers = [guest(f"f{n}", {"numa_ext:tier": "BE"}, vcpus=4) for n in range(3)]
