@@ -3,7 +3,7 @@
 
 Placement (the real application on SQLite, bulk-filled) serves HTTP on loopback from a process of its own, so memory and
 bytes are the reader's. Measured: a complete reading, an unchanged comparison, a comparison after 1 % of the hosts
-changed, and a reporter's pass over a host in its desired state.
+changed, a reporter's pass over a host in its desired state, and what the beats of all agents cost Placement.
 """
 
 import os
@@ -14,22 +14,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from keystoneauth1 import adapter, session, token_endpoint
 
 from benchmarks import report
 from benchmarks.placement_server import root_uuid, tree
-from placement_traits import names
+from placement_traits import beats, names
 from placement_traits.client import PlacementClient
 from placement_traits.reporter import Reporter, child_uuid
 from placement_traits.view import FleetView, ViewSettings
 
 clock = time.perf_counter
 
+BEATS: Final = 1_000
+CONTROLLERS: Final = 3
+
 
 @contextmanager
-def placement(hosts: int) -> Iterator[tuple[adapter.Adapter, int]]:
-    """Start Placement with so many hosts; yields an adapter and the number of providers."""
+def placement(hosts: int) -> Iterator[tuple[adapter.Adapter, int, int]]:
+    """Start Placement with so many hosts; yields an adapter, the number of providers, and the server's pid."""
     command = [sys.executable, "-m", "benchmarks.placement_server", str(hosts)]
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -39,7 +44,11 @@ def placement(hosts: int) -> Iterator[tuple[adapter.Adapter, int]]:
     try:
         port, providers = server.stdout.readline().split()
         auth = token_endpoint.Token(f"http://127.0.0.1:{port}", "admin")
-        yield adapter.Adapter(session.Session(auth), service_type="placement"), int(providers)
+        yield (
+            adapter.Adapter(session.Session(auth), service_type="placement"),
+            int(providers),
+            server.pid,
+        )
     finally:
         server.stdin.close()
         server.wait()
@@ -57,6 +66,12 @@ def timed(work: Callable[[], object]) -> float:
     return clock() - start
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def change(client: PlacementClient, numbers: range) -> None:
     """Hold back some bandwidth on one L3 domain of each of these hosts, as their agents would."""
     for number in numbers:
@@ -67,10 +82,9 @@ def change(client: PlacementClient, numbers: range) -> None:
         client.put(path, body)
 
 
-def view_figures(http: adapter.Adapter, hosts: int) -> dict[str, float]:
+def view_figures(view: FleetView, http: adapter.Adapter, hosts: int) -> dict[str, float]:
     """Complete, unchanged and incremental readings."""
     before = rss_mb()
-    view = FleetView(http, ViewSettings(full_interval_s=1e9), background=False)
     full_s = timed(view.refresh)
     seen = view.snapshot()
     assert len(seen.hosts) == hosts
@@ -104,6 +118,37 @@ def view_figures(http: adapter.Adapter, hosts: int) -> dict[str, float]:
     }
 
 
+def beat_figures(
+    view: FleetView, http: adapter.Adapter, hosts: int, server: int
+) -> dict[str, float]:
+    """What beats cost Placement: each agent writes one in half an hour, each controller's complete reading lists them.
+
+    :param server: pid of Placement
+    """
+    client = PlacementClient(http)
+    writers = [beats.BeatWriter(client, tree(number).root) for number in range(min(BEATS, hosts))]
+    for writer in writers:  # as an agent that has just started
+        writer.age_minutes()
+    trees, began = view.stats.trees_read, cpu_s(server)
+    written_s = timed(lambda: [writer.beat() for writer in writers])
+    beat_s = (cpu_s(server) - began) / len(writers)
+    view.refresh()
+    octets, began = client.counters.bytes_read, cpu_s(server)
+    listed_s = timed(lambda: beats.living(client))
+    list_s = cpu_s(server) - began
+    written = hosts * beat_s / (60 * beats.EVERY_MINUTES)
+    read = CONTROLLERS * list_s / ViewSettings().full_interval_s
+    report.progress(f"  beats: {1e3 * beat_s:.1f} ms of Placement's processor each")
+    return {
+        "beat_ms": 1e3 * written_s / len(writers),
+        "beat_placement_cpu_ms": 1e3 * beat_s,
+        "beats_listed_s": listed_s,
+        "beats_listed_mb": (client.counters.bytes_read - octets) / 1e6,
+        "beats_placement_cores": written + read,
+        "beats_trees_read": view.stats.trees_read - trees,
+    }
+
+
 def reporter_figures(http: adapter.Adapter) -> dict[str, float]:
     """A pass over hosts in their desired state: by an agent that has just started, and by one that has run."""
     first, again = [], []
@@ -132,13 +177,23 @@ def main() -> None:
     options.add_argument("--hosts", type=int, default=int(os.environ.get("HOSTS", "10000")))
     arguments = options.parse_args()
     start = clock()
-    with placement(arguments.hosts) as (http, providers):
+    with placement(arguments.hosts) as (http, providers, server):
         report.progress(
             f"Placement with {arguments.hosts} hosts, {providers} providers: {clock() - start:.0f} s"
         )
-        figures = {**view_figures(http, arguments.hosts), **reporter_figures(http)}
+        view = FleetView(http, ViewSettings(full_interval_s=1e9), background=False)
+        figures = {
+            **view_figures(view, http, arguments.hosts),
+            **beat_figures(view, http, arguments.hosts, server),
+            **reporter_figures(http),
+        }
     rounded = {name: round(value, 3) for name, value in figures.items()}
-    source = {"hosts": arguments.hosts, "providers": providers, "database": "SQLite in memory"}
+    source = {
+        "hosts": arguments.hosts,
+        "providers": providers,
+        "database": "SQLite in memory",
+        "controllers": CONTROLLERS,
+    }
     report.finish("view", "measured", rounded, source, arguments.json)
 
 

@@ -6,6 +6,7 @@ ends. Rows are written in bulk: the same rows that our reporter and nova-compute
 """
 
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from itertools import count
@@ -14,7 +15,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from emulation.hosts import four_nodes
-from placement_traits import names
+from placement_traits import beats, names
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import child_uuid
 from placement_traits.topology import Gpu, GpuEdge, HostTopology
@@ -108,6 +109,13 @@ class Rows:
             novas = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
             self.add(name, novas, (names.MANAGED_PCI_DEVICE,), {names.PGPU: Inventory(1)}, root)
 
+    def add_beat(self, number: int) -> None:
+        """Add the beat of one host's agent, some minutes old."""
+        host = tree(number).root
+        minute = int(time.time() // 60) - number % round(beats.EVERY_MINUTES)
+        inventories = {names.BEAT_MINUTE: Inventory(minute)}
+        self.add(beats.provider(host), beats.provider_uuid(host), (names.BEAT,), inventories)
+
 
 def fill(adapter: Any, hosts: int) -> int:
     """Write the fleet into the database; returns the number of providers."""
@@ -121,7 +129,8 @@ def fill(adapter: Any, hosts: int) -> int:
         desired = tree(number)
         for trait in {*desired.root_traits, *(t for c in desired.children for t in c.traits)}:
             client.put(f"/traits/{trait}")
-    for resource_class in names.RESOURCE_CLASSES:
+    client.put(f"/traits/{names.BEAT}")
+    for resource_class in (*names.RESOURCE_CLASSES, names.BEAT_MINUTE):
         client.put(f"/resource_classes/{resource_class}")
     with get_placement_engine().begin() as connection:
         rows = Rows(
@@ -130,6 +139,7 @@ def fill(adapter: Any, hosts: int) -> int:
         )
         for number in range(hosts):
             rows.add_host(number)
+            rows.add_beat(number)
         connection.execute(models.ResourceProvider.__table__.insert(), rows.providers)
         connection.execute(models.Inventory.__table__.insert(), rows.inventories)
         connection.execute(models.ResourceProviderTrait.__table__.insert(), rows.provider_traits)
