@@ -7,6 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from placement_traits import names
 from placement_traits.names import GpuLink, NeighbourTrait
 
 
@@ -106,7 +107,8 @@ class HostView:
 
     :param root_uuid: nova's root provider, equal to ``HostState.uuid``
     :param name: the root's name
-    :param traits: our traits of the root (RDT capability, shape, packing strategy, tiers)
+    :param traits: our traits of the root (RDT capability, shape, packing strategy, tiers), and
+        :data:`~placement_traits.names.SILENT`
     :param rdt: host-wide RDT resources; None when the host has none
     :param l3: L3 domains, ascending by id
     :param gpus: GPUs and other devices whose place is published, ascending by address
@@ -120,3 +122,8 @@ class HostView:
     l3: tuple[L3View, ...]
     gpus: tuple[GpuView, ...] = ()
     devices: tuple[DeviceView, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """The host's tiers are offered, but its agent has not beaten for a long time."""
+        return names.SILENT in self.traits

@@ -52,6 +52,7 @@ OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in no
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
+SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 
 class RdtTrait(StrEnum):

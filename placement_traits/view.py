@@ -3,8 +3,9 @@
 
 Two kinds of reading, both a few requests whatever the number of hosts:
 
-* *complete*: one list of our providers with their generations, one list of the names of roots and GPUs, and one query
-  of allocation candidates, whose provider summaries hold traits, capacity and use of whole trees, but no names;
+* *complete*: one list of our providers with their generations, one list of the names of roots and GPUs, one of the
+  agents that have beaten lately (:mod:`.beats`), and one query of allocation candidates, whose provider summaries hold
+  traits, capacity and use of whole trees, but no names;
 * *incremental*: the first list again; a host whose generations differ from the last time is read alone (one or two
   requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
 
@@ -23,12 +24,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
-from placement_traits import names
+from placement_traits import beats, names
 from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
 from placement_traits.fleet_arrays import FleetArrays
-from placement_traits.names import GpuLink
+from placement_traits.names import GpuLink, TierTrait
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.tree import gpu_edges, gpu_place, l3_place
 
@@ -295,9 +296,11 @@ class FleetView:
         fingerprints = self._list_fingerprints()
         hosts: dict[str, HostView] = {}
         if fingerprints:
-            named = self._existing(names.HOST, names.GPU)
+            named = self._existing(names.HOST, names.GPU, names.BEAT)
+            living = beats.living(self._client) if names.BEAT in named else None
             names_of: dict[str, dict[str, str]] = {}
-            for provider in self._list(f"required=in:{','.join((*named, *_DEVICES))}"):
+            located = (*(trait for trait in named if trait != names.BEAT), *_DEVICES)
+            for provider in self._list(f"required=in:{','.join(located)}"):
                 tree = names_of.setdefault(provider["root_provider_uuid"], {})
                 tree[provider["uuid"]] = provider["name"]
             trees = self._summaries(f"root_required={names.HOST}") if names.HOST in named else {}
@@ -309,7 +312,7 @@ class FleetView:
                     else _host(root, facts, names_of.get(root, {}))
                 )
                 if host is not None:
-                    hosts[root] = host
+                    hosts[root] = _marked(host, beats.is_silent(host.name, living))
         self._replace(dict.fromkeys(self._arrays.rows) | hosts, fingerprints)
 
     def _read_changes(self) -> int | None:
@@ -325,7 +328,7 @@ class FleetView:
             return 0
         gone = [root for root in self._arrays.rows if root not in fingerprints]
         known = self._arrays.views
-        read = {root: self._read_tree(root, known.get(root)) for root in changed}
+        read = {root: self._read_again(root, known.get(root)) for root in changed}
         self._replace(dict.fromkeys(gone) | read, fingerprints)
         return len(changed)
 
@@ -387,6 +390,11 @@ class FleetView:
             known = self._names(root)
         return _host(root, facts, known)
 
+    def _read_again(self, root: str, before: HostView | None) -> HostView | None:
+        """Read one host; whether its agent is silent shows at the next complete reading."""
+        host = self._read_tree(root, before)
+        return host and _marked(host, before is not None and before.silent)
+
     def _names(self, root: str) -> dict[str, str]:
         return {provider["uuid"]: provider["name"] for provider in self._list(f"in_tree={root}")}
 
@@ -420,6 +428,13 @@ class FleetView:
                 for name, body in inventories.items()
             },
         )
+
+
+def _marked(host: HostView, silent: bool) -> HostView:
+    """Mark a host whose agent is silent; where its tiers were withdrawn they are what shows it."""
+    if not silent or host.traits.isdisjoint(TierTrait):
+        return host
+    return replace(host, traits=host.traits | {names.SILENT})
 
 
 def _telling(traits: Iterable[str]) -> frozenset[str]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beats in the real Placement: one request to write, one to read a fleet's, and no view reads a tree for them."""
 
+import uuid
+
 import pytest
 
 from host_agent.report.beat import Beat
@@ -8,7 +10,9 @@ from placement_traits import beats, names
 from placement_traits.beats import EVERY_MINUTES, SILENT_AFTER_MINUTES, SPREAD, BeatWriter
 from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
-from placement_traits.view import FleetView
+from placement_traits.names import TierTrait
+from placement_traits.reporter import Reporter
+from placement_traits.view import FleetView, ViewSettings
 from tests.support.faults import FaultyAdapter, every, lose_answer
 
 NOW_S = 1_795_000_000.0
@@ -118,6 +122,36 @@ def test_a_beat_costs_views_no_reading_of_a_tree(reported_compute, time):
         view.refresh()
     assert (view.stats.trees_read, view.stats.full_reads) == (0, 1)
     assert set(view.snapshot().hosts) == {reported_compute.root}
+
+
+def test_a_complete_reading_marks_the_hosts_whose_agents_are_silent(reported_compute, time):
+    """One request more, for the whole fleet; the mark stays until the next complete reading."""
+    tiers = set(TierTrait)
+    view = FleetView(reported_compute.adapter, ViewSettings(full_interval_s=0), background=False)
+
+    def traits():
+        view.refresh()
+        host = view.snapshot().host(reported_compute.root)
+        return host.traits & {*tiers, names.SILENT}
+
+    assert traits() == tiers, "no agent of this cloud has ever beaten"
+    requests = view.stats.requests
+    BeatWriter(reported_compute.client, "other").beat()
+    assert traits() == {*tiers, names.SILENT}
+    assert view.stats.requests == 2 * requests + 1
+    incremental = FleetView(reported_compute.adapter, background=False)
+    incremental.refresh()
+    BeatWriter(reported_compute.client, "h1").beat()
+    reported_compute.claim(
+        str(uuid.uuid4()),
+        allocations={reported_compute.uuid("h1:l3_0"): {"CUSTOM_LLC_WAY": 1}},
+    )
+    incremental.refresh()
+    assert incremental.snapshot().host(reported_compute.root).silent
+    assert traits() == tiers
+    Reporter(reported_compute.client).withdraw_tiers("h1")
+    reported_compute.client.delete(f"/resource_providers/{beats.provider_uuid('h1')}")
+    assert traits() == set(), "that shows by itself"
 
 
 def test_nova_makes_its_tree_again_and_the_beat_goes_on(one_compute, time):
