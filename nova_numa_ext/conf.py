@@ -73,6 +73,19 @@ class SchedulerOptions(Section):
         change="neighbours matter so much that a server should rather wait: refuse",
         leave="Placement is restarted now and then: it still counts ways and bandwidth, nothing is overbooked",
     )
+    on_silent: Literal["last", "refuse"] = option(
+        "last",
+        "What to do with hosts whose agent is silent, for latency-critical servers: it has not beaten in Placement for "
+        "108 minutes, and the host's tiers were not withdrawn.\n\n"
+        "Beats are read with each complete reading of the view, every ten minutes. The clocks of agents and "
+        "controllers are compared: one that is more than an hour behind makes an agent look silent.",
+        choices={
+            "last": "the host comes after all others",
+            "refuse": "the host is refused",
+        },
+        change="a latency-critical server must never run without an agent, even if no other host is free: refuse",
+        leave="clocks are not kept everywhere, or flavors require the tier's trait: hosts withdraw their tiers",
+    )
     view_refresh_interval: float = option(
         10.0,
         "Seconds between two refreshes of the view of Placement.\n\n"

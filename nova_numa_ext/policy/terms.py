@@ -18,6 +18,7 @@ class Term(StrEnum):
     VIEW = "view"
     AGENT = "agent"
     TIER = "tier"
+    SILENT = "silent"
     CACHE_ALLOCATION = "cache_allocation"
     CLASSES_OF_SERVICE = "classes_of_service"
     L3_WAYS = "l3_ways"
@@ -63,6 +64,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
         Term.AGENT: "no host agent has published this host to Placement",
         Term.TIER: "its agent does not accept the tier: trait {against} is {value}",
+        Term.SILENT: "its agent has not beaten for a long time, and [numa_ext]on_silent is {value}",
         Term.CACHE_ALLOCATION: "no L3 cache allocation: trait {against} is {value}",
         Term.CLASSES_OF_SERVICE: "classes of service free: {value}, requested: {against}",
         Term.L3_WAYS: "L3 ways free in the best domain: {value}, requested: {against}",

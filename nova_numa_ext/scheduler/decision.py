@@ -129,11 +129,12 @@ class Judged:
         ]
         most = score.most_spare(map(score.spare, offers))
         rows = np.full((len(offers), len(SCORED)), np.nan)
+        last = [request is not None and score.comes_last(request, offer) for offer in offers]
         if request is not None:
             for row, offer in enumerate(offers):
                 values = score.terms(request, offer, most)
                 rows[row] = [np.nan if values[term] is None else values[term] for term in SCORED]
-        return Scores(score.combine(rows, weights), rows)
+        return Scores.made(rows, weights, last)
 
 
 def judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:

@@ -63,6 +63,7 @@ class Surroundings:
     :param recent: this scheduler's recent picks by host
     :param request_picks: those of them that belong to the same request
     :param refuse_stale: ``[numa_ext]on_stale`` is ``refuse``
+    :param refuse_silent: ``[numa_ext]on_silent`` is ``refuse``
     :param pack: packing strategy where a host does not publish its own
     :param planner: judges GPUs
     """
@@ -71,6 +72,7 @@ class Surroundings:
     recent: Mapping[str, Sequence[Pick]] = field(default_factory=dict)
     request_picks: tuple[Pick, ...] = ()
     refuse_stale: bool = False
+    refuse_silent: bool = False
     pack: bool = False
     planner: gpus.GpuPlanner = field(default_factory=gpus.GpuPlanner)
 
@@ -121,6 +123,7 @@ class Judge:
         reasons = requirements.local_memory(self._request, own_cells)
         if self._fresh:
             reasons = (*requirements.capabilities(self._request, view), *reasons)
+            reasons = (*self._silent(view), *reasons)
         if reasons:
             return verdict(host_state, reasons)
         predicted = self.predictions(host_state, view, known)
@@ -182,6 +185,11 @@ class Judge:
         if devices is not None and best.gpus is not None:
             return devices.refusal(best.gpus)
         return self._gpus.unknown if self._fresh else ()
+
+    def _silent(self, view: HostView | None) -> tuple[Reason, ...]:
+        """Refuse a host whose agent is silent, where that is configured; elsewhere it only comes last."""
+        missed = view is not None and requirements.is_missed(self._request, view.traits)
+        return (Reason(Term.SILENT, "refuse"),) if missed and self._around.refuse_silent else ()
 
     def _view(self, host_state: Any) -> HostView | None:
         """Return our view of a host, with what this scheduler has just placed in it."""

@@ -176,6 +176,7 @@ class Engine:
             recent=self._ledger.by_host(self._clock_s(), without=parsed.server),
             request_picks=picks,
             refuse_stale=self._options.on_stale == "refuse",
+            refuse_silent=self._options.on_silent == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
             planner=self._planner,
         )

@@ -21,6 +21,7 @@ from typing import Final
 
 from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.terms import Term
+from placement_traits import names
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.names import (
     CLASS_TRAITS,
@@ -53,6 +54,14 @@ def lacking_traits(request: WorkloadRequest, traits: frozenset[str] | None) -> t
     if request.tier is Tier.LC and request.ways:
         wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
     return tuple(Reason(term, "absent", trait) for term, trait in wanted if trait not in traits)
+
+
+def is_missed(request: WorkloadRequest, traits: frozenset[str] | None) -> bool:
+    """Return whether a server would count on an agent that is silent: it ranks behind all other hosts.
+
+    :param traits: of the host's root; None where no agent has published it
+    """
+    return request.tier is Tier.LC and traits is not None and names.SILENT in traits
 
 
 def local_memory(request: WorkloadRequest, cells: Sequence[HostCell]) -> tuple[Reason, ...]:

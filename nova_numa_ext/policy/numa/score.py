@@ -20,6 +20,9 @@ term                        value
 ``gpu``                     utility of the GPU set
 ==========================  ==========================================================================================
 
+A host whose agent is silent keeps no promise to a latency-critical server: its score is less by 1, so that it comes
+after all others.
+
 A term that is unknown for a host counts there as the mean of the hosts for which it is known; a term that is unknown
 for all hosts is left out.
 """
@@ -42,11 +45,13 @@ from nova_numa_ext.policy.numa.candidates import (
 )
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell
 from nova_numa_ext.policy.numa.home import Home
+from nova_numa_ext.policy.numa.requirements import is_missed
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.request import WorkloadRequest
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SCORED: Final = (
     Term.SLICES,
@@ -102,7 +107,7 @@ class Spare:
 class Score:
     """The score of a host.
 
-    :param value: in [0, 1]
+    :param value: in [0, 1], less 1 for a host that comes after all others
     :param terms: each term's value; None where it was unknown and the mean of the others stood in
     """
 
@@ -114,23 +119,31 @@ class Score:
 class Scores:
     """The scores of hosts.
 
-    :param values: one per host, in [0, 1]
+    :param values: one per host, in [0, 1], less 1 for those that come after all others
     :param rows: their terms in the order of :data:`SCORED`, one row per host; NaN where one is unknown
+    :param last: which hosts come after all others
     """
 
     values: Floats
     rows: Floats
+    last: Mask
+
+    @classmethod
+    def made(cls, rows: Floats, weights: Floats, last: Sequence[bool]) -> "Scores":
+        """Combine terms; parameters as of :func:`combine`."""
+        after = np.array(last, bool)
+        return cls(combine(rows, weights) - after, rows, after)
 
     def of(self, host: int) -> Score:
         """Return the score of one host."""
         row = self.rows[host].tolist()
-        return Score(
-            float(self.values[host]),
-            {
-                term: None if math.isnan(value) else value
-                for term, value in zip(SCORED, row, strict=True)
-            },
-        )
+        found: dict[Term, float | None] = {
+            term: None if math.isnan(value) else value
+            for term, value in zip(SCORED, row, strict=True)
+        }
+        if self.last.any():
+            found[Term.SILENT] = -float(self.last[host])
+        return Score(float(self.values[host]), found)
 
 
 def terms(request: WorkloadRequest, offer: HostOffer, most: Spare) -> dict[Term, float | None]:
@@ -154,6 +167,11 @@ def terms(request: WorkloadRequest, offer: HostOffer, most: Spare) -> dict[Term,
         Term.FRAGMENTATION: _usable(offer),
         Term.GPU: offer.gpu_utility,
     }
+
+
+def comes_last(request: WorkloadRequest, offer: HostOffer) -> bool:
+    """Return whether a host comes after all others."""
+    return offer.view is not None and is_missed(request, offer.view.traits)
 
 
 def spare(offer: HostOffer) -> Spare | None:

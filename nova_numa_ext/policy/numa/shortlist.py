@@ -191,7 +191,10 @@ def _kinds(arrays: FleetArrays, rows: Integers) -> Integers:
 
 
 def _able(asked: Asked, traits: frozenset[str] | None) -> bool:
-    return not asked.fresh or not requirements.lacking_traits(asked.request, traits)
+    if not asked.fresh:
+        return True
+    lacking = requirements.lacking_traits(asked.request, traits)
+    return not lacking and not requirements.is_missed(asked.request, traits)
 
 
 def _packs(asked: Asked, traits: frozenset[str] | None) -> bool:

@@ -31,7 +31,7 @@ from nova_numa_ext.policy.numa.score import (
     HostOffer,
     Score,
     Scores,
-    combine,
+    comes_last,
     most_spare,
     spare,
     terms,
@@ -111,7 +111,7 @@ def _scored(
         [[nan if (value := row[term]) is None else value for term in SCORED] for row in found]
     )
     weights = np.array([multipliers.of(answer.host.root_uuid) for answer in answers])
-    scores = Scores(combine(rows, weights), rows)
+    scores = Scores.made(rows, weights, [comes_last(request, offer) for offer in offers])
     scored = [
         replace(answer, l3=chosen.rank.l3_ids if chosen else (), score=scores.of(row))
         for row, (answer, chosen) in enumerate(zip(answers, best, strict=True))
