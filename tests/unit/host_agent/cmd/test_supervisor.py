@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.cmd.supervisor import Patience
-
 ROOT = Path(__file__).parents[4]
 PATIENCE_S = 30.0
 
@@ -207,15 +205,3 @@ time.sleep(60)
 """
     found = supervise(speak, silence_s=1, watch_s=60)
     wait_for(lambda: "withdrawn" in found.words())
-
-
-def test_the_units_and_the_supervisor_wait_equally_long() -> None:
-    units = ROOT / "etc/systemd"
-    timer = (units / "numa-host-agent-withdraw.timer").read_text()
-    agent = (units / "numa-host-agent.service").read_text()
-    usual = Patience()
-    assert f"OnActiveSec={usual.silence_s:.0f}\n" in timer
-    assert f"WatchdogSec={usual.round_s:.0f}\n" in agent
-    assert f"TimeoutStartSec={usual.first_round_s:.0f}\n" in agent
-    assert f"RestartSec={usual.restart_s:.0f}\n" in agent
-    assert "RestartPreventExitStatus=78\n" in agent
