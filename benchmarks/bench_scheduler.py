@@ -20,6 +20,8 @@ import os
 import pstats
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import tracemalloc
@@ -38,6 +40,8 @@ from benchmarks import report
 from benchmarks.cloud import FLAVORS, Cloud, Flavor, Offered, Shown, request
 from benchmarks.nova_scheduler import Scheduler, Span, Times, now
 from nova_numa_ext import conf as our_conf
+from placement_traits.boot_clock import boot_time_s
+from placement_traits.snapshot_file import SnapshotWriter
 
 CHURN, SERVERS, DEFAULT_LIMIT, FITTING, THREADS = 0.05, 32, 1000, 50, 4
 _SMALL, _SHORT, _LOOKS = 48, 8, 2  # hosts, shortlist, looks of each, where refusals are counted
@@ -49,6 +53,7 @@ _GOALS = {
     "whole_ratio_worst": 0.5,
     "first_request_ms": 2000.0,
     "kept_mb_per_thread": 1.0,
+    "view_mb_per_worker": 20.0,
     "regret_p99": 0.02,
     "refused_by_shortlist": 0.0,
 }
@@ -252,6 +257,20 @@ def memory(bench: Bench) -> Figures:
     return {"kept_mb_per_thread": (sizes[-1] - sizes[0]) / THREADS / 1e6}
 
 
+def view(bench: Bench) -> Figures:
+    """What the view of Placement costs each worker of a controller."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "fleet"
+        arrays = bench.cloud.snapshot().arrays
+        SnapshotWriter(path).write(arrays, 1, boot_time_s())
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.view_worker", str(path)]
+        answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return {
+            "view_mb_per_worker": float(answer.split()[0]),
+            "view_mb_shared": path.stat().st_size / 1e6,
+        }
+
+
 def copies(bench: Bench) -> Figures:
     """What nova does before its first filter: HostStates from the rows of its database, candidates copied for each."""
     sample = min(300, bench.options.hosts)
@@ -368,6 +387,7 @@ PARTS: dict[str, Callable[[Bench], Figures]] = {
     "ratios": ratios,
     "full": full_fleet,
     "memory": memory,
+    "view": view,
     "copies": copies,
     "regret": regret,
     "refused": refused,
