@@ -16,7 +16,6 @@ from typing import Any
 from nova import context, exception, filters, weights
 from nova.conf import CONF
 from nova.scheduler import host_manager, manager
-from oslo_config.cfg import NoSuchOptError
 
 from benchmarks.cloud import Cloud, Flavor, Offered, request
 from nova_numa_ext import conf as our_conf
@@ -233,10 +232,9 @@ def configure(*, ours: bool, slow: bool, shortlist: int | None) -> None:
     CONF.set_override("available_filters", everything, group)
     weighers = ["nova.scheduler.weights.all_weighers", *([WEIGHER] if ours else [])]
     CONF.set_override("weight_classes", weighers, group)
-    with suppress(NoSuchOptError):
-        CONF.clear_override("shortlist", our_conf.GROUP)
-        if shortlist is not None:
-            CONF.set_override("shortlist", shortlist, our_conf.GROUP)
+    CONF.clear_override("shortlist", our_conf.GROUP)
+    if shortlist is not None:
+        CONF.set_override("shortlist", shortlist, our_conf.GROUP)
 
 
 @contextmanager

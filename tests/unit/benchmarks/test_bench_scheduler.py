@@ -14,11 +14,12 @@ FLAVORS = ("LC two nodes", "BE", "one GPU")
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     file = tmp_path_factory.mktemp("bench") / "result.json"
-    parts = ("single", "stock", "ratios", "full", "copies")
+    parts = ("single", "stock", "ratios", "full", "view", "copies", "refused")
     subprocess.run(
         [
             *(sys.executable, "-W", "ignore", "-m", "benchmarks.bench_scheduler"),
             *("--hosts", str(HOSTS), "--requests", "3", "--once", "0", "--json", str(file)),
+            *("--refused", "6"),
             *(word for flavor in FLAVORS for word in ("--flavor", flavor)),
             *(word for part in parts for word in ("--part", part)),
         ],
@@ -42,3 +43,10 @@ def test_stock_nova_is_asked_once_for_each_flavor_and_the_rest_is_said_to_be_ext
     assert source["stock_runs"] == dict.fromkeys(FLAVORS, 1)
     assert set(source["stock_extrapolated"]) >= set(FLAVORS)
     assert result["figures"]["whole_ratio_worst"] >= result["figures"]["whole_ratio_median"] > 0
+
+
+def test_a_short_list_refuses_nothing_and_the_view_is_shared(result):
+    figures, source = result["figures"], result["source"]
+    assert figures["refused_by_shortlist"] == 0
+    assert source["refused_of"]["requests"] == 6
+    assert 0 <= figures["view_mb_per_worker"] < 20
