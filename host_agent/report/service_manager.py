@@ -3,27 +3,35 @@
 
 The protocol is sd_notify's (:mod:`host_agent.util.notify`). ``READY=1`` comes after the first finished round,
 ``WATCHDOG=1`` after each: a round that hangs or fails is followed by none, and the service manager ends an agent that
-finishes no round within ``WatchdogSec``. ``STOPPING=1`` comes when the agent shuts down.
+finishes no round within ``WatchdogSec``. ``STOPPING=1`` comes when the agent shuts down. What is applied between two
+rounds, up to fifty times a second, counts as a round, and is reported once a second.
 """
 
 import logging
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
+from math import inf
+from typing import Final
 
 from host_agent.model.round import Round
 from host_agent.util import notify
 
 LOG = logging.getLogger(__name__)
 
+_EVERY_S: Final = 1.0
+
 
 class ServiceManager:
     """Where notifications go; a :class:`~host_agent.control.agent.Listener`.
 
     :param address: of its socket; "" when there is no service manager
+    :param clock: monotonic seconds
     """
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sender = notify.Sender(address) if address else None
-        self._ready = False
+        self._clock = clock
+        self._reported_s = -inf
         self._problem = ""
 
     @classmethod
@@ -33,8 +41,11 @@ class ServiceManager:
 
     def on_round(self, done: Round) -> None:
         """Take note of a finished round."""
-        self._send(*(() if self._ready else (notify.READY,)), notify.WATCHDOG)
-        self._ready = True
+        now, first = self._clock(), self._reported_s == -inf
+        if now - self._reported_s < _EVERY_S:
+            return
+        self._reported_s = now
+        self._send(*((notify.READY,) if first else ()), notify.WATCHDOG)
 
     def stopping(self) -> None:
         """Report that the agent shuts down."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service manager receives, on a socket as systemd would have opened it; no systemd is needed."""
 
+import itertools
 import logging
 import socket
 import threading
@@ -52,7 +53,8 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 @pytest.fixture
 def manager(receiver: Receiver, tmp_path: Path) -> ServiceManager:
-    return ServiceManager(str(tmp_path / "notify"))
+    """Each look at its clock is two seconds later than the one before."""
+    return ServiceManager(str(tmp_path / "notify"), clock=itertools.count(0, 2).__next__)
 
 
 def test_ready_comes_once_and_the_watchdog_hears_of_each_finished_round(
@@ -62,6 +64,17 @@ def test_ready_comes_once_and_the_watchdog_hears_of_each_finished_round(
     manager.on_round(ROUND)
     manager.stopping()
     assert receiver.received() == ["READY=1\nWATCHDOG=1", "WATCHDOG=1", "STOPPING=1"]
+
+
+def test_what_is_applied_between_two_rounds_is_reported_once_a_second(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    """A controller that polls applies its part up to fifty times a second; systemd has other work."""
+    times = iter(number / 50 for number in range(101))
+    manager = ServiceManager(str(tmp_path / "notify"), clock=times.__next__)
+    for _ in range(101):
+        manager.on_round(ROUND)
+    assert receiver.received() == ["READY=1\nWATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
 
 
 def test_a_name_in_the_abstract_namespace_is_understood() -> None:
