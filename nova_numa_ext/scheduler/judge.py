@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ranked
-from nova_numa_ext.policy.numa.cells import GuestCell, Prediction
+from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, Prediction
 from nova_numa_ext.policy.numa.home import Home, home
 from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
@@ -85,6 +85,15 @@ def _unknown(_: Candidate) -> None:
     """A floating guest has no cells, and of some hosts nova knows none."""
 
 
+def dedicated_alike(guest: Sequence[GuestCell]) -> int:
+    """Dedicated CPUs of each cell of a guest whose cells have nothing but as many; 0 for any other guest.
+
+    Of cells that differ, nova's search may mix up what it remembers, and take a host cell that is too small.
+    """
+    counts = {cell.pcpus if cell.policy is CpuPolicy.DEDICATED else 0 for cell in guest}
+    return counts.pop() if len(counts) == 1 else 0
+
+
 class Judge:
     """Judges hosts for one request.
 
@@ -106,6 +115,7 @@ class Judge:
         self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
         self._request = request
         self._guest = guest
+        self._pcpus = dedicated_alike(guest)
         self._around = around
         self._wants_pci = bool(nova_objects.pci_requests(spec))
         self._last_word = nova_objects.LastWord(spec)
@@ -116,7 +126,12 @@ class Judge:
             self._mine.setdefault(pick.host, []).append(pick)
 
     def verdict(self, host_state: Any) -> HostVerdict:
-        """Judge one host and order its candidates."""
+        """Judge one host and order its candidates.
+
+        What costs least comes first: in a cloud that is nearly sold out, most hosts have no room.
+        """
+        if self._pcpus and not nova_objects.room(host_state, self._pcpus, len(self._guest)):
+            return verdict(host_state, (Reason(Term.NUMA_CELLS, 0, len(self._guest)),))
         view = self._view(host_state)
         known = nova_objects.host_facts(host_state)
         own_cells = known.cells

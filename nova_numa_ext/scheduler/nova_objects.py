@@ -148,6 +148,20 @@ def host_facts(host_state: Any) -> HostFacts:
 _size_kb = operator.attrgetter("size_kb")
 
 
+def room(host_state: Any, pcpus: int, cells: int) -> bool:
+    """Return whether so many NUMA cells of a HostState have so many dedicated CPUs free; True where nova knows none.
+
+    Read anew, but in a small fraction of the time of :func:`host_facts`.
+    """
+    topology = host_state.numa_topology
+    if not topology or not host_state.allocation_candidates:
+        return True
+    found = 0
+    for cell in topology.cells:
+        found += len(cell.pcpuset - cell.pinned_cpus) >= pcpus
+    return found >= cells
+
+
 def cell_counts(host_state: Any) -> list[tuple[int, int, int, int, int, int, int]]:
     """Read little of each NUMA cell of a HostState: enough to guess, in a fraction of the time of :func:`host_facts`.
 

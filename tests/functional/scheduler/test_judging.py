@@ -4,18 +4,20 @@
 import datetime
 import itertools
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nova import objects
 from nova.scheduler import host_manager
+from nova.virt import hardware
 
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.scheduler import decision
+from nova_numa_ext.scheduler import decision, judge, nova_objects
 from nova_numa_ext.scheduler.judge import Surroundings
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.fleet_arrays import FleetArrays
@@ -286,6 +288,36 @@ def check(states, spec, around):
     assert ((result.values >= 0) & (result.values <= 1)).all()
     known = result.rows[~np.isnan(result.rows)]
     assert ((known >= 0) & (known <= 1)).all()
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(host(0), small_guest(3) | guest_topology())
+def test_a_host_refused_at_first_sight_is_one_that_nova_refuses(nova_configuration, found, guest):
+    state, _ = found
+    assume(state.numa_topology is not None)
+    state.allocation_candidates = [{"allocations": {}, "mappings": {}}]
+    spec = request_spec(LC, numa_topology=guest)
+    pcpus = judge.dedicated_alike(decision.parse_spec(spec).guest)
+    if pcpus and not nova_objects.room(state, pcpus, len(guest.cells)):
+        fit = hardware.numa_fit_instance_to_host(state.numa_topology, guest.obj_clone(), None)
+        assert fit is None
+
+
+def test_a_host_without_room_costs_no_look_at_the_view(nova_configuration):
+    """Where a cloud is nearly sold out, this is most of the work."""
+    state, view = two_domains((16, 10))
+    taken = idle_cell(0, pinned_cpus=set(range(4)))
+    state.numa_topology = objects.NUMATopology(cells=[taken])
+    around = Surroundings(mock.Mock(spec=FleetSnapshot, state=ViewState.FRESH))
+    spec = request_spec(LC, numa_topology=pinned_guest())
+    [found] = decision.decide(decision.parse_spec(spec), spec, [state], around).refused
+    assert [reason.term for reason in found.reasons] == [Term.NUMA_CELLS]
+    assert not around.snapshot.host.called
+    state.numa_topology.cells[0].pinned_cpus = {0, 1, 2}
+    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
+    assert decision.decide(decision.parse_spec(spec), spec, [state], around).passed
 
 
 def two_domains(*free):
