@@ -4,12 +4,14 @@
 import copy
 import functools
 import operator
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from nova import exception, objects
 from nova.objects import fields
+from nova.pci.utils import pci_device_prop_match
 from nova.virt import hardware
 
 from nova_numa_ext.policy.numa.candidates import Candidate
@@ -25,7 +27,7 @@ from placement_traits import names
 from placement_traits.guest_topology import IMAGE_PROPERTIES
 from placement_traits.request import L3Amount
 
-_NOT_OF_THE_SHAPE: Final = frozenset({"rp_uuid", "devices"})
+_OF_ONE_DEVICE: Final = frozenset({"rp_uuid", "devices", "address"})
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 _NEIGHBOURHOOD: Final = names.LLC_NEIGHBOURHOOD
@@ -268,6 +270,43 @@ class LastWord:
         # A spec with providers in it was made for one host.
         self._alike = not any("rp_uuids" in each for one in self._requests for each in one.spec)
         self._answers: dict[Hashable, bool] = {}
+        named = {key for one in self._requests for each in one.spec for key in each}
+        self._nameless = _OF_ONE_DEVICE - named
+
+    def shape(self, host_state: Any) -> tuple[dict[str, int], Hashable]:
+        """Return all that nova's answers about a host's devices depend on.
+
+        Pools that are empty or match no request change no answer. For a single request their order does not, either:
+        it takes what it can from any.
+
+        :returns: a number for each of Placement's providers, the same for pools that are alike; pools with numbers
+        """
+        stats = host_state.pci_stats
+        pools = [
+            pool
+            for pool in (stats.pools if stats else ())
+            if pool["count"]
+            and any(pci_device_prop_match(pool, one.spec) for one in self._requests)
+        ]
+        found = [
+            (tuple([(k, repr(pool[k])) for k in sorted(pool) if k not in self._nameless]), pool)
+            for pool in pools
+        ]
+        if len(self._requests) == 1:
+            found.sort(key=operator.itemgetter(0))
+            number = {items: at for at, (items, _) in reversed([*enumerate(found)])}
+        else:
+            number = {}
+        number_of = {
+            pool["rp_uuid"]: number.get(items, at)
+            for at, (items, pool) in enumerate(found)
+            if pool.get("rp_uuid") is not None
+        }
+        shape = tuple([(number_of.get(pool.get("rp_uuid")), items) for items, pool in found])
+        topology = host_state.numa_topology
+        cells = topology.cells if topology else ()
+        sockets = tuple([(cell.id, cell.socket if "socket" in cell else None) for cell in cells])
+        return number_of, (sockets, shape)
 
     def providers(self, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         """Return the PCI providers that an allocation candidate uses for each request for devices."""
@@ -326,11 +365,11 @@ class HostLastWord:
         self._word = word
         self._stats = host_state.pci_stats
         self._topology = host_state.numa_topology
-        self._number_of, self._shape = _shape(host_state)
+        self._number_of, self._shape = word.shape(host_state)
 
     def about(self, raw: Mapping[str, Any]) -> Callable[[tuple[int, ...]], bool]:
         """Return the question about host cells with one allocation candidate, which names the providers it uses."""
-        used = tuple([tuple(map(self._number_of.get, each)) for each in self._word.providers(raw)])
+        used = tuple([self._used(each) for each in self._word.providers(raw)])
 
         def accepts(ids: tuple[int, ...]) -> bool:
             return self._word.devices_near(
@@ -339,20 +378,10 @@ class HostLastWord:
 
         return accepts
 
-
-def _shape(host_state: Any) -> tuple[dict[str, int], Hashable]:
-    """All that nova's answers about a host's devices depend on: numbers of providers, and pools with those numbers."""
-    pools = host_state.pci_stats.pools if host_state.pci_stats else ()
-    number_of: dict[str, int] = {}
-    shape = []
-    for pool in pools:
-        uuid = pool.get("rp_uuid")
-        number = None if uuid is None else number_of.setdefault(uuid, len(number_of))
-        items = [(key, repr(pool[key])) for key in sorted(pool) if key not in _NOT_OF_THE_SHAPE]
-        shape.append((number, *items))
-    cells = host_state.numa_topology.cells if host_state.numa_topology else ()
-    sockets = tuple([(cell.id, cell.socket if "socket" in cell else None) for cell in cells])
-    return number_of, (sockets, tuple(shape))
+    def _used(self, providers: Sequence[str]) -> Hashable:
+        """Numbers of providers, and how often each is used: two that are alike are not one that is used twice."""
+        often = Counter(providers)
+        return tuple(sorted([(self._number_of.get(uuid, -1), often[uuid]) for uuid in often]))
 
 
 def _devices_near(

@@ -7,10 +7,9 @@ later one refused all that it let pass; so ours asks nova's own later filters it
 them all. A short list thus refuses nothing: where few hosts can take the server, all hosts are judged.
 """
 
-import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -30,7 +29,6 @@ from nova_numa_ext.scheduler.judge import HostVerdict, Surroundings
 from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.snapshot import ViewState
 
-_AT_ONCE: Final = 8
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 _NOVAS: Final = "nova.scheduler.filters."
 _OURS: Final = "nova_numa_ext."
@@ -276,14 +274,13 @@ class Shortlist:
                 if not judged.reasons:
                     reorder(state, judged)
                     passing.append(state)
-            for some in _batches(passing):
-                if len(through) >= least:
-                    through += some
-                    continue
+            while passing and len(through) < least:
+                some = [passing.pop(0) for _ in range(min(len(passing), least - len(through)))]
                 ahead = self._later.passed(some, question.spec)
                 through += ahead
                 stopped += [state for state in some if state not in ahead]
             if len(through) >= least:
+                through += passing
                 break
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
@@ -297,12 +294,6 @@ def _chunks(listed: Listed, size: int) -> Iterator[list[int]]:
     rest = listed.rest.tolist()
     for begin in range(0, len(rest), size):
         yield rest[begin : begin + size]
-
-
-def _batches(states: Iterable[Any]) -> Iterator[list[Any]]:
-    iterator = iter(states)
-    while some := list(itertools.islice(iterator, _AT_ONCE)):
-        yield some
 
 
 def _servers(spec: Any) -> int:
