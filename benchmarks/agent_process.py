@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.agent import Agent
 from host_agent.control.assembly import agent as assembly
@@ -159,7 +159,7 @@ def status_mb(name: str) -> float:
 
 def measure(folder: Path, seconds: float) -> dict[str, object]:
     """Assemble the agent over the host in ``folder`` and measure it."""
-    conf = agent_conf.load([f"--config-file={folder}/agent.conf"])
+    conf = configuration.load([f"--config-file={folder}/agent.conf"])
     where = {
         server["uuid"]: (server["node"], server["bound"])
         for server in json.loads((folder / "servers.json").read_text())

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.agent_process import ROUNDS
 from benchmarks.agent_world import MEMORY_MB, MODES, NAMESPACES, PRESET
-from host_agent.conf.loop import AgentOptions
+from host_agent.conf.agent import AgentOptions
 
 GOALS = {
     "cpu_percent_6": 2.0,

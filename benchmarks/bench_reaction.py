@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from benchmarks import report
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
@@ -110,7 +110,7 @@ def agent(folder: Path) -> None:
     """Run the agent for the domains that ``folder`` holds, until standard input ends."""
     known = json.loads((folder / "domains.json").read_text())
     source = Listed([ListedDomain(uuid, xml, Activity.RUNNING) for uuid, xml in known.items()])
-    conf = agent_conf.load([f"--config-file={folder / 'agent.conf'}"])
+    conf = configuration.load([f"--config-file={folder / 'agent.conf'}"])
     parts = assembly.build(conf, out=sys.stdout.write, source=source)
     if parts.slo is None:
         raise RuntimeError("the configuration has turned the controller off")

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from oslo_config import cfg
 from oslo_log import log
 
-from host_agent.conf import agent as agent_conf
-from host_agent.conf.agent import Configuration
+from host_agent.conf import configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
@@ -33,10 +33,10 @@ LOG = logging.getLogger("host_agent")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; return the exit status."""
     try:
-        agent_conf.set_defaults()
+        configuration.set_defaults()
         oslo = cfg.ConfigOpts()
         log.register_options(oslo)
-        conf = agent_conf.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
+        conf = configuration.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
         return os.EX_CONFIG
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(conf: Configuration) -> int:
-    for key in agent_conf.unknown_keys(conf):
+    for key in configuration.unknown_keys(conf):
         LOG.warning("unknown in the configuration: %s", key)
     parts = assembly.build(conf, out=sys.stdout.write)
     if conf.dry_run:

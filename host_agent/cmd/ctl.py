@@ -21,13 +21,13 @@ from host_agent.console.text import table
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 if TYPE_CHECKING:
-    from host_agent.conf.agent import Configuration
+    from host_agent.conf.configuration import Configuration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = _parser().parse_args(arguments)
-    from host_agent.conf.agent import load  # after --help and mistakes
+    from host_agent.conf.configuration import load  # after --help and mistakes
 
     files = [f"--config-file={file}" for file in options.config_file]
     command: Callable[[Configuration, argparse.Namespace], int] = options.command

@@ -1,158 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's configuration: registered with oslo.config, read from its files, listed for ``oslo-config-generator``."""
+"""Options of the agent's loop, its files and metrics: sections ``[agent]`` and ``[pinning]``."""
 
-import contextlib
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import ClassVar
 
-from oslo_config import cfg
-
-from host_agent.conf import unknown
-from host_agent.conf.options import Options
-from host_agent.conf.placement import PlacementOptions
-from placement_traits import oslo_options
-from placement_traits.errors import InvalidValueError, NumaExtError
-from placement_traits.options import Section
-from placement_traits.oslo_options import ConfigurationError
-
-CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
-CONFIG_VARIABLE: Final = (
-    "NUMA_HOST_AGENT_CONFIG"  # names another file for agent and numa-host-agent-ctl
-)
-SECTIONS: Final = {each.name: type(getattr(Options(), each.name)) for each in fields(Options)}
-
-_CLI = [
-    cfg.BoolOpt(
-        "dry-run",
-        default=False,
-        help="Observe and decide, print what would be done, write nothing at all.",
-    ),
-    cfg.BoolOpt("once", default=False, help="One round, then end."),
-]
+from placement_traits.options import HostAddress, Port, Section, option
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration(Options):
-    """What one run was started with: the options and its command line.
+@dataclass(frozen=True, slots=True)
+class AgentOptions(Section):
+    """``[agent]``."""
 
-    :param oslo: for libraries that read options of their own: keystoneauth, oslo.log, oslo.messaging, oslo.privsep
-    """
+    section: ClassVar = "agent"
+    title: ClassVar = "The host agent's loop, files and metrics"
 
-    oslo: cfg.ConfigOpts
-    dry_run: bool = False
-    once: bool = False
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return all options for ``oslo-config-generator`` (entry point ``oslo.config.opts``)."""
-    from keystoneauth1 import loading
-
-    found = {
-        name: (oslo_options.group(section), oslo_options.options(section))
-        for name, section in SECTIONS.items()
-    }
-    _, placement = found[PlacementOptions.section]
-    placement += loading.get_session_conf_options() + loading.get_auth_common_conf_options()
-    placement += loading.get_auth_plugin_conf_options("password")
-    return list(found.values())
-
-
-def set_defaults() -> None:
-    """Set our defaults of a library's options (entry point ``oslo.config.opts.defaults``).
-
-    Standard output is for what a dry run prints.
-    """
-    from oslo_log import _options as log_options
-
-    cfg.set_defaults(log_options.generic_log_opts, use_stderr=True)
-
-
-def load(
-    arguments: Sequence[str],
-    *,
-    conf: Any = None,
-    default_config_files: Sequence[str] | None = None,
-    mistake: Callable[[NumaExtError], None] | None = None,
-) -> Configuration:
-    """Read command line and configuration files, and every value now rather than when it is needed.
-
-    :param arguments: without the program's name
-    :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
-    :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
-        :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
-    :param mistake: called with each value that is not allowed or contradicts another, defaults count then; None: the
-        first one is raised
-    :raises ConfigurationError: a file cannot be read, or holds a value that is not allowed
-    :raises InvalidValueError: values contradict each other
-    """
-    conf = cfg.ConfigOpts() if conf is None else conf
-    conf.register_cli_opts(_CLI)
-    register(conf)
-    if default_config_files is None:
-        default_config_files = _default_files()
-    try:
-        conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
-    except (cfg.Error, OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(" ".join(str(error).split())) from error
-    sections = _sections(conf, mistake)
-    return Configuration(**sections, oslo=conf, dry_run=conf.dry_run, once=conf.once)
+    state_dir: Path = option(
+        Path("/var/lib/numa-host-agent"),
+        "Folder of the journal, the small state file and the pause mark. Keep it over restarts: it holds the home "
+        "nodes of floating servers, which the host itself does not show.",
+        change="/var/lib is not kept over reinstallations, or several agents run on one machine (tests)",
+        leave="servers run here: moving it loses home nodes and journal",
+    )
+    interval_s: float = option(
+        2.0,
+        "Seconds between two rounds when nothing happens; a libvirt event starts one at once. Shorter rounds find "
+        "new threads and drifted pages sooner and cost more CPU time.",
+        minimum=0.05,
+        change="rounds take a good part of it (metrics, loop time): raise",
+        leave="you hope for faster answers: events start rounds at once, controllers have turns of their own",
+    )
+    resync_s: float = option(
+        60.0,
+        "Seconds between full passes: all domains are listed and all page tables are walked. It also catches what "
+        "a lost libvirt event would have reported.",
+        minimum=1.0,
+        change="servers have hundreds of GB, and walking their page tables shows: raise",
+        leave="drift must be found within a minute",
+    )
+    manage_untagged: bool = option(
+        False,
+        "Also manage servers whose flavor has no numa_ext extra spec at all (as sheep without a tier). Turn it on "
+        "when every server of the host shall be mapped.",
+        change="all servers of the host shall be placed, also those of flavors without a key of ours",
+        leave="some servers must be left exactly as nova made them",
+    )
+    journal_mb: int = option(
+        16,
+        "Size at which the journal is rotated, MiB.",
+        minimum=1,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    journal_files: int = option(
+        5,
+        "Rotated journals that are kept.",
+        minimum=1,
+        change="you must look back further than the journal reaches",
+        leave="the disk is small",
+    )
+    metrics_address: HostAddress = option(
+        HostAddress("127.0.0.1"),
+        "Address of the Prometheus endpoint. It has no authentication: keep it on loopback.",
+        change="a proxy with authentication on another address of this host asks",
+        leave="Prometheus can reach it on loopback, by an agent or tunnel: the port has no authentication",
+    )
+    metrics_port: Port = option(
+        Port(9177),
+        "Its port; 0 turns it off.",
+        change="the port is taken; 0 when no metrics are scraped",
+        leave="anything reads it",
+    )
 
 
-def register(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the configuration file."""
-    for section in SECTIONS.values():
-        oslo_options.register(conf, section)
+@dataclass(frozen=True, slots=True)
+class PinningOptions(Section):
+    """``[pinning]``."""
 
+    section: ClassVar = "pinning"
+    title: ClassVar = "vCPU pins"
 
-def read(conf: cfg.ConfigOpts) -> Options:
-    """Return what a loaded configuration says; errors as of :func:`load`."""
-    return Options(**_sections(conf))
-
-
-def unknown_keys(configuration: Configuration) -> list[str]:
-    """Return the keys of the configuration files that nothing reads, each with its file."""
-    from keystoneauth1 import exceptions, loading
-    from oslo_log import _options as log_options  # what oslo-config-generator reads, too
-
-    conf, section = configuration.oslo, PlacementOptions.section
-    known = {group.name: options for group, options in list_opts()}
-    known["DEFAULT"] = [
-        *_CLI,
-        *(option for _, found in log_options.list_opts() for option in found),
-    ]
-    known[section] += loading.get_adapter_conf_options()
-    loading.register_auth_conf_options(conf, section)
-    credentials = conf[section].auth_section or section
-    plugin = conf[credentials].auth_type
-    found = known.setdefault(credentials, loading.get_auth_common_conf_options())
-    with contextlib.suppress(exceptions.NoMatchingPlugin):  # reported by who asks for credentials
-        found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
-    return list(unknown.keys(conf.config_file, known))
-
-
-def _sections(
-    conf: cfg.ConfigOpts, mistake: Callable[[NumaExtError], None] | None = None
-) -> dict[str, Any]:
-    return {name: _section(section, conf, mistake) for name, section in SECTIONS.items()}
-
-
-def _section(
-    section: type[Section], conf: cfg.ConfigOpts, mistake: Callable[[NumaExtError], None] | None
-) -> Section:
-    try:
-        return oslo_options.read(section, conf, mistake=mistake)
-    except InvalidValueError as error:
-        if mistake is None:
-            raise
-        mistake(error)
-        return section()
-
-
-def _default_files() -> list[str]:
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        return [named]
-    return [str(CONFIG_FILE)] if CONFIG_FILE.exists() else []
+    enabled: bool = option(
+        True,
+        "Keep the vCPU threads of dedicated servers on nova's pins and those of floating servers on the CPUs of "
+        "their home nodes.",
+        change="another tool pins, or you only want partitions",
+        leave="latency-critical servers run here: without pins nothing else holds",
+    )

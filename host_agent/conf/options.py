@@ -4,10 +4,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from host_agent.conf.agent import AgentOptions, PinningOptions
 from host_agent.conf.bwap import BwapOptions
 from host_agent.conf.counters import CounterOptions
 from host_agent.conf.host import HostOptions, LibvirtOptions
-from host_agent.conf.loop import AgentOptions, PinningOptions
 from host_agent.conf.mapping import MappingOptions
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.paths import HostPaths

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.control import calibration_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.calibration import (

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from host_agent.conf import agent as agent_conf
-from host_agent.conf.agent import Configuration
+from host_agent.conf import configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
@@ -43,7 +43,7 @@ def check(conf: Configuration) -> list[Finding]:
 
 
 def _configuration(conf: Configuration) -> Iterator[Finding]:
-    unread = agent_conf.unknown_keys(conf)
+    unread = configuration.unknown_keys(conf)
     files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
     yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
 

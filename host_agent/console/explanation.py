@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.console.history import entries, line
 from host_agent.console.text import cell, known
 from host_agent.control import slo_store

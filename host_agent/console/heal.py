@@ -11,7 +11,7 @@ at all nova's own part is rebuilt, too, from the metadata that nova left in libv
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.control import home_nodes_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.journal import open_journal

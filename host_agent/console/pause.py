@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 
 
 def pause(conf: Configuration) -> dict[str, Any]:

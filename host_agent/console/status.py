@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
 from host_agent.control import slo_store

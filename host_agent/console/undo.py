@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control import slo_store
 from host_agent.control.assembly.observer import build_observer

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.report import published_host
 from placement_traits.errors import NumaExtError

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Decision, Observation

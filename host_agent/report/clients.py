@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:

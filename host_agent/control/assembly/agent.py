@@ -9,7 +9,7 @@ from host_agent.apply.executor import Executor, RoundHooks
 from host_agent.apply.partitions import Partitions
 from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.assembly import publisher as placement

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.control.balancing import BalancingRefiner
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.pipeline import RefinerHost

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged

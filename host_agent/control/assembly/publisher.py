@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from host_agent.conf.agent import Configuration
+from host_agent.conf.configuration import Configuration
 from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.rdt.backend import foreign_groups, tree

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from oslo_config import cfg
 from oslo_privsep import priv_context
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.machine.privileged import wire
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
@@ -39,8 +39,8 @@ def _entrypoint(function: _Function) -> _Function:
 @cache
 def _operations() -> HostOperations:
     """Build the operations inside the helper, from its own reading of the configuration."""
-    agent_conf.register(cfg.CONF)
-    return HostOperations(agent_conf.read(cfg.CONF).paths)
+    configuration.register(cfg.CONF)
+    return HostOperations(configuration.read(cfg.CONF).paths)
 
 
 @_entrypoint

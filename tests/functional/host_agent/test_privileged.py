@@ -169,7 +169,7 @@ def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
 _OVER_PRIVSEP = """
 import json, sys
 from oslo_privsep import priv_context
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.machine.privileged import privsep
 from host_agent.model.process import *
 from host_agent.apply.partitions import Partitions
@@ -177,7 +177,7 @@ from host_agent.conf.rdt import RdtOptions
 from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
 uuid = sys.argv[1]
-conf = agent_conf.load(sys.argv[2:])
+conf = configuration.load(sys.argv[2:])
 seam = privsep.over_privsep(conf.oslo)
 privsep.context.start(method=priv_context.Method.FORK)
 found = seam.process(uuid)

@@ -12,7 +12,7 @@ from nova.virt.libvirt import config as libvirt_config
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.console import heal as heal_module
 from host_agent.console.heal import heal_claims
 from host_agent.control import home_nodes_store
@@ -109,7 +109,7 @@ def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp
     monkeypatch.setattr(heal_module, "topology_reader", lambda _conf: four_nodes)
     config = tmp_path / "agent.conf"
     config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
-    conf = agent_conf.load([f"--config-file={config}"])
+    conf = configuration.load([f"--config-file={config}"])
     home_nodes_store.store(conf.paths.home_nodes).save({floating.uuid: (3,)})
     assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
     assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]

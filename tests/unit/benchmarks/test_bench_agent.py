@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent
-from host_agent.conf.loop import AgentOptions
+from host_agent.conf.agent import AgentOptions
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.sysfs import read_topology

@@ -14,7 +14,7 @@ from numa_lab.errors import LabError
 from numa_lab.settings import HostConfig, Settings
 
 from host_agent.cmd import supervisor
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration as agent_configuration
 
 
 def parsed(text: str) -> configparser.ConfigParser:
@@ -156,7 +156,9 @@ def test_the_agent_reads_every_key_that_it_is_told(
 ) -> None:
     file = tmp_path / "agent.conf"
     file.write_text(configuration.agent_conf(settings, h1, tmp_path / "nova.conf"))
-    assert agent_conf.unknown_keys(agent_conf.load([f"--config-file={file}"])) == []
+    assert (
+        agent_configuration.unknown_keys(agent_configuration.load([f"--config-file={file}"])) == []
+    )
 
 
 def test_the_supervisor_understands_what_it_is_told(h1: HostConfig, tmp_path: Path) -> None:

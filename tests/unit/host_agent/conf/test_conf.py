@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.rights import has_rights
 from placement_traits.errors import InvalidValueError
 
 
-def load(tmp_path: Path, text: str = "", *arguments: str) -> agent_conf.Configuration:
+def load(tmp_path: Path, text: str = "", *arguments: str) -> configuration.Configuration:
     (tmp_path / "agent.conf").write_text(text)
-    return agent_conf.load([f"--config-file={tmp_path}/agent.conf", *arguments])
+    return configuration.load([f"--config-file={tmp_path}/agent.conf", *arguments])
 
 
 def test_defaults_of_options_and_of_settings_are_the_same(tmp_path: Path) -> None:
     conf = load(tmp_path)
-    assert agent_conf.read(conf.oslo) == Options()
+    assert configuration.read(conf.oslo) == Options()
     assert conf.paths == HostPaths()
 
 
@@ -36,8 +36,8 @@ def test_the_environment_names_the_file_and_the_command_line_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other.conf").write_text("[host]\nname = other\n")
-    monkeypatch.setenv(agent_conf.CONFIG_VARIABLE, str(tmp_path / "other.conf"))
-    assert agent_conf.load([]).host.name == "other"
+    monkeypatch.setenv(configuration.CONFIG_VARIABLE, str(tmp_path / "other.conf"))
+    assert configuration.load([]).host.name == "other"
     assert load(tmp_path, "[host]\nname = given\n").host.name == "given"
 
 
@@ -55,7 +55,8 @@ def test_a_bad_value_is_named(tmp_path: Path) -> None:
 
 def test_every_option_is_offered_to_the_sample_configuration() -> None:
     groups = {
-        group.name: {option.dest for option in options} for group, options in agent_conf.list_opts()
+        group.name: {option.dest for option in options}
+        for group, options in configuration.list_opts()
     }
     assert {"auth_type", "auth_url", "password", "cell_packing"} <= groups["placement"]
     assert {"agent", "libvirt_host", "host", "pinning", "memory", "rdt"} <= set(groups)
@@ -72,7 +73,7 @@ def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
 def test_the_unit_and_the_commands_read_the_same_file() -> None:
     """Else ctl reads other state than the running agent writes."""
     unit = Path(__file__).parents[4] / "etc/systemd/numa-host-agent.service"
-    assert f"--config-file {agent_conf.CONFIG_FILE}\n" in unit.read_text()
+    assert f"--config-file {configuration.CONFIG_FILE}\n" in unit.read_text()
 
 
 def test_the_usual_file_is_read_when_none_is_named(
@@ -80,8 +81,8 @@ def test_the_usual_file_is_read_when_none_is_named(
 ) -> None:
     usual = tmp_path / "usual.conf"
     usual.write_text("[rdt]\nbe_mba_percent = 30\n")
-    monkeypatch.setattr(agent_conf, "CONFIG_FILE", usual)
-    assert agent_conf.load([]).rdt.be_mba_percent == 30
+    monkeypatch.setattr(configuration, "CONFIG_FILE", usual)
+    assert configuration.load([]).rdt.be_mba_percent == 30
 
 
 def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:

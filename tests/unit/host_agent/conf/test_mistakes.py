@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.cmd import agent, ctl
-from host_agent.conf import agent as agent_conf
-from host_agent.conf import unknown
+from host_agent.conf import configuration, unknown
 from host_agent.conf.options import Options
 from host_agent.console import doctor
 from placement_traits.findings import Level
@@ -58,13 +57,13 @@ def test_what_is_wrong_is_said_with_its_place(
 MISSPELT = "[agent]\nintervall_s = 5\ninterval_s = 5\n[agnet]\nresync_s = 9\n"
 
 
-def load(tmp_path: Path, text: str) -> agent_conf.Configuration:
+def load(tmp_path: Path, text: str) -> configuration.Configuration:
     (tmp_path / "agent.conf").write_text(text)
-    return agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
+    return configuration.load([f"--config-file={tmp_path}/agent.conf"])
 
 
 def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> None:
-    assert agent_conf.unknown_keys(load(tmp_path, MISSPELT)) == [
+    assert configuration.unknown_keys(load(tmp_path, MISSPELT)) == [
         f"[agent]intervall_s (interval_s was meant?) in {tmp_path}/agent.conf",
         f"[agnet] (agent was meant?) in {tmp_path}/agent.conf",
     ]
@@ -82,7 +81,7 @@ def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> 
     ],
 )
 def test_keys_of_libraries_are_known(text: str, tmp_path: Path) -> None:
-    assert agent_conf.unknown_keys(load(tmp_path, text)) == []
+    assert configuration.unknown_keys(load(tmp_path, text)) == []
 
 
 def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
@@ -90,10 +89,10 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
     file.write_text(
         "".join(
             f"[{group.name}]\n" + "".join(f"{option.name} = 1\n" for option in options)
-            for group, options in agent_conf.list_opts()
+            for group, options in configuration.list_opts()
         )
     )
-    known = {group.name: options for group, options in agent_conf.list_opts()}
+    known = {group.name: options for group, options in configuration.list_opts()}
     assert list(unknown.keys([str(file)], known)) == []
 
 
@@ -115,7 +114,7 @@ def test_what_must_work_in_spite_of_mistakes_takes_defaults_for_them(tmp_path: P
     file = tmp_path / "agent.conf"
     file.write_text("[agent]\ninterval_s = abc\nresync_s = 7\n[slo]\nat_risk_slack_percent = 40\n")
     mistakes: list[str] = []
-    conf = agent_conf.load(
+    conf = configuration.load(
         [f"--config-file={file}"], mistake=lambda error: mistakes.append(str(error))
     )
     assert (conf.agent.interval_s, conf.agent.resync_s) == (2.0, 7.0)

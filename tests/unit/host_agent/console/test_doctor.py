@@ -7,7 +7,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.machine.libvirt import ListedDomain
@@ -43,7 +43,7 @@ class Host:
             f"[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
-        conf = agent_conf.load([f"--config-file={config}"])
+        conf = configuration.load([f"--config-file={config}"])
         return {finding.check: finding for finding in doctor.check(conf)}
 
 

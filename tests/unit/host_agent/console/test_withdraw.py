@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.console.withdraw import withdraw
 from host_agent.report import published_host
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -36,7 +36,7 @@ def run(folder: Path, placement: Placement, name: str = "h1") -> list[dict[str, 
     file = folder / "agent.conf"
     file.write_text(f"[agent]\nstate_dir = {folder}\n[host]\nname = {name}\n")
     return withdraw(
-        agent_conf.load([f"--config-file={file}"]),
+        configuration.load([f"--config-file={file}"]),
         make_reporter=lambda: placement,  # type: ignore[arg-type, return-value]
         sleep=placement.pauses.append,
         jitter=lambda: 1.0,

@@ -15,7 +15,7 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent.cmd import ctl
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.console import calibrate as calibration_run
 from host_agent.control import calibration_store
 from host_agent.control.calibration import calibrate, default_megabytes
@@ -205,7 +205,7 @@ def test_the_command_measures_keeps_and_shows(
 
 
 def test_too_much_memory_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    loaded = agent_conf.load([f"--config-file={conf(tmp_path)}"])
+    loaded = configuration.load([f"--config-file={conf(tmp_path)}"])
     with pytest.raises(CapabilityMissingError, match=r"node 0 has \d+ MiB free; 99999999 are"):
         calibration_run.run(
             loaded,

@@ -10,7 +10,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
@@ -376,7 +376,7 @@ def test_a_paused_round_says_nothing_new() -> None:
 def test_credentials_come_from_novas_own_section(tmp_path: Path) -> None:
     config = tmp_path / "agent.conf"
     config.write_text("[placement]\nauth_type = none\nendpoint = http://127.0.0.1:8778\n")
-    adapter = make_adapter(agent_conf.load([f"--config-file={config}"]))
+    adapter = make_adapter(configuration.load([f"--config-file={config}"]))
     assert adapter.service_type == "placement"
     assert adapter.get_endpoint() == "http://127.0.0.1:8778"
 
@@ -384,7 +384,7 @@ def test_credentials_come_from_novas_own_section(tmp_path: Path) -> None:
 def test_missing_credentials_are_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text("")
     with pytest.raises(CapabilityMissingError, match="auth_type"):
-        make_adapter(agent_conf.load([f"--config-file={tmp_path}/agent.conf"]))
+        make_adapter(configuration.load([f"--config-file={tmp_path}/agent.conf"]))
 
 
 class Beats:

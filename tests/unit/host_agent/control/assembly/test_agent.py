@@ -8,7 +8,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.control.assembly import observer, publisher
 from host_agent.control.slo import SloController
@@ -39,7 +39,7 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
     monkeypatch.setattr(SloController, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
-    conf = agent_conf.load([f"--config-file={tmp_path}/agent.conf"])
+    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
     parts = assembly.build(conf, out=print, source=host, privileged=host)
     parts.agent.round(full=True, relist=True)
     assert parts.publisher is not None

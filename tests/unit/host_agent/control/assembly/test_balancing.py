@@ -14,7 +14,7 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import INTEL
 from emulation.kernel.threads import ThreadTable
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.bwap import BwapOptions
 from host_agent.conf.counters import CounterOptions
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
@@ -31,9 +31,9 @@ from tests.support.balanced import BalancedAgent
 from tests.support.fake_host import FakeHost
 
 
-def load(folder: Path, text: str = "") -> agent_conf.Configuration:
+def load(folder: Path, text: str = "") -> configuration.Configuration:
     (folder / "agent.conf").write_text(f"[agent]\nstate_dir = {folder}\n{text}")
-    return agent_conf.load([f"--config-file={folder}/agent.conf"])
+    return configuration.load([f"--config-file={folder}/agent.conf"])
 
 
 def test_without_a_configuration_the_controllers_have_their_own_defaults(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.conf.latency import PrometheusOptions
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.prometheus import PrometheusFeed, ask
@@ -184,7 +184,7 @@ def test_options_are_read_and_a_bad_query_is_named(tmp_path: Path) -> None:
     def prometheus(*queries: str) -> PrometheusOptions:
         lines = "".join(f"prometheus_query = {query}\n" for query in queries)
         file.write_text(f"[slo]\nprometheus_url = http://p:9090/\n{lines}")
-        return agent_conf.load([], default_config_files=[str(file)]).slo.prometheus
+        return configuration.load([], default_config_files=[str(file)]).slo.prometheus
 
     found = prometheus("lc.web=up", "any=rate(x[5s]) == 1")
     assert found.base_url == "http://p:9090"

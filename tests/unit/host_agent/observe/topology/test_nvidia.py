@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from host_agent.conf import agent as agent_conf
+from host_agent.conf import configuration
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.nvidia import (
@@ -200,8 +200,8 @@ def test_the_operator_names_the_recorded_matrix_in_the_configuration(tmp_path):
     matrix.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n")
     file = tmp_path / "agent.conf"
     file.write_text(f"[host]\nsys = {sys}\ngpu_matrix = {matrix}\n")
-    host = topology_reader(agent_conf.load([f"--config-file={file}"]))()
+    host = topology_reader(configuration.load([f"--config-file={file}"]))()
     assert host.gpu_links == (GpuEdge("0000:21:00.0", "0000:22:00.0", GpuLink.NV2),)
     matrix.unlink()
     with pytest.raises(InvalidValueError, match="GPU matrix"):
-        topology_reader(agent_conf.load([f"--config-file={file}"]))()
+        topology_reader(configuration.load([f"--config-file={file}"]))()
