@@ -135,7 +135,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
             "2 GPUs by policy topo with gpu_comm 4, min_utility 0",
         ),
         (GUARDED, 0, "ok", "openstack numa simulate --flavor f"),
-        (STRICT_RABBIT, 0, "ok", "strict rabbit"),
+        ({**GUARDED, **STRICT_RABBIT}, 0, "ok", "strict rabbit"),
         (
             {**STRICT_RABBIT, "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1"},
             1,
