@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from placement_traits import beats
 from placement_traits.names import TierTrait
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
 from tests.support.placement_over_http import PlacementOverHttp, placement_over_http
@@ -84,6 +85,8 @@ def test_tiers_of_a_killed_agent_are_withdrawn_in_time_and_its_successor_puts_th
     supervised.start(restart_after=NEVER_S)
     wait_for(supervised.tiers, "the tiers")
     offered = supervised.tiers()
+    client = supervised.placement.cloud.client
+    wait_for(lambda: beats.last(client, "h1"), "the beat")
     os.kill(supervised.agent(), signal.SIGKILL)
     killed = time.monotonic()
     time.sleep(SILENCE_S / 2)
