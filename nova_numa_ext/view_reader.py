@@ -120,7 +120,7 @@ def run(path: Path, adapter: HttpAdapter, settings: Any, hung_after_s: float) ->
 
 
 def _end_with_the_worker() -> None:
-    """Wait until standard input ends; then end this process at once: it owes nothing to anybody."""
+    """Wait until standard input ends; then end this process at once: it owes nothing to any other."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(0)

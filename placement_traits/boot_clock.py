@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds since the host booted: a clock that all its processes share and that nobody sets."""
+"""Seconds since the host booted: a clock that all its processes share and that cannot be set."""
 
 import time
 from pathlib import Path

@@ -13,7 +13,7 @@
     80   number of records   10 × 8, in the order of LAYOUT
     …    the arrays, each at a multiple of 64
 
-A new fleet is a new file under the old name, so whoever has mapped the old one keeps it as it was. A reading that finds
+A new fleet is a new file under the old name, so who has mapped the old one keeps it as it was. A reading that finds
 the fleet unchanged writes its time into the file that is there: eight octets, in place. Nothing is forced to the disk:
 after a boot the file is not used anyway.
 """

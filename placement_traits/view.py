@@ -250,7 +250,7 @@ class FleetView:
             self.refresh()
         except NumaExtError:
             pass  # noted in the statistics; the log line comes with the change of state
-        except Exception:  # the outermost guard of whoever reads again and again
+        except Exception:  # the outermost guard of a loop that reads again and again
             LOG.exception("Reading the fleet failed in a way that was not foreseen.")
         return pause_s(self._settings, self._stats.last_duration_s)
 

@@ -153,7 +153,7 @@ _size_kb = operator.attrgetter("size_kb")
 def room(host_state: Any, pcpus: int, cells: int) -> bool:
     """Return whether so many NUMA cells of a HostState have so many dedicated CPUs free; True where nova knows none.
 
-    Read anew, but in a small fraction of the time of :func:`host_facts`.
+    Read again, but in a small fraction of the time of :func:`host_facts`.
     """
     topology = host_state.numa_topology
     if not topology or not host_state.allocation_candidates:

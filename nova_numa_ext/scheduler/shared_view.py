@@ -53,7 +53,7 @@ _ENDPOINT: Final = (
     "service_type",
     "valid_interfaces",
 )
-_NOBODY: Final = FleetArrays.of(())
+_NO_HOSTS: Final = FleetArrays.of(())
 
 Readers: TypeAlias = Callable[[int], "subprocess.Popen[bytes]"]
 
@@ -104,7 +104,7 @@ class SharedView:
             mapped = self._wait()
         if mapped is None:
             state = self._freshness.state(float("inf"), None, self._whose_error)
-            return FleetSnapshot(_NOBODY, float("inf"), state)
+            return FleetSnapshot(_NO_HOSTS, float("inf"), state)
         age_s = self._clock() - mapped.read_at_s
         state = self._freshness.state(age_s, len(mapped.arrays.hosts), self._whose_error)
         return FleetSnapshot(mapped.arrays, age_s, state, mapped.version)
@@ -220,7 +220,8 @@ class SharedView:
 def stem(conf: cfg.ConfigOpts, folder: Path, settings: ViewSettings) -> Path:
     """Return the path of the files of this cloud, release and configuration, without their endings.
 
-    :param conf: nova's, with the options of the authentication plug-in, as :func:`endpoints.placement` leaves it
+    :param conf: nova's, with the options of the authentication plug-in, as
+        :func:`nova_numa_ext.endpoints.placement` leaves it
     """
     section = conf[endpoints.SECTION]
     what: list[Any] = [settings]
