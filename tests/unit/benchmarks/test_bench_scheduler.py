@@ -25,7 +25,7 @@ def result(tmp_path_factory):
         ],
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=900,
     )
     return json.loads(file.read_text())
 
