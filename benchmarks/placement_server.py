@@ -130,7 +130,7 @@ def fill(adapter: Any, hosts: int) -> int:
         for trait in {*desired.root_traits, *(t for c in desired.children for t in c.traits)}:
             client.put(f"/traits/{trait}")
     client.put(f"/traits/{names.BEAT}")
-    for resource_class in (*names.RESOURCE_CLASSES, names.BEAT_MINUTE):
+    for resource_class in (*names.PUBLISHED_CLASSES, names.BEAT_MINUTE):
         client.put(f"/resource_classes/{resource_class}")
     with get_placement_engine().begin() as connection:
         rows = Rows(

@@ -78,14 +78,18 @@ class WsgiTransport(BaseAdapter):  # type: ignore[misc]
 
 
 class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
-    """A fresh Placement, :attr:`application`, with an empty database; :attr:`adapter` talks to it as its admin."""
+    """A fresh Placement, :attr:`application`, with an empty database; :attr:`adapter` talks to it as its admin.
+
+    :attr:`conf` is its configuration.
+    """
 
     def setUp(self) -> None:
         """Make the database and load the application."""
         super().setUp()
         server = self.useFixture(PlacementFixture(use_intercept=False))
+        self.conf = server.conf_fixture.conf
         http = requests.Session()
-        self.application = deploy.loadapp(server.conf_fixture.conf)
+        self.application = deploy.loadapp(self.conf)
         http.mount(URL, WsgiTransport(self.application))
         self.adapter = adapter.Adapter(
             session.Session(token_endpoint.Token(URL, "admin"), session=http),

@@ -44,6 +44,11 @@ RESOURCE_CLASSES: Final = (RDT_CLOS, LLC_WAY, MEMORY_BANDWIDTH_MBPS, LLC_NEIGHBO
 # Units of LLC_NEIGHBOURHOOD in an L3 domain: a constant of the fleet, as flavors spell it.
 WHOLE_NEIGHBOURHOOD: Final = 1_000
 
+# One unit on one provider of each host, which no server takes: asked for it, Placement shows the whole tree of the
+# host, however full it is. See placement_traits.shards.
+PROBE: Final = "CUSTOM_NUMA_EXT_PROBE"
+PUBLISHED_CLASSES: Final = (*RESOURCE_CLASSES, PROBE)
+
 # When an agent was last there, see placement_traits.beats: no server asks for it.
 BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
 
@@ -207,7 +212,7 @@ class Key(StrEnum):
 
 
 _NUMBERED = re.compile(
-    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH)_(\d{1,18})$"
+    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH|SHARD|SUBSHARD)_(\d{1,18})$"
 )
 
 
@@ -215,7 +220,7 @@ def numbered(kind: str, number: int) -> str:
     """Build a trait that names one thing or counts things, such as ``CUSTOM_NUMA_EXT_NODE_3``.
 
     :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``,
-        ``CHASSIS``, ``SWITCH`` (identifiers, on our children)
+        ``CHASSIS``, ``SWITCH`` (identifiers, on our children), ``SHARD`` or ``SUBSHARD`` (beside the probe)
     :param number: the count or identifier, >= 0, of at most 18 digits
     """
     trait = f"{TRAIT_PREFIX}{kind}_{number}"

@@ -52,5 +52,5 @@ def _inventories(client: PlacementClient, provider: str) -> dict[str, Inventory]
     return {
         name: Inventory(**{field: inventory[field] for field in fields})
         for name, inventory in body["inventories"].items()
-        if name in names.RESOURCE_CLASSES
+        if name in names.PUBLISHED_CLASSES
     }

@@ -232,10 +232,10 @@ class Reporter:
 
     def ensure_resource_classes(self) -> None:
         """Make all resource classes of ours exist."""
-        if self._known_names.issuperset(names.RESOURCE_CLASSES):
+        if self._known_names.issuperset(names.PUBLISHED_CLASSES):
             return
         existing = {c["name"] for c in self._client.get("/resource_classes")["resource_classes"]}
-        for resource_class in names.RESOURCE_CLASSES:
+        for resource_class in names.PUBLISHED_CLASSES:
             if resource_class not in existing:
                 self._client.put(f"/resource_classes/{resource_class}")
             self._known_names.add(resource_class)
@@ -427,7 +427,7 @@ class _Pass:
     ) -> None:
         there = actual.inventories
         inventories = {
-            **{name: there[name] for name in there if name not in names.RESOURCE_CLASSES},
+            **{name: there[name] for name in there if name not in names.PUBLISHED_CLASSES},
             **self._still_used(provider, actual, desired),
             **{name: _with_reserved(new, there.get(name)) for name, new in desired.items()},
         }
@@ -458,7 +458,7 @@ class _Pass:
         self, provider: _Listed, actual: _Actual, desired: Mapping[str, Inventory]
     ) -> dict[str, Inventory]:
         """Inventories that should go but cannot, because servers hold some of them; reserved whole, so closed."""
-        gone = actual.inventories.keys() & set(names.RESOURCE_CLASSES) - desired.keys()
+        gone = actual.inventories.keys() & set(names.PUBLISHED_CLASSES) - desired.keys()
         if not gone:
             return {}
         used = self._usages(provider)

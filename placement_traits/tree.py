@@ -10,6 +10,7 @@ The tree of a host with four L3 domains and one GPU::
 
     compute1                     traits: HOST, RDT_*, NODES_4, SOCKETS_2, L3_DOMAINS_4, CELLS_PACK, TIER_LC, TIER_BE
     ├─ compute1:rdt              CUSTOM_RDT_CLOS = num_closids - root - foreign - 1 for BE
+    │                            CUSTOM_NUMA_EXT_PROBE = 1; traits: SHARD_1, SUBSHARD_0
     ├─ compute1:l3_0             CUSTOM_LLC_WAY = cbm_len - shareable - minimum for BE; CUSTOM_MEMORY_BANDWIDTH_MBPS;
     │                            CUSTOM_LLC_NEIGHBOURHOOD = 1000
     │                            traits: L3_0, NODE_0, SOCKET_0, CHASSIS_0, neighbourhood; CPUS_0_7 … where the
@@ -26,6 +27,7 @@ from typing import Final
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, PackingTrait, RdtTrait, Tier, TierTrait
+from placement_traits.shards import shard_of
 from placement_traits.topology import (
     Gpu,
     GpuEdge,
@@ -319,8 +321,19 @@ def to_tree(root: str, published: Published) -> ProviderTree:
         *(_l3_provider(root, published, domain) for domain in topology.l3_domains),
         *(_gpu_provider(root, topology, gpu) for gpu in topology.gpus),
     ]
+    if children:
+        children[0] = _with_probe(root, children[0])
     return ProviderTree(
         root, _root_traits(published), tuple(sorted(children, key=lambda child: child.name))
+    )
+
+
+def _with_probe(root: str, child: Provider) -> Provider:
+    """Let queries find the host by this provider; one of each host, or the host would be found twice."""
+    return Provider(
+        child.name,
+        child.traits | {*shard_of(root).traits},
+        {**child.inventories, names.PROBE: Inventory(1, max_unit=1)},
     )
 
 
@@ -468,7 +481,7 @@ def from_tree(tree: ProviderTree) -> Published:
     gpu_prefix = names.gpu_provider(tree.root, "")
     for child in tree.children:
         if child.name == names.rdt_provider(tree.root):
-            clos = child.inventories[names.RDT_CLOS].total if child.inventories else 0
+            clos = child.inventories.get(names.RDT_CLOS, Inventory(0)).total
         elif child.name.startswith(gpu_prefix):
             gpus[child.name.removeprefix(gpu_prefix)] = child.traits
         else:

@@ -3,16 +3,17 @@
 
 Two kinds of reading, both a few requests whatever the number of hosts:
 
-* *complete*: one list of our providers with their generations, one list of the names of roots and GPUs, one of the
-  agents that have beaten lately (:mod:`.beats`), and one query of allocation candidates, whose provider summaries hold
-  traits, capacity and use of whole trees, but no names;
-* *incremental*: the first list again; a host whose generations differ from the last time is read alone (one or two
-  requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
+* *complete*: which of our traits exist, one list of our providers with their generations, one list of the names of
+  roots and GPUs, one of the agents that have beaten lately (:mod:`.beats`), and queries of allocation candidates,
+  whose provider summaries hold traits, capacity and use of whole trees, but no names: one query, or, where Placement
+  limits candidates, as few as the limit allows (:mod:`.shards`);
+* *incremental*: the list of generations again; a host whose generations differ from the last time is read alone (one or
+  two requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
 
-A query of candidates leaves out a host that is full; such a host is read provider by provider. Providers of GPUs, of
-other devices, and nova's roots are not in the list that is compared (a root changes with every server of any kind):
-what is published there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete
-reading.
+The queries ask for the probe, of which each host has one unit that nobody takes, so a host that is full is seen as any
+other. A host whose agent publishes no probe is read provider by provider. Providers of GPUs, of other devices, and
+nova's roots are not in the list that is compared (a root changes with every server of any kind): what is published
+there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading.
 """
 
 import logging
@@ -24,22 +25,24 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
 
-from placement_traits import beats, names
+from placement_traits import beats, names, shards
 from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import GpuLink, TierTrait
+from placement_traits.shards import Shard
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.tree import gpu_edges, gpu_place, l3_place
 
 LOG = logging.getLogger(__name__)
 
-# Any amount of this makes a host's tree appear among the candidates; all hosts of nova have it.
-_PROBE: Final = "MEMORY_MB:1"
-
 # Nova marks its providers of PCI devices with the first, those of vGPUs and other mediated devices with the second.
 _DEVICES: Final = (names.MANAGED_PCI_DEVICE, names.OWNER_NOVA)
+
+_ASKED_FOR: Final = (names.OWNER, names.HOST, names.GPU, names.BEAT, *shards.all_traits())
+
+_MOST: Final = 2**62
 
 # How nova's libvirt driver names the provider of a GPU that is shared as mediated devices.
 _MDEV_PARENT: Final = re.compile(
@@ -177,7 +180,9 @@ class FleetView:
         self._background = background
         self._arrays = before.arrays if before is not None else FleetArrays.of(())
         self._fingerprints: dict[str, int] = {}
-        self._marks: list[str] = []
+        self._traits: frozenset[str] = frozenset()  # those of ours that Placement knows
+        self._limit: int | None = None  # most hosts that one query of candidates has shown
+        self._without_probe: set[str] = set()
         self._as_of = -inf
         self._full_at = -inf
         self._version = before.version if before is not None else 0
@@ -291,29 +296,79 @@ class FleetView:
 
     def _read_all(self) -> None:
         """Read the whole fleet."""
-        self._marks = []
+        if not self._traits.issuperset(
+            _ASKED_FOR
+        ):  # a trait that exists is not deleted while providers hold it
+            self._traits = self._existing(*_ASKED_FOR)
         # The list of generations first: what changes while the rest is read differs next time.
         fingerprints = self._list_fingerprints()
-        hosts: dict[str, HostView] = {}
+        read: dict[str, HostView | None] = dict.fromkeys(self._arrays.rows)
         if fingerprints:
-            named = self._existing(names.HOST, names.GPU, names.BEAT)
-            living = beats.living(self._client) if names.BEAT in named else None
+            living = beats.living(self._client) if names.BEAT in self._traits else None
+            named = [trait for trait in (names.HOST, names.GPU) if trait in self._traits]
             names_of: dict[str, dict[str, str]] = {}
-            located = (*(trait for trait in named if trait != names.BEAT), *_DEVICES)
-            for provider in self._list(f"required=in:{','.join(located)}"):
+            for provider in self._list(f"required=in:{','.join((*named, *_DEVICES))}"):
                 tree = names_of.setdefault(provider["root_provider_uuid"], {})
                 tree[provider["uuid"]] = provider["name"]
-            trees = self._summaries(f"root_required={names.HOST}") if names.HOST in named else {}
+            hosts = {
+                root: names_of[root][root] for root in fingerprints if _is_named(root, names_of)
+            }
+            trees = self._read_trees(hosts)
             for root in fingerprints:
                 facts = trees.get(root)
-                host = (
+                read[root] = (
                     self._read_tree_slowly(root)
                     if facts is None
                     else _host(root, facts, names_of.get(root, {}))
                 )
-                if host is not None:
-                    hosts[root] = _marked(host, beats.is_silent(host.name, living))
-        self._replace(dict.fromkeys(self._arrays.rows) | hosts, fingerprints)
+                if (host := read[root]) is not None:
+                    read[root] = _marked(host, beats.is_silent(host.name, living))
+        self._replace(read, fingerprints)
+
+    def _read_trees(self, hosts: Mapping[str, str]) -> dict[str, dict[str, _Facts]]:
+        """Read the trees of all hosts with a probe, in as few queries as Placement's limit allows.
+
+        Where hosts are missing in the answers, either a limit is new or lower than thought, or their agents publish no
+        probe yet: they are asked for once more, by no more than the shortest answer showed.
+
+        :param hosts: names by root
+        """
+        shard = {
+            root: shard
+            for root, name in hosts.items()
+            if root not in self._without_probe
+            and self._traits.issuperset((shard := shards.shard_of(name)).traits)
+        }
+        trees: dict[str, dict[str, _Facts]] = {}
+        shortest = self._read_parts(shard, self._limit, trees)
+        if shard.keys() - trees.keys() and shortest > 0:
+            before = len(trees)
+            self._read_parts(shard, shortest, trees)
+            if len(trees) > before:
+                self._limit = shortest
+        self._without_probe |= shard.keys() - trees.keys()
+        return trees
+
+    def _read_parts(
+        self, shard: Mapping[str, Shard], limit: int | None, trees: dict[str, dict[str, _Facts]]
+    ) -> int:
+        """Ask for the hosts that are missing; returns how many hosts the shortest incomplete answer showed.
+
+        :param shard: of each host
+        :param limit: most hosts of one query; None: all at once
+        :param trees: what was read by root; is added to
+        """
+        shortest = 0
+        parts = [None] if limit is None else shards.parts(shard.values(), limit)
+        for part in parts:
+            asked = {root for root, its in shard.items() if part is None or its in part}
+            if asked <= trees.keys():
+                continue
+            found = self._summaries(part.query if part is not None else "")
+            trees.update(found)
+            if not asked <= found.keys():
+                shortest = min(shortest or len(found), len(found))
+        return shortest
 
     def _read_changes(self) -> int | None:
         """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper."""
@@ -343,21 +398,18 @@ class FleetView:
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    def _existing(self, *traits: str) -> list[str]:
+    def _existing(self, *traits: str) -> frozenset[str]:
         """Return those traits that exist at all: Placement refuses queries with one that does not."""
-        found = self._client.get(f"/traits?name=in:{','.join(traits)}")["traits"]
-        return [trait for trait in traits if trait in found]
+        return frozenset(self._client.get(f"/traits?name=in:{','.join(traits)}")["traits"])
 
     def _list(self, query: str) -> Any:
         return self._client.get(f"/resource_providers?{query}")["resource_providers"]
 
     def _list_fingerprints(self) -> dict[str, int]:
         """Return one number by root that changes with any generation below it."""
-        if not self._marks:
-            self._marks = self._existing(names.OWNER, names.GPU)
-        if names.OWNER not in self._marks:
+        if names.OWNER not in self._traits:
             return {}
-        without_gpus = f",!{names.GPU}" if names.GPU in self._marks else ""
+        without_gpus = f",!{names.GPU}" if names.GPU in self._traits else ""
         prints: dict[str, int] = {}
         for provider in self._list(f"required={names.OWNER}{without_gpus}"):
             root = provider["root_provider_uuid"]
@@ -366,13 +418,16 @@ class FleetView:
         return prints
 
     def _summaries(self, query: str) -> dict[str, dict[str, _Facts]]:
-        """Return what the provider summaries of a query of candidates hold: facts by provider, by root."""
-        body = self._client.get(f"/allocation_candidates?resources={_PROBE}&{query}")
+        """Return what the provider summaries of a query for the probe hold: facts by provider, by root.
+
+        :param query: further parameters, each with its ``&``
+        """
+        body = self._client.get(f"/allocation_candidates?resources={names.PROBE}:1{query}")
         trees: dict[str, dict[str, _Facts]] = {}
         for uuid, summary in body["provider_summaries"].items():
             traits = _telling(summary["traits"])
             amounts = {
-                name: Amount(resource["capacity"], resource["used"])
+                name: _amount(resource["capacity"], resource["used"])
                 for name, resource in summary["resources"].items()
                 if traits and (name in names.RESOURCE_CLASSES or names.HOST not in traits)
             }
@@ -382,9 +437,11 @@ class FleetView:
 
     def _read_tree(self, root: str, before: HostView | None) -> HostView | None:
         """Read one host."""
-        facts = self._summaries(f"in_tree={root}").get(root)
+        probed = not self._traits.isdisjoint(shards.all_traits())
+        facts = self._summaries(f"&in_tree={root}").get(root) if probed else None
         if facts is None:
             return self._read_tree_slowly(root)
+        self._without_probe.discard(root)
         known = {} if before is None else _known_names(before)
         if any(fact.named and uuid not in known for uuid, fact in facts.items()):
             known = self._names(root)
@@ -399,7 +456,7 @@ class FleetView:
         return {provider["uuid"]: provider["name"] for provider in self._list(f"in_tree={root}")}
 
     def _read_tree_slowly(self, root: str) -> HostView | None:
-        """Read one host provider by provider: a host that is full is no candidate."""
+        """Read one host provider by provider: its agent publishes no probe."""
         names_of = self._names(root)
         if root not in names_of:
             return None
@@ -421,7 +478,7 @@ class FleetView:
         return _Facts(
             traits,
             {
-                name: Amount(
+                name: _amount(
                     int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
                     used.get(name, 0),
                 )
@@ -435,6 +492,15 @@ def _marked(host: HostView, silent: bool) -> HostView:
     if not silent or host.traits.isdisjoint(TierTrait):
         return host
     return replace(host, traits=host.traits | {names.SILENT})
+
+
+def _is_named(root: str, names_of: Mapping[str, Mapping[str, str]]) -> bool:
+    return root in names_of.get(root, ())
+
+
+def _amount(capacity: int, used: int) -> Amount:
+    """Return an amount that fits a record, whatever overcommit an operator has written."""
+    return Amount(min(capacity, _MOST), used)
 
 
 def _telling(traits: Iterable[str]) -> frozenset[str]:

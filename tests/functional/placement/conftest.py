@@ -16,7 +16,9 @@ from tests.support.hosts import SETTINGS
 def empty_cloud():
     """A Placement without providers; nova's client and ours find nothing."""
     with PlacementInProcess() as placement:
-        yield FilledPlacement(placement.adapter)
+        cloud = FilledPlacement(placement.adapter)
+        cloud.conf = placement.conf
+        yield cloud
 
 
 @pytest.fixture

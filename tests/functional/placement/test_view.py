@@ -3,13 +3,14 @@
 
 import dataclasses
 import logging
+import math
 import threading
 import uuid
 
 import pytest
 
 from emulation.hosts import four_nodes
-from placement_traits import names
+from placement_traits import names, shards
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.fleet import Amount
 from placement_traits.names import GpuLink, NeighbourTrait
@@ -93,7 +94,7 @@ def test_nothing_of_ours_is_an_empty_fleet(empty_cloud):
 
 def test_a_complete_reading_takes_few_requests_and_shows_each_host(fleet):
     fleet.view.refresh()
-    assert len(fleet.seen.log) <= 6
+    assert len(fleet.seen.log) <= 4
     snapshot = fleet.view.snapshot()
     assert set(snapshot.hosts) == set(fleet.roots.values())
     host = snapshot.host(fleet.roots["h3"])
@@ -152,7 +153,7 @@ def test_many_changes_are_one_complete_reading(fleet):
         report(fleet, name, {0: L3State(reserved_bandwidth_mbps=3_000)})
     fleet.seen.log.clear()
     fleet.view.refresh()
-    assert len(fleet.seen.log) <= 7
+    assert len(fleet.seen.log) <= 5
     assert fleet.view.stats.full_reads == 2
     for root in fleet.roots.values():
         assert fleet.view.snapshot().host(root).l3[0].bandwidth_mbps.capacity == 7_000
@@ -173,6 +174,64 @@ def test_hosts_come_and_go(fleet):
     assert len(snapshot.hosts) == 4
 
 
+def test_a_complete_reading_keeps_to_the_limit_of_placement(empty_cloud):
+    """12 hosts, and ``[placement]max_allocation_candidates``: one by one they were 212 requests at a limit of 3."""
+    roots = [empty_cloud.compute(f"h{number}") for number in range(12)]
+    topology = two_nodes(gpus=(), gpu_links=())
+    for number in range(12):
+        Reporter(empty_cloud.client).sync(desired_tree(f"h{number}", topology, SETTINGS))
+    empty_cloud.claim(str(uuid.uuid4()), allocations={roots[0]: {"MEMORY_MB": 8192}})
+    seen = FaultyAdapter(empty_cloud.adapter, lambda _method, _url: None)
+    for limit in (1, 3, 11, 12, 1000):
+        empty_cloud.conf.set_override("max_allocation_candidates", limit, "placement")
+        view = FleetView(seen, ViewSettings(full_interval_s=0.0), background=False)
+        for _complete in range(2):
+            seen.log.clear()
+            view.refresh()
+            assert len(view.snapshot().hosts) == 12
+            assert all(len(host.l3) == 2 for host in view.snapshot().hosts.values())
+            assert len(seen.log) <= 2 + 2 * math.ceil(12 / limit)
+
+
+def test_a_lower_limit_than_before_is_found_out(fleet):
+    for limit in (3, 2):
+        fleet.conf.set_override("max_allocation_candidates", limit, "placement")
+        fleet.clock.now += ViewSettings().full_interval_s
+        fleet.view.refresh()
+        assert len(fleet.view.snapshot().hosts) == 4
+    fleet.seen.log.clear()
+    fleet.clock.now += ViewSettings().full_interval_s
+    fleet.view.refresh()
+    assert len(fleet.seen.log) <= 2 + 2 * 2
+
+
+def test_a_host_whose_agent_publishes_no_probe_is_read_alone_until_it_does(fleet):
+    tree = desired_tree("h1", two_nodes(), SETTINGS)
+    without = [
+        dataclasses.replace(
+            child,
+            traits=child.traits - {*shards.all_traits()},
+            inventories={name: i for name, i in child.inventories.items() if name != names.PROBE},
+        )
+        for child in tree.children
+    ]
+    Reporter(fleet.client).sync(dataclasses.replace(tree, children=tuple(without)))
+    for _complete in range(2):
+        fleet.seen.log.clear()
+        fleet.view.refresh()
+        assert fleet.view.snapshot().host(fleet.roots["h1"]).rdt.clos == Amount(6, 0)
+        fleet.clock.now += ViewSettings().full_interval_s
+    alone = len(fleet.seen.log)
+    report(fleet, "h1")
+    for _complete in range(2):
+        fleet.clock.now += 1
+        fleet.view.refresh()
+    fleet.clock.now += ViewSettings().full_interval_s
+    fleet.seen.log.clear()
+    fleet.view.refresh()
+    assert len(fleet.seen.log) == 4 < alone
+
+
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
     if not complete:
@@ -182,7 +241,9 @@ def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
         str(uuid.uuid4()),
         allocations={root: {"MEMORY_MB": 8192}, fleet.uuid("h3:l3_0"): {names.LLC_WAY: 13}},
     )
+    fleet.seen.log.clear()
     fleet.view.refresh()
+    assert len(fleet.seen.log) <= 4
     host = fleet.view.snapshot().host(root)
     assert host.l3[0].ways == Amount(13, 13)
     assert host.rdt.clos == Amount(6, 0)

@@ -5,11 +5,13 @@ import dataclasses
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from emulation.hosts import four_nodes
 from placement_traits import names, presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier
+from placement_traits.shards import shard_of
 from placement_traits.topology import L3Cat, NumaNode
 from placement_traits.tree import (
     Inventory,
@@ -47,7 +49,12 @@ def test_the_lab_host_as_one_literal():
     }
     # 8 classes: 1 is root's, 1 foreign, 1 for BE. 16 ways: 2 shareable, 1 for BE.
     assert tree.child("h1:rdt") == Provider(
-        "h1:rdt", frozenset({names.OWNER}), {"CUSTOM_RDT_CLOS": Inventory(5, max_unit=1)}
+        "h1:rdt",
+        frozenset({names.OWNER, "CUSTOM_NUMA_EXT_SHARD_14", "CUSTOM_NUMA_EXT_SUBSHARD_13"}),
+        {
+            "CUSTOM_RDT_CLOS": Inventory(5, max_unit=1),
+            "CUSTOM_NUMA_EXT_PROBE": Inventory(1, max_unit=1),
+        },
     )
     assert tree.child("h1:l3_2") == Provider(
         "h1:l3_2",
@@ -143,7 +150,16 @@ def test_without_rdt_there_is_no_lc_tier_no_class_of_service_and_no_way():
     assert not any("RDT" in trait or trait.endswith("TIER_LC") for trait in tree.root_traits)
     assert tree.child("h1:rdt") is None
     sold = {names.MEMORY_BANDWIDTH_MBPS, names.LLC_NEIGHBOURHOOD}
-    assert set(tree.child("h1:l3_0").inventories) == sold, "who shares a cache matters without RDT"
+    assert set(tree.child("h1:l3_1").inventories) == sold, "who shares a cache matters without RDT"
+    assert set(tree.child("h1:l3_0").inventories) == sold | {names.PROBE}, "and hosts must be found"
+
+
+@given(topologies(), st.sampled_from(["h1", "compute-7.example.org"]))
+def test_exactly_one_provider_of_a_host_answers_queries_for_it(topology, root):
+    children = desired_tree(root, topology, SETTINGS).children
+    probes = [child for child in children if names.PROBE in child.inventories]
+    assert len(probes) == min(1, len(children))
+    assert all(probe.traits >= {*shard_of(root).traits} for probe in probes)
 
 
 def test_no_more_of_a_neighbourhood_is_reserved_than_there_is():
@@ -161,7 +177,7 @@ def test_an_operator_can_refuse_a_tier():
 def test_too_few_ways_or_classes_are_no_inventory_rather_than_one_of_zero():
     rdt = dataclasses.replace(four_nodes().rdt, cat=L3Cat(2, 3, 0b100, 2))
     tree = desired_tree("h1", four_nodes(rdt=rdt), SETTINGS)
-    assert tree.child("h1:rdt").inventories == {}
+    assert set(tree.child("h1:rdt").inventories) == {names.PROBE}
     assert names.LLC_WAY not in tree.child("h1:l3_0").inventories
 
 
