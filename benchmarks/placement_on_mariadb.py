@@ -127,7 +127,7 @@ def _fill(adapter: Any, kind: Kind, hosts: int) -> int:
     client = PlacementClient(adapter)
     for trait in {*kind.tree.root_traits, *(t for c in kind.tree.children for t in c.traits)}:
         client.put(f"/traits/{trait}")
-    for resource_class in (*names.RESOURCE_CLASSES, GPU_CLASS):
+    for resource_class in (*names.PUBLISHED_CLASSES, GPU_CLASS):
         client.put(f"/resource_classes/{resource_class}")
     with get_placement_engine().begin() as connection:
         rows = Rows(

@@ -15,7 +15,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from emulation.hosts import four_nodes
-from placement_traits import beats, names
+from placement_traits import beats, names, shards
 from placement_traits.names import PackingTrait
 from placement_traits.reporter import child_uuid
 from placement_traits.topology import Gpu, GpuEdge, HostTopology
@@ -125,6 +125,8 @@ def fill(adapter: Any, hosts: int) -> int:
     from placement_traits.client import PlacementClient
 
     client = PlacementClient(adapter)
+    for trait in shards.all_traits():
+        client.put(f"/traits/{trait}")
     for number in range(3):
         desired = tree(number)
         for trait in {*desired.root_traits, *(t for c in desired.children for t in c.traits)}:

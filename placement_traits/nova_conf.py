@@ -39,7 +39,7 @@ _OPTIONS: Final = {
         cfg.BoolOpt("report_in_placement", default=False),
         cfg.MultiStrOpt("device_spec", default=[]),
     ],
-    "DEFAULT": [cfg.FloatOpt("cpu_allocation_ratio")],
+    "DEFAULT": [cfg.FloatOpt("cpu_allocation_ratio"), cfg.StrOpt("state_path")],
 }
 
 
@@ -108,6 +108,15 @@ def scheduler(
         "[filter_scheduler]track_instance_changes is false: nova asks its database for the servers of each host that "
         "Placement offers, one query a host in every request; set it to true, with the same on the compute hosts",
     )
+    if conf.state_path is not None:
+        yield verdict(
+            "view of Placement",
+            Path(conf.state_path).is_dir(),
+            f"one reader per controller, by files in {conf.state_path}",
+            f"[DEFAULT]state_path is {conf.state_path}, which is not here: where the workers of nova-scheduler do not "
+            "share it, each of them, or each container, reads Placement for itself; make it a volume that all workers "
+            "of a controller share",
+        )
     yield _candidates(conf.scheduler.max_placement_results, domains, sorted({*groups} - {0}))
 
 

@@ -113,7 +113,8 @@ def test_what_belongs_to_others_is_left_alone(shared_compute):
     assert after["h1"][1] >= {"CUSTOM_SITE_RACK_7", "HW_CPU_X86_AVX2"}
     assert after["h1"][2] == before["h1"][2]
     assert "CUSTOM_SITE_NOTE" in after["h1:l3_0"][1]
-    assert set(after["h1:l3_0"][2]) == {"CUSTOM_SITE_TOKENS", names.MEMORY_BANDWIDTH_MBPS}
+    ours = {names.MEMORY_BANDWIDTH_MBPS, names.LLC_NEIGHBOURHOOD, names.PROBE}
+    assert set(after["h1:l3_0"][2]) == {"CUSTOM_SITE_TOKENS", *ours}
 
 
 def test_a_root_that_nova_has_not_made_is_not_made_by_us(empty_cloud):

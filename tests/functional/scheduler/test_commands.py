@@ -455,6 +455,7 @@ def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
             "track_instance_changes = false\n[workarounds]",
             "track_instance_changes",
         ),
+        ("[workarounds]", "[DEFAULT]\nstate_path = /nowhere\n[workarounds]", "view of Placement"),
         (
             "[workarounds]",
             "[scheduler]\nmax_placement_results = 3\n[workarounds]",

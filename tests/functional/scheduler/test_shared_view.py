@@ -34,7 +34,7 @@ IMPATIENT = SchedulerOptions(view_refresh_interval=0.2, view_max_age=30.0, view_
 
 @pytest.fixture(scope="module")
 def url():
-    with placement(HOSTS) as (adapter, _providers):
+    with placement(HOSTS) as (adapter, _providers, _server):
         yield adapter.get_endpoint()
 
 
