@@ -98,9 +98,8 @@ class Engine:
         self._ledger = Ledger(options.pick_ttl, options.pick_limit)
         self._planner = gpus.GpuPlanner(rules(options))
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
-        self._thread = (
-            threading.local()
-        )  # .asks_us: the request that this thread weighs has a key of ours
+        # .asks_us: the request that this thread weighs has a key of ours
+        self._thread = threading.local()
         self._lists: Shortlist | None = None
         self._lock = threading.Lock()
         self.faults: Counter[str] = Counter()
