@@ -94,11 +94,13 @@ class DeviceView:
     :param uuid: its provider
     :param address: PCI address that its name contains, else the name without the host's
     :param amount: its one inventory when the whole tree was last read; allocations from it alone cause no new reading
+    :param resource_class: of that inventory; empty without one
     """
 
     uuid: str
     address: str
     amount: Amount
+    resource_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

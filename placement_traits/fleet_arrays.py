@@ -94,7 +94,14 @@ GPU: Final = np.dtype(
 )
 LINK: Final = np.dtype([("gpu", "i8"), ("address", "i8"), ("link", "u1")], align=True)
 DEVICE: Final = np.dtype(
-    [("host", "i8"), ("uuid", _UUID), ("address", "i8"), ("capacity", "i8"), ("used", "i8")],
+    [
+        ("host", "i8"),
+        ("uuid", _UUID),
+        ("address", "i8"),  # text
+        ("capacity", "i8"),
+        ("used", "i8"),
+        ("resource_class", "i8"),  # text
+    ],
     align=True,
 )
 KIND: Final = np.dtype(_children("traits"), align=True)
@@ -271,6 +278,7 @@ class FleetArrays:
             record["uuid"].decode(),
             self.text(record["address"]),
             Amount(record["capacity"], record["used"]),
+            self.text(record["resource_class"]),
         )
 
 
@@ -339,7 +347,14 @@ class _Writer:
             for address, link in gpu.links.items()
         ]
         rows["devices"] += [
-            (0, _uuid(each.uuid), self._text(each.address), each.amount.capacity, each.amount.used)
+            (
+                0,
+                _uuid(each.uuid),
+                self._text(each.address),
+                each.amount.capacity,
+                each.amount.used,
+                self._text(each.resource_class),
+            )
             for each in view.devices
         ]
 

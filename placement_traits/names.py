@@ -28,6 +28,7 @@ PCPU: Final[str] = os_resource_classes.PCPU
 MEMORY_MB: Final[str] = os_resource_classes.MEMORY_MB
 DISK_GB: Final[str] = os_resource_classes.DISK_GB
 PGPU: Final[str] = os_resource_classes.PGPU
+VGPU: Final[str] = os_resource_classes.VGPU
 MEM_ENCRYPTION_CONTEXT: Final[str] = os_resource_classes.MEM_ENCRYPTION_CONTEXT
 
 # Traits of providers that nova-compute makes for devices.

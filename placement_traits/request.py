@@ -14,7 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from placement_traits import names
+from placement_traits import devices, names
+from placement_traits.devices import DeviceRequest
 from placement_traits.errors import NumaExtError
 from placement_traits.guest_topology import NUMA_NODES, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
@@ -181,10 +182,6 @@ SPREADING_POLICIES: Final = frozenset(
     }
 )
 
-# What nova itself reads and what our combinations depend on: an older client may have stored nonsense there.
-_MOST_DEVICES = 256
-"""No host has so many devices; a request for more is refused by nova like a request for these."""
-
 _RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-9_]+)$")
 
 
@@ -215,7 +212,7 @@ class WorkloadRequest:
     :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
-    :param gpus: parts asked for of each GPU: 1 for a device of a PCI alias, the amount of a GPU resource class
+    :param devices: devices asked for; which of them are GPUs the hosts that have them show
     """
 
     vcpus: int
@@ -237,7 +234,7 @@ class WorkloadRequest:
     dedicated: bool
     clos: int
     l3: tuple[L3Amount, ...]
-    gpus: tuple[int, ...]
+    devices: tuple[DeviceRequest, ...]
 
     @property
     def floating(self) -> bool:
@@ -319,7 +316,7 @@ def parse(
         dedicated=guest.dedicated,
         clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
-        gpus=_gpus(extra_specs),
+        devices=devices.requested(extra_specs),
     )
     problems = _combination_problems(request, extra_specs, image_tier)
     if problems:
@@ -424,20 +421,6 @@ def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
     )
 
 
-def _gpus(extra_specs: Mapping[str, str]) -> tuple[int, ...]:
-    """Placement gives each amount of a resource class from one provider, and each PCI device from its own."""
-    parts: list[int] = []
-    for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
-        name, _, count = alias.strip().rpartition(":")
-        if "gpu" in name.lower() and count.isdecimal():
-            parts += [1] * min(int(count), _MOST_DEVICES)
-    for key, value in extra_specs.items():
-        match = _RESOURCE.match(key)
-        if match and match["resource"].endswith("GPU") and value.isdecimal() and int(value):
-            parts.append(int(value))
-    return tuple(parts)
-
-
 def _combination_problems(
     request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
 ) -> tuple[str, ...]:
@@ -498,8 +481,9 @@ def _combination_problems(
             f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}.",
         ),
         (
-            request.remote_gpu is RemoteGpu.REQUIRED and not request.gpus,
-            f"{Key.REMOTE_GPU}=required needs an amount of GPUs, by pci_passthrough:alias or resources:CUSTOM_…GPU.",
+            request.remote_gpu is RemoteGpu.REQUIRED and not request.devices,
+            f"{Key.REMOTE_GPU}=required needs an amount of GPUs, by pci_passthrough:alias, a resource class or "
+            "accel:device_profile.",
         ),
         (
             request.remote_gpu is RemoteGpu.NEVER and request.remote_gpu_network_share > 0,

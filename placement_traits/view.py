@@ -550,7 +550,12 @@ def _host(root: str, facts: Mapping[str, _Facts], names_of: Mapping[str, str]) -
         tuple(sorted(l3, key=lambda view: view.l3_id)),
         _gpus(_described(gpus, devices, name, names_of, facts), facts),
         tuple(
-            DeviceView(uuid, address, _sum(facts[uuid].amounts.values()))
+            DeviceView(
+                uuid,
+                address,
+                _sum(facts[uuid].amounts.values()),
+                min(facts[uuid].amounts, default=""),
+            )
             for uuid, address in sorted(devices.items(), key=lambda device: device[1])
         ),
     )

@@ -106,15 +106,24 @@ class Cloud:
         return {aggregate.uuid: aggregate.metadata or {} for aggregate in found}
 
     def what_if(
-        self, request: WorkloadRequest, flavor: str, aggregates: Mapping[str, Mapping[str, str]]
+        self,
+        request: WorkloadRequest,
+        flavor: str,
+        aggregates: Mapping[str, Mapping[str, str]],
+        aliases: Mapping[str, frozenset[str]],
     ) -> tuple[Answer, ...]:
-        """Return how every host answers a flavor (its name) now, by default options and these host aggregates."""
+        """Return how every host answers a flavor (its name) now, by default options.
+
+        :param aggregates: metadata of host aggregates
+        :param aliases: resource classes of PCI aliases
+        """
         return what_if(
             self._connection.placement,
             request,
             flavor,
             options=SchedulerOptions(),
             aggregates=aggregates,
+            aliases=aliases,
         )
 
     def tree(self, host: str) -> tuple[ListedProvider, ...]:

@@ -17,7 +17,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, fleet
 from nova_numa_ext.cli import image as image_of
 from nova_numa_ext.conf import SchedulerOptions, register_opts
-from placement_traits import journal, oslo_options
+from placement_traits import devices, journal, oslo_options
 from placement_traits.errors import (
     CapabilityMissingError,
     NumaExtError,
@@ -95,6 +95,7 @@ def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     register_opts(conf)
     endpoints.register_opts(conf)
+    conf.register_opt(cfg.MultiStrOpt("alias", default=[]), "pci")  # nova's
     conf([], project="nova", default_config_files=files)
     return conf
 
@@ -158,6 +159,7 @@ class _Explainer:
             name,
             options=self._options,
             aggregates=self._aggregates(),
+            aliases=devices.classes_of_aliases(self._conf.pci.alias),
         )
         if as_json:
             return json.dumps(explain.answers_list(answers), indent=2)

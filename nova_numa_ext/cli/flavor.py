@@ -114,9 +114,10 @@ def summary(request: WorkloadRequest) -> str:
         else str(request.interference_class),
         f"memory {request.memory_policy}",
     ]
-    if request.gpus:
+    if request.devices:
+        count = sum(len(each.parts) for each in request.devices)
         parts.append(
-            f"{len(request.gpus)} GPUs by policy {request.gpu_policy} with gpu_comm {request.gpu_comm}, "
+            f"devices: {count}, GPUs by policy {request.gpu_policy} with gpu_comm {request.gpu_comm}, "
             f"min_utility {request.min_utility:g}, remote_gpu {request.remote_gpu}"
         )
     return ", ".join(parts)

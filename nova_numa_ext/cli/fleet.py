@@ -2,6 +2,7 @@
 """What commands read from Placement: the fleet, free amounts, and what hosts lack for a flavor."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import whatif
@@ -44,12 +45,14 @@ def what_if(
     *,
     options: SchedulerOptions,
     aggregates: Mapping[str, Mapping[str, str]],
+    aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> tuple[whatif.Answer, ...]:
     """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
 
     :param flavor: its name
     :param options: of nova-scheduler, or their defaults: how GPUs are judged and terms weighted
     :param aggregates: metadata of nova's host aggregates by uuid; nova keeps their members in Placement, too
+    :param aliases: resource classes of nova's PCI aliases, where they are known
     :raises ServiceUnavailableError: Placement does not answer
     """
     fleet, client = one_reading(endpoint), PlacementClient(endpoint)
@@ -58,7 +61,15 @@ def what_if(
     weights = {term: options.multiplier(term) for term in SCORED}
     multipliers = Multipliers(weights, _metadata_of_hosts(client, aggregates))
     rules = gpu_options.rules(options)
-    return whatif.ask(request, fleet, free, multipliers=multipliers, flavor=flavor, rules=rules)
+    return whatif.ask(
+        request,
+        fleet,
+        free,
+        multipliers=multipliers,
+        flavor=flavor,
+        rules=rules,
+        aliases=aliases,
+    )
 
 
 def _metadata_of_hosts(

@@ -13,6 +13,8 @@ from nova_numa_ext.cli.explain import terms_text
 from nova_numa_ext.cli.image import required_traits, topology_properties
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
+from placement_traits import devices
+from placement_traits.devices import By
 from placement_traits.request import parse
 
 _WEIGHTS: Final = (
@@ -21,6 +23,10 @@ _WEIGHTS: Final = (
 )
 _NO_AGGREGATES: Final = (
     "You may not list nova's host aggregates: scores are by default multipliers alone."
+)
+_NO_ALIAS: Final = (
+    "Devices of the PCI alias {} are not judged: only nova.conf says what it stands for. Give --pci-alias, or run "
+    "numa-ext-explain --flavor on a controller."
 )
 _TERMS_WIDTH: Final = 32
 _GPUS_WIDTH: Final = 26  # two PCI addresses
@@ -48,6 +54,14 @@ class Simulate(command.Lister):  # type: ignore[misc]
             help="Trait that the image requires (can be given several times)",
         )
         parser.add_argument(
+            "--pci-alias",
+            action="append",
+            default=[],
+            metavar="<json>",
+            help="Definition of a PCI alias of the flavor, as in [pci]alias of nova.conf (can be given several times): "
+            "only nova knows what an alias stands for",
+        )
+        parser.add_argument(
             "--image", metavar="<image>", help="Image that the server would boot, by name or id"
         )
         return parser
@@ -64,6 +78,12 @@ class Simulate(command.Lister):  # type: ignore[misc]
             image_properties=topology_properties(image),
         )
         aggregates = cloud.aggregates()
+        aliases = devices.classes_of_aliases(parsed_args.pci_alias)
+        unknown = [
+            each.name
+            for each in request.devices
+            if each.by is By.ALIAS and each.name not in aliases
+        ]
         rows = [
             (
                 answer.host.name,
@@ -77,9 +97,11 @@ class Simulate(command.Lister):  # type: ignore[misc]
                 if answer.score is None
                 else formatting.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
             )
-            for answer in cloud.what_if(request, flavor.name, aggregates or {})
+            for answer in cloud.what_if(request, flavor.name, aggregates or {}, aliases)
         ]
         print(_NO_AGGREGATES if aggregates is None else _WEIGHTS, file=self.app.stderr)
+        if unknown:
+            print(_NO_ALIAS.format(", ".join(unknown)), file=self.app.stderr)
         return ("Host", "Possible", "Lacks", "GPUs", "Score", "Terms"), rows
 
 

@@ -22,29 +22,16 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import nova_objects
-from placement_traits import names
+from placement_traits import devices
 from placement_traits.fleet import HostView
 
-_NO_DEVICES: Final = frozenset(
-    {
-        names.VCPU,
-        names.PCPU,
-        names.MEMORY_MB,
-        names.DISK_GB,
-        names.MEM_ENCRYPTION_CONTEXT,
-        *names.RESOURCE_CLASSES,
-    }
-)
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 
 
 def asked(spec: Any) -> bool:
     """Return whether a RequestSpec requests any device: by PCI alias, port or resource class."""
     extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return bool(nova_objects.pci_requests(spec)) or any(
-        key.startswith("resources") and key.rpartition(":")[2] not in _NO_DEVICES
-        for key in extra_specs
-    )
+    return bool(nova_objects.pci_requests(spec) or devices.requested(extra_specs))
 
 
 class GpuPlanner:

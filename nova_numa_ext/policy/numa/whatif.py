@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,7 @@ from nova_numa_ext.policy.numa.score import (
 )
 from nova_numa_ext.policy.terms import Term
 from placement_traits import names
+from placement_traits.devices import By
 from placement_traits.fleet import HostView, L3View
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
@@ -64,6 +66,14 @@ class Answer:
     score: Score | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _GpusAsked:
+    """GPUs that a request asks for: parts of each, and the resource classes that will do."""
+
+    parts: tuple[int, ...]
+    classes: frozenset[str]
+
+
 def ask(
     request: WorkloadRequest,
     fleet: FleetSnapshot,
@@ -72,6 +82,7 @@ def ask(
     multipliers: Multipliers,
     flavor: str = "",
     rules: GpuRules = DEFAULT_RULES,
+    aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> tuple[Answer, ...]:
     """Ask every host of the view; those that could take the server come first, best first, then the others by name.
 
@@ -79,11 +90,13 @@ def ask(
     :param multipliers: weights of the terms
     :param flavor: name of the flavor, which may have a GPU profile of its own
     :param rules: how GPUs are judged
+    :param aliases: resource classes of PCI aliases; devices of one that is not among them are not judged
     """
+    gpus_asked = _gpus_asked(request, fleet, aliases)
     answers = []
     for host in fleet.hosts.values():
         reasons = lacking(request, host, (free or {}).get(host.root_uuid))
-        gpus, more = _gpus(request, host, flavor, rules)
+        gpus, more = _gpus(request, host, flavor, rules, gpus_asked)
         answers.append(Answer(host, (*reasons, *more), gpus))
     possible = _scored(request, [answer for answer in answers if not answer.reasons], multipliers)
     refused = [answer for answer in answers if answer.reasons]
@@ -158,11 +171,42 @@ def lacking(
 
 
 def _gpus(
-    request: WorkloadRequest, host: HostView, flavor: str, rules: GpuRules
+    request: WorkloadRequest, host: HostView, flavor: str, rules: GpuRules, asked: _GpusAsked
 ) -> tuple[GpuSet | None, tuple[Reason, ...]]:
-    if not request.gpus:
+    if not asked.parts:
         return None, ()
-    return best_of_host(GpuRequest.of(request, flavor, rules), rules, host, request.gpus)
+    fitting = tuple(each for each in host.devices if each.resource_class in asked.classes)
+    gpu_request = GpuRequest.of(request, flavor, rules)
+    return best_of_host(gpu_request, rules, replace(host, devices=fitting), asked.parts)
+
+
+def _gpus_asked(
+    request: WorkloadRequest, fleet: FleetSnapshot, aliases: Mapping[str, frozenset[str]]
+) -> _GpusAsked:
+    """Return which of the devices that a request asks for are GPUs: those whose class GPUs of some host have.
+
+    Devices of an alias whose class no host has at all are lacking everywhere, so they count, too.
+    """
+    known = _classes_of_gpus(fleet)
+    every = {each.resource_class for host in fleet.hosts.values() for each in host.devices}
+    parts: list[int] = []
+    classes: frozenset[str] = frozenset()
+    for each in request.devices:
+        named = frozenset({each.name}) if each.by is By.RESOURCE_CLASS else frozenset()
+        mine = aliases.get(each.name, named) if each.by is By.ALIAS else named
+        if mine & known or (mine and each.by is By.ALIAS and not mine & every):
+            parts += each.parts
+            classes |= mine
+    return _GpusAsked(tuple(parts), classes)
+
+
+def _classes_of_gpus(fleet: FleetSnapshot) -> frozenset[str]:
+    """Resource classes by which Placement counts the GPUs whose places are published, and nova's own of GPUs."""
+    found = {names.VGPU, names.PGPU}
+    for host in fleet.hosts.values():
+        addresses = {gpu.address for gpu in host.gpus}
+        found |= {each.resource_class for each in host.devices if each.address in addresses}
+    return frozenset(found - {""})
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:

@@ -132,7 +132,7 @@ def test_a_server_shows_what_it_asked_and_what_it_holds(cloud):
             {"pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "4"},
             0,
             "ok",
-            "2 GPUs by policy topo with gpu_comm 4, min_utility 0",
+            "devices: 2, GPUs by policy topo with gpu_comm 4, min_utility 0",
         ),
         (GUARDED, 0, "ok", "openstack numa simulate --flavor f"),
         ({**GUARDED, **STRICT_RABBIT}, 0, "ok", "strict rabbit"),

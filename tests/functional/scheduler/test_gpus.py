@@ -277,23 +277,55 @@ def test_the_explanation_names_gpus_and_terms(minskys, capsys):
     assert "loses on gpu=" in told
 
 
+A100 = ("--pci-alias", '{"name": "a100", "resource_class": "gpu"}')
+
+
 def test_a_what_if_shows_the_best_gpus_and_what_would_be_needed(minskys):
     """The what-if judges by the view, which is read afresh; jobs on busy GPUs are known by what agents publish."""
-    wanted = {"pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "4"}
+    wanted = {"pci_passthrough:alias": "a100:2", "numa_ext:gpu_comm": "4"}
     strict = {**wanted, "numa_ext:gpu_policy": "topo_p", "numa_ext:min_utility": "0.5"}
     compute = Compute([flavor("two", wanted), flavor("strict", strict)])
-    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two")
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two", *A100)
     assert (row["Possible"], row["GPUs"]) == ("yes", "0000:21:00.0 0000:22:00.0 (0.663)")
     minskys.job(1, comm=4)
     minskys.job(1, comm=4)
     disturbed = L3State(frozenset({GPU_COMM_TRAITS[4]}))
     minskys.cloud.publish("h1", MINSKY, {0: disturbed, 2: disturbed})
-    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "strict")
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "strict", *A100)
     assert row["Possible"] == "no"
     assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.663" in row["Lacks"]
     minskys.job(2)
-    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two")
+    _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", "two", *A100)
     assert row["Lacks"] == "GPUs free in Placement: 0, requested: 2"
+
+
+def test_what_an_alias_stands_for_is_what_nova_says_not_its_name(minskys, capsys):
+    """Nobody has CUSTOM_H100; a network card is no GPU; of an unknown alias nothing can be said, and that is said."""
+    devices = {"h100": "h100:1", "gpunic": "gpunic:1", "unknown": "unknown:1"}
+    compute = Compute(
+        [flavor(n, {"pci_passthrough:alias": a, "numa_ext:tier": "BE"}) for n, a in devices.items()]
+    )
+    card = child(
+        minskys.cloud,
+        minskys.cloud.hosts.computes[0],
+        "nic",
+        "COMPUTE_MANAGED_PCI_DEVICE",
+        CUSTOM_NIC=1,
+    )
+    assert card
+    minskys.cloud.view.refresh()
+    aliases = [
+        f'{{"name": "{name}", "resource_class": "{resource}"}}'
+        for name, resource in (("h100", "CUSTOM_H100"), ("gpunic", "CUSTOM_NIC"))
+    ]
+    known = [word for each in aliases for word in ("--pci-alias", each)]
+    answers = {}
+    for name in devices:
+        _, [row] = run(Simulate, minskys.cloud, compute, "--flavor", name, *known)
+        answers[name] = (row["Possible"], row["Lacks"])
+    lacks = "GPUs free in Placement: 0, requested: 1"
+    assert answers == {"h100": ("no", lacks), "gpunic": ("yes", ""), "unknown": ("yes", "")}
+    assert "the PCI alias unknown are not judged" in capsys.readouterr().err
 
 
 def test_vgpus_are_chosen_by_the_place_of_their_gpu(cloud):

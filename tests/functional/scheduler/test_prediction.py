@@ -186,7 +186,9 @@ def differences(seed, pairs):
 
 
 @pytest.mark.parametrize(
-    "pairs", [2_000, pytest.param(100_000, marks=pytest.mark.long)], ids=["few", "many"]
+    "pairs",
+    [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],
+    ids=["few", "many"],
 )
 def test_cells_and_cpus_are_those_that_nova_compute_pins(pairs):
     """Any flavor and image on any host; ``NUMA_EXT_SEED`` repeats a run."""

@@ -54,7 +54,7 @@ HOSTS = st.builds(
     st.none() | st.builds(RdtView, UUIDS, st.none() | AMOUNTS),
     lists(L3S),
     lists(GPUS),
-    lists(st.builds(DeviceView, UUIDS, TEXTS, AMOUNTS)),
+    lists(st.builds(DeviceView, UUIDS, TEXTS, AMOUNTS, TEXTS)),
 )
 FLEETS = st.lists(HOSTS, max_size=5, unique_by=lambda view: view.root_uuid)
 
