@@ -24,11 +24,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import configuration, kernel, packages, qemu_build, venv_image
+from . import configuration, kernel, packages, qemu_build, snapshot, venv_image
 from .emulated_machine import GPU_PRODUCT_ID, GPU_VENDOR_ID, Machine, Shape, Share, usual_shape
 from .errors import LabError
 from .guest_shell import GuestShell
@@ -202,6 +202,10 @@ class EmulatedHost:
         if not self.answers():
             self.process.stop()
             ingredients = _prepare(self._settings, progress, self._series)
+            if self._usual:
+                machine = self._machine(ingredients, _BOOT_TRIES[0])
+                with _preparing:
+                    snapshot.provide(self._settings, progress, machine)
             self._write_folder()
             self._boot(ingredients, progress)
         self._start_service(self._libvirtd(), progress)
@@ -350,14 +354,18 @@ class EmulatedHost:
     def _launch(self, service: GuestService) -> None:
         script = self.folder / "services" / service.name
         variables = self._service_environment(service)
-        words = [
-            "env",
-            "-i",
-            *(f"{name}={value}" for name, value in variables.items()),
-            *service.argv,
-        ]
+        words = (f"{name}={value}" for name, value in variables.items())
+        command = shlex.join(["env", "-i", *words, *service.argv])
         fetch = self._fetch(service) if service.packages else ""
-        text = f"#!/bin/sh\n{fetch}exec {shlex.join(words)}\n"
+        text = f'#!/bin/sh\n{fetch}[ "$1" != prepare ] || exit 0\nexec {command}\n'
+        if service.argv[0] == str(self._settings.python):
+            request = {
+                "argv": service.argv[1:],
+                "environment": variables,
+                "log": str(self.log / f"{service.name}.log"),
+                "pid_file": str(self.folder / "run" / f"{service.name}.pid"),
+            }
+            configuration.write_if_changed(script.with_suffix(".request"), json.dumps(request))
         configuration.write_if_changed(script, text, 0o755)
         stamp = self.folder / "run" / f"{service.name}.started-with"
         stamp.write_text(self._fingerprint(service))
@@ -418,13 +426,11 @@ class EmulatedHost:
             for number, threads in enumerate(tries, 1):
                 begun = time.monotonic()
                 try:
-                    self._boot_once(ingredients, threads)
+                    self._boot_once(ingredients, threads, resume=number == 1)
                 except LabError as error:
                     self._require_kernel_to_blame(error)
                     self.stop()
-                    record = dataclasses.replace(
-                        record, boots=record.boots + 1, failed=record.failed + 1
-                    )
+                    record = replace(record, boots=record.boots + 1, failed=record.failed + 1)
                     self._save(record)
                     kept = self.folder / f"console.failed-{record.failed}.log"
                     with contextlib.suppress(FileNotFoundError):
@@ -436,9 +442,7 @@ class EmulatedHost:
                     progress.note(f"boot {number} failed ({error}; see {kept}): trying again")
                     continue
                 seconds = round(time.monotonic() - begun, 1)
-                record = dataclasses.replace(
-                    record, boots=record.boots + 1, threads=threads, boot_s=seconds
-                )
+                record = replace(record, boots=record.boots + 1, threads=threads, boot_s=seconds)
                 self._save(record)
                 return
 
@@ -451,10 +455,15 @@ class EmulatedHost:
             self.stop()
             raise LabError(f"{self.name} booted but could not be set up", self.console) from error
 
-    def _boot_once(self, ingredients: _Ingredients, threads: str) -> None:
-        machine = Machine(
+    @property
+    def _usual(self) -> bool:
+        """Whether it is as hosts of a lab are: a saved state is worth its making."""
+        usual = usual_shape(self._index)
+        return (self.shape, self._series) == (usual, kernel.DEFAULT_SERIES)
+
+    def _machine(self, ingredients: _Ingredients, threads: str) -> Machine:
+        return Machine(
             name=self.name,
-            number=self._index + 1,
             qemu=ingredients.qemu,
             kernel=ingredients.kernel.image,
             initramfs=ingredients.initramfs,
@@ -466,6 +475,12 @@ class EmulatedHost:
             threads=threads,
             tsc_khz=frequency_khz(),
         )
+
+    def _boot_once(self, ingredients: _Ingredients, threads: str, resume: bool) -> None:
+        """Start QEMU and wait until it takes commands; with ``resume`` from a saved state, if there is one."""
+        machine = self._machine(ingredients, threads)
+        if resume:
+            machine = replace(machine, state=snapshot.find(self._settings, machine))
         facts = {"rdt": ingredients.qemu.has_rdt, "kernel": ingredients.kernel.release}
         (self.folder / "machine.json").write_text(json.dumps(facts) + "\n")
         for stale in (self.folder / "run").glob("*.pid"):
@@ -515,9 +530,9 @@ class EmulatedHost:
         gpu_ids = f"{GPU_VENDOR_ID}:{GPU_PRODUCT_ID}" if self.shape.gpu_nodes else ""
         words = {
             "NAME": self.name,
+            "NUMBER": f"{self._index + 1:02x}",
             "SHARE": str(self.folder),
             "CHECKOUT": str(self._settings.checkout),
-            "VENV": str(self._settings.venv),
             "PEER_ADDRESS": f"{self.peer_address}/24",
             "INSTANCES": str(INSTANCES),
             "GPU_IDS": gpu_ids,

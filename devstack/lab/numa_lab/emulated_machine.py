@@ -17,8 +17,9 @@ behind an IOMMU: nova counts them, and VFIO hands them to guests. They have no N
 Minsky with four, the second a DGX-1 with eight.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import LabError
@@ -48,6 +49,14 @@ _FIRMWARE_FOLDERS = ("/usr/share/seabios", "/usr/share/qemu")
 _ROOT_BUS = "bus=pcie.0"
 _FIRST_BRIDGE_BUS = 32
 _BUSES_PER_NODE = 32
+# PCIe slots of every host, so that hosts with other GPUs can go on with one saved state: a GPU has none that QEMU
+# saves, but whether there is a card in it belongs to a slot's. So each has one.
+_SLOTS = {0: 4, 2: 4}
+_GPU = "pci-testdev"
+_OTHER_CARD = "pvpanic-pci"
+# What tells guest/init that this is no host yet, but the machine whose state is saved.
+NO_HOST = "-"
+_NAME_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,12 @@ class Shape:
         return range(node * self.cpus_per_node, (node + 1) * self.cpus_per_node)
 
     @property
+    def slots(self) -> dict[int, int]:
+        """Number of PCIe slots by the NUMA node to which they belong."""
+        counts = {node: self.gpu_nodes.count(node) for node in range(NODES)}
+        return {node: n for node in counts if (n := max(counts[node], _SLOTS.get(node, 0)))}
+
+    @property
     def dies_per_socket(self) -> int:
         return NODES // self.sockets
 
@@ -128,15 +143,15 @@ class Machine:
     """Everything the command line of one emulated host is made from.
 
     :param image: a read-only disk with the virtual environment.
-    :param number: 1 for h1: decides its hardware addresses.
     :param ssh_port: on 127.0.0.1, leads to the host's sshd.
     :param peer_port: UDP port on which the hosts of a lab are one Ethernet, on the loopback device only.
     :param threads: "multi": each virtual CPU runs in a thread of its own; "single": slower, steadier.
     :param tsc_khz: of the time stamp counter, so that the kernel need not calibrate it; None: it has to.
+    :param monitor: socket for control by QMP, in the host's folder; "" for none.
+    :param state: saved state that it goes on with, of a machine with the same ``identity``; None: it boots.
     """
 
     name: str
-    number: int
     qemu: Qemu
     kernel: Path
     initramfs: Path
@@ -147,6 +162,28 @@ class Machine:
     peer_port: int
     threads: str = "multi"
     tsc_khz: int | None = None
+    monitor: str = ""
+    state: Path | None = None
+
+    def nameless(self, folder: Path) -> "Machine":
+        """The machine whose state this one can go on with: without all that differs between hosts.
+
+        :param folder: what is behind its shares, of which it mounts none.
+        """
+        every_slot = tuple(node for node, n in self.shape.slots.items() for _ in range(n))
+        return replace(
+            self,
+            name=NO_HOST,
+            shape=replace(self.shape, gpu_nodes=every_slot, gpu_matrix="", shared_core=0),
+            shares=[replace(share, folder=folder) for share in self.shares],
+            ssh_port=0,
+            monitor="monitor.sock",
+            state=None,
+        )
+
+    def identity(self) -> list[str]:
+        """Two machines can go on with the same saved state if and only if these words are the same."""
+        return replace(self.nameless(Path("/")), peer_port=0, tsc_khz=None).command()
 
     def command(self) -> list[str]:
         """The QEMU command line; file names in it are relative to the host's folder."""
@@ -168,15 +205,22 @@ class Machine:
         yield "-initrd", str(self.initramfs)
         clock = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
         yield "-append", _KERNEL_OPTIONS + clock
+        yield "-fw_cfg", f"name=opt/numa-lab/name,string={self.name:{_NAME_LENGTH}}"
+        if self.monitor:
+            yield "-qmp", f"unix:{self.monitor},server=on,wait=off"
+        if self.state:
+            yield "-incoming", f"exec:cat {shlex.quote(str(self.state))}"
         # Before the devices that it stands in front of.
         yield "-device", "intel-iommu,intremap=on,caching-mode=on"
+        # The kernel of a machine that goes on with a saved state learns by it that it needs new random numbers.
+        yield "-device", "vmgenid,guid=auto"
         yield "-device", f"virtio-rng-pci,{_ROOT_BUS}"
         yield from self._network()
         for share in self.shares:
             yield from _file_system(share)
         yield "-drive", f"if=none,id=image,format=raw,readonly=on,file={_escaped(self.image)}"
         yield "-device", f"virtio-blk-pci,{_ROOT_BUS},drive=image"
-        yield from self._gpus()
+        yield from self._cards()
 
     def _nodes(self) -> Iterator[tuple[str, ...]]:
         shape = self.shape
@@ -201,19 +245,21 @@ class Machine:
         peers = f"mcast=230.0.0.1:{self.peer_port},localaddr=127.0.0.1"
         yield "-netdev", f"user,id=user,hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22"
         yield "-netdev", f"socket,id=peers,{peers}"
-        for index, network in enumerate(("user", "peers")):
-            address = f"52:54:00:4e:{index:02x}:{self.number:02x}"
-            device = f"virtio-net-pci,{_ROOT_BUS},romfile=,netdev={network},mac={address}"
-            yield "-device", device
+        # Their addresses are the host's to set: a saved state brings those of the machine that was saved.
+        for network in ("user", "peers"):
+            yield "-device", f"virtio-net-pci,{_ROOT_BUS},romfile=,netdev={network}"
 
-    def _gpus(self) -> Iterator[tuple[str, ...]]:
-        for node in sorted(set(self.shape.gpu_nodes)):
+    def _cards(self) -> Iterator[tuple[str, ...]]:
+        chassis = 10
+        for node, count in self.shape.slots.items():
             bus = _FIRST_BRIDGE_BUS + node * _BUSES_PER_NODE
             yield "-device", f"pxb-pcie,{_ROOT_BUS},id=bridge{node},numa_node={node},bus_nr={bus}"
-        for index, node in enumerate(self.shape.gpu_nodes):
-            place = f"bus=bridge{node},chassis={10 + index},slot={1 + index}"
-            yield "-device", f"pcie-root-port,id=port{index},{place}"
-            yield "-device", f"pci-testdev,bus=port{index}"
+            for slot in range(count):
+                place = f"bus=bridge{node},chassis={chassis},slot={slot + 1}"
+                yield "-device", f"pcie-root-port,id=port{node}.{slot},{place},hotplug=off"
+                card = _GPU if slot < self.shape.gpu_nodes.count(node) else _OTHER_CARD
+                yield "-device", f"{card},bus=port{node}.{slot}"
+                chassis += 1
 
 
 def _file_system(share: Share) -> Iterator[tuple[str, ...]]:

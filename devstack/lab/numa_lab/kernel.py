@@ -41,6 +41,7 @@ BOOT_MODULES = (
     "nft_chain_nat",
     "nft_nat",
     "msr",
+    "qemu_fw_cfg",
     "irqbypass",
     "vfio_iommu_type1",
     "vfio_pci",
@@ -124,7 +125,7 @@ def initramfs(settings: Settings, kernel: Kernel) -> Path:
 
     :raises LabError: the kernel lacks a module that is needed.
     """
-    init = (settings.source / "guest" / "init").read_bytes()
+    guest = settings.source / "guest"
     busybox = _BUSYBOX.read_bytes()
     paths = load_order(
         (kernel.modules / "modules.dep").read_text(),
@@ -132,7 +133,8 @@ def initramfs(settings: Settings, kernel: Kernel) -> Path:
         BOOT_MODULES,
     )
     files: dict[str, tuple[int, bytes]] = {
-        "init": (0o755, init),
+        "init": (0o755, (guest / "init").read_bytes()),
+        "fork_server.py": (0o644, (guest / "fork_server.py").read_bytes()),
         "bin/busybox": (0o755, busybox),
         "modules/order": (0o644, "".join(f"{_module_file(p)}\n" for p in paths).encode()),
     }

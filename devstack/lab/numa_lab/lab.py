@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import configuration, controlplane, emulated, kernel, packages, pyenv, qemu_build
+from . import configuration, controlplane, emulated, kernel, packages, pyenv, qemu_build, snapshot
 from .cloud_api import CloudApi
 from .controlplane import ControlPlane
 from .emulated import EmulatedHost
@@ -247,6 +247,7 @@ class Lab:
         for host in self.emulated_hosts():
             tasks[host.name] = Task(partial(self._stop_host, host))
         run(tasks)
+        snapshot.process(self._settings).stop()  # one that an interrupted ``up`` has left
         self._stop_group("RabbitMQ and MariaDB", servers)
         self._stop_group("epmd", epmd)
 

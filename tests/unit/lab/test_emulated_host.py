@@ -4,16 +4,20 @@
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from numa_lab import emulated
 from numa_lab.emulated import EmulatedHost, GuestService
+from numa_lab.emulated_machine import Shape
 from numa_lab.errors import LabError
+from numa_lab.process import identify
 from numa_lab.terminal import Progress
 
 PANIC = "[    7.9] Kernel panic - not syncing: Attempted to kill init!\n"
@@ -27,11 +31,15 @@ class Boots:
         self.consoles = list(consoles)
         self.threads: list[str] = []
         host.folder.mkdir(parents=True)
-        monkeypatch.setattr(EmulatedHost, "_boot_once", lambda _, __, threads: self.boot(threads))
+        self.resumed: list[bool] = []
+        monkeypatch.setattr(
+            EmulatedHost, "_boot_once", lambda _, __, threads, resume: self.boot(threads, resume)
+        )
         monkeypatch.setattr(EmulatedHost, "stop", lambda _: None)
 
-    def boot(self, threads: str) -> None:
+    def boot(self, threads: str, resume: bool) -> None:
         self.threads.append(threads)
+        self.resumed.append(resume)
         said = self.consoles.pop(0)
         if said is not None:
             if said:
@@ -59,6 +67,12 @@ def test_the_last_try_is_single_threaded_and_it_stays_so(host, monkeypatch):
     assert boots.run().threads == "single"
     assert boots.run().boots == 5
     assert boots.threads == ["multi", "multi", "multi", "single", "single"]
+
+
+def test_a_host_that_does_not_go_on_with_a_saved_state_boots(host, monkeypatch):
+    boots = Boots(host, monkeypatch, PANIC, PANIC, None)
+    boots.run()
+    assert boots.resumed == [True, False, False]
 
 
 def test_a_host_that_always_panics_is_given_up_with_its_console(host, monkeypatch):
@@ -125,6 +139,38 @@ def test_hosts_let_each_other_in_at_their_own_addresses_of_one_ethernet(settings
     assert 'mount -o bind "/new$SHARE/state/instances" "/new$INSTANCES"' in init
 
 
+def test_hosts_of_a_lab_differ_in_their_hardware_addresses(settings):
+    numbers = set()
+    for index in range(2):
+        host = EmulatedHost(settings, index)
+        host._write_folder()
+        words = (host.folder / "machine.env").read_text()
+        numbers.add(re.search("^NUMBER=([0-9a-f]{2})$", words, re.M)[1])
+    assert len(numbers) == 2
+    init = (settings.source / "guest" / "init").read_text()
+    assert 'address "52:54:00:4e:0${device#eth}:$NUMBER"' in init
+
+
+def test_only_usual_hosts_are_worth_a_saved_state(settings):
+    assert EmulatedHost(settings, 0)._usual and EmulatedHost(settings, 1)._usual
+    assert not EmulatedHost(settings, 0, Shape(sockets=4))._usual
+    assert not EmulatedHost(settings, 0, series="6.1")._usual
+
+
+def test_a_python_program_is_asked_of_the_fork_server(host, monkeypatch):
+    monkeypatch.setattr(EmulatedHost, "_control", lambda *_, timeout_s: None)
+    for folder in (host.folder / "run", host.folder / "services"):
+        folder.mkdir(parents=True)
+    host._launch(host._nova_compute())
+    request = json.loads((host.folder / "services" / "nova-compute.request").read_text())
+    assert request["argv"] == list(host._nova_compute().argv[1:])
+    assert request["environment"] == host._environment()
+    assert request["log"] == str(host.log / "nova-compute.log")
+    assert request["pid_file"] == str(host.folder / "run" / "nova-compute.pid")
+    host._launch(host._libvirtd())
+    assert not (host.folder / "services" / "libvirtd.request").exists()
+
+
 def test_the_controllers_ports_are_the_same_inside(settings):
     rules = emulated._port_forwarding(settings.ports.needed_by_compute())
     assert all(str(port) in rules for port in settings.ports.needed_by_compute())
@@ -168,6 +214,10 @@ def test_a_service_runs_its_packages_as_they_are_when_it_is_launched(host, monke
             [host.folder / "services" / "agent"], capture_output=True, text=True, check=True
         )
         assert done.stdout == text
+        shutil.rmtree(tmp_path / "inside")
+        prepare = [host.folder / "services" / "agent", "prepare"]
+        assert subprocess.run(prepare, capture_output=True, check=True).stdout == b""
+        assert (tmp_path / "inside" / "package" / "__init__.py").read_text() == text
     assert (tmp_path / "inside").stat().st_mtime == 0, "stevedore would look for entry points anew"
     assert host._environment()["PYTHONPATH"] == str(tmp_path / "inside")
 
@@ -219,6 +269,35 @@ def test_a_service_runs_once_until_it_is_stopped(inside):
     assert inside("stop", "agent", "10").returncode == 0
     assert inside.pids() == {}
     assert inside("stop", "agent", "10").returncode == 0
+
+
+@needs_busybox
+def test_a_service_with_a_request_is_forked_after_its_script(inside, monkeypatch):
+    monkeypatch.setenv("FORK_SERVER", f"{inside.folder}/fork-server")
+    os.mkfifo(inside.folder / "fork-server")
+    request = inside.folder / "services" / "forked.request"
+    request.write_text("{}")
+    inside.define("forked", f"echo $1 > {inside.folder}/log/script")
+    sleeper = subprocess.Popen(["sleep", "600"])
+
+    def fork() -> None:
+        with (inside.folder / "fork-server").open() as requests:
+            asked.append(requests.readline())
+            asked.append((inside.folder / "log" / "script").read_text())
+            (inside.folder / "run" / "forked.pid").write_text(str(identify(sleeper.pid)))
+
+    asked: list[str] = []
+    server = threading.Thread(target=fork)
+    server.start()
+    try:
+        done = inside("start", "forked")
+        server.join()
+        assert done.returncode == 0, done.stderr
+        assert asked == [f"{request}\n", "prepare\n"]
+        assert inside.pids() == {"forked": sleeper.pid}
+    finally:
+        sleeper.kill()
+        sleeper.wait()
 
 
 @needs_busybox
