@@ -7,6 +7,7 @@ order of number, and of several domains the one that holds most of the cell's CP
 node has one domain, the node is enough; where it has several, the CPUs that nova-compute pins decide.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,15 +50,21 @@ def home(
         for first, last in domain.cpus
         for cpu in range(first, last + 1)
     }
+    for cell in host:
+        on_node = [domain for domain in domains if cell.id in domain.nodes]
+        if len(on_node) == 1:
+            l3_of |= dict.fromkeys(
+                [*cell.cpuset, *itertools.chain(*cell.free_siblings)], on_node[0]
+            )
     cell_of = {cell.id: cell for cell in host}
     groups: list[frozenset[str]] = []
     used: set[str] = set()
     taken: set[str] = set()
-    for node, pinning, cell in zip(prediction.nodes, prediction.pinnings, guest, strict=True):
+    for node, pinning, guest_cell in zip(prediction.nodes, prediction.pinnings, guest, strict=True):
         cpus = Counter(pinning.vcpus)
-        if cell.cpus:
-            cpus.update(dict.fromkeys(cell_of[node].cpuset, cell.cpus))
-        if cpus and cpus.keys() <= l3_of.keys():
+        if guest_cell.cpus:
+            cpus.update(dict.fromkeys(cell_of[node].cpuset, guest_cell.cpus))
+        if cpus.keys() <= l3_of.keys():
             held: Counter[str] = Counter()
             for cpu, count in cpus.items():
                 held[l3_of[cpu].uuid] += count

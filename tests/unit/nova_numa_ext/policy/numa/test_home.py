@@ -72,3 +72,9 @@ def test_each_shared_vcpu_may_run_on_all_shared_cpus_of_its_cell():
 def test_a_cell_with_the_number_of_one_node_and_the_cpus_of_another_is_where_its_cpus_are():
     host, domains = [cell(0, 0, 1), cell(1, 2, 3)], [l3(0, 0), l3(1, 1)]
     assert groups([(0, (2, 3))], [PINNED], host, domains)[0] == [["l3-1"]]
+
+
+def test_a_cell_that_nova_left_without_its_cpus_has_no_group():
+    """Nova's search can take a guest cell for packed that it never packed; the agent then finds no CPU to count."""
+    host, domains = [cell(0, 0, 1), cell(1, 2, 3)], [l3(0, 0), l3(1, 1)]
+    assert groups([(0, ()), (1, (2, 3))], [PINNED] * 2, host, domains)[0] == [[], ["l3-1"]]
