@@ -3,7 +3,8 @@
 
 ``[placement]max_allocation_candidates`` limits how many hosts one query of candidates shows. So each host says by two
 traits, beside the probe, which sixteenth of the fleet it belongs to, and which sixteenth of that; both follow from its
-name. Whoever knows all names knows how many hosts a query over some shards shows, and asks for no more than the limit.
+name. From the names alone the view knows how many hosts a query over some shards shows, and asks for no more than the
+limit.
 """
 
 import hashlib

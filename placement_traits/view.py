@@ -10,9 +10,9 @@ Two kinds of reading, both a few requests whatever the number of hosts:
 * *incremental*: the list of generations again; a host whose generations differ from the last time is read alone (one or
   two requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
 
-The queries ask for the probe, of which each host has one unit that nobody takes, so a host that is full is seen as any
-other. A host whose agent publishes no probe is read provider by provider. Providers of GPUs, of other devices, and
-nova's roots are not in the list that is compared (a root changes with every server of any kind): what is published
+The queries ask for the probe, of which each host has one unit that is never allocated, so a host that is full is seen
+as any other. A host whose agent publishes no probe is read provider by provider. Providers of GPUs, of other devices,
+and nova's roots are not in the list that is compared (a root changes with every server of any kind): what is published
 there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading.
 """
 
