@@ -94,7 +94,7 @@ def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
     return render(settings.source / "templates" / "numa-host-agent.conf", values)
 
 
-def supervisor(conf: Path) -> tuple[str, ...]:
+def supervisor(settings: Settings, conf: Path) -> tuple[str, ...]:
     """What Python is given to keep our agent on a compute: there is no systemd.
 
     Times are those of an emulated host, which needs a second for what others do in 50 ms: a first round takes minutes.
@@ -102,7 +102,8 @@ def supervisor(conf: Path) -> tuple[str, ...]:
     :param conf: the agent's configuration
     """
     patience = ("--max-silence=600", "--watchdog=600", "--start=900")
-    return ("-m", "host_agent.cmd.supervisor", f"--config-file={conf}", *patience)
+    program = f"{settings.venv}/bin/numa-host-agent-supervisor"
+    return (program, f"--config-file={conf}", *patience)
 
 
 def write_servers(settings: Settings) -> None:

@@ -328,7 +328,10 @@ class EmulatedHost:
         code = tuple(self._settings.checkout / name for name in _OUR_PACKAGES)
         return GuestService(
             "numa-host-agent",
-            (str(self._settings.python), *configuration.supervisor(self.agent_conf)),
+            (
+                str(self._settings.python),
+                *configuration.supervisor(self._settings, self.agent_conf),
+            ),
             reads=(self.agent_conf, *code),
             packages=code,
             # Longer than its longest round: killed in the middle of one, it leaves its guard behind, which writes.

@@ -193,7 +193,9 @@ class LocalCompute:
         checkout = self._settings.checkout
         return Service(
             Process("numa-host-agent", run / "numa-host-agent.pid", log / "numa-host-agent.log"),
-            tuple(self.inside([python, *configuration.supervisor(self.agent_conf)])),
+            tuple(
+                self.inside([python, *configuration.supervisor(self._settings, self.agent_conf)])
+            ),
             service_environment(self._settings),
             (self.agent_conf, *(checkout / name for name in _AGENT_CODE)),
             also=str(self._holder.identity()),

@@ -5,6 +5,7 @@ import configparser
 import json
 import stat
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from uuid import UUID
 
@@ -161,10 +162,15 @@ def test_the_agent_reads_every_key_that_it_is_told(
     )
 
 
-def test_the_supervisor_understands_what_it_is_told(h1: HostConfig, tmp_path: Path) -> None:
-    """And a round of an emulated host, which is killed in vain before, gets its time."""
-    _, module, *words = configuration.supervisor(tmp_path / "agent.conf")
-    assert module == supervisor.__name__
+def test_the_supervisor_understands_what_it_is_told(settings: Settings, tmp_path: Path) -> None:
+    """A round of an emulated host, which is killed in vain before, gets its time.
+
+    The program is a file: the fork server of an emulated host runs files, no modules by name.
+    """
+    program, *words = configuration.supervisor(settings, tmp_path / "agent.conf")
+    assert program == f"{settings.venv}/bin/numa-host-agent-supervisor"
+    (script,) = entry_points(group="console_scripts", name=Path(program).name)
+    assert script.load() is supervisor.main
     told = supervisor._parser().parse_args(words)
     assert told.config_file == [str(tmp_path / "agent.conf")]
     usual = supervisor.Patience()
