@@ -12,6 +12,7 @@ from typing import Any
 from .settings import Settings
 
 _TIMEOUT_S = 30.0
+_PUBLISHED = "CUSTOM_NUMA_EXT_TIER_BE"  # on the root of each host with an agent
 
 
 def answers(url: str, timeout_s: float = 5.0) -> bool:
@@ -66,15 +67,27 @@ class CloudApi:
                 return service["state"] == "up" and reported.timestamp() >= since - 1
         return False
 
+    def has_agent(self, host: str) -> bool:
+        """Whether our agent has published the host in Placement; False if Placement is silent.
+
+        The tiers are the last that an agent writes; before any agent has, Placement knows no such trait and refuses.
+        """
+        query = f"/resource_providers?name={host}&required={_PUBLISHED}"
+        try:
+            answer = self._get(self._settings.ports.placement, query, "placement 1.39")
+        except OSError:
+            return False
+        return bool(answer["resource_providers"])
+
     def servers(self) -> list[dict[str, Any]]:
         """All servers of all projects: ``name``, ``status``, ``OS-EXT-SRV-ATTR:host`` …"""
         answer = self._get(self._settings.ports.nova, "/v2.1/servers/detail?all_tenants=1")
         return list(answer["servers"])
 
-    def _get(self, port: int, path: str) -> dict[str, Any]:
+    def _get(self, port: int, path: str, version: str = "compute 2.53") -> dict[str, Any]:
         if not self._token:
             self._token = self._new_token()
-        headers = {"X-Auth-Token": self._token, "OpenStack-API-Version": "compute 2.53"}
+        headers = {"X-Auth-Token": self._token, "OpenStack-API-Version": version}
         return self._ask(self._settings.url(port, path), headers)[1]
 
     def _new_token(self) -> str:

@@ -158,6 +158,9 @@ class Lab:
         }
         if settings.plugin:
             tasks["local agent"] = Task(lambda: self._local.start_agent(progress), ("local up",))
+            tasks["local published"] = Task(
+                lambda: self._published(LOCAL_NAME, self._local.nova), ("local agent",)
+            )
         tasks |= self._controller.tasks()
         for host in hosts:
             tasks |= self._host_tasks(host, cloud)
@@ -172,6 +175,14 @@ class Lab:
             serving: Task(lambda: self._serve(host, part), (started, *cloud)),
             f"{host.name} up": Task(
                 lambda: self._hypervisor_up(host.name, host.process), (serving,)
+            ),
+            f"{host.name} published": Task(
+                lambda: (
+                    self._published(host.name, host.process)
+                    if self._settings.plugin
+                    else _nothing()
+                ),
+                (f"{host.name} up",),
             ),
         }
 
@@ -201,9 +212,22 @@ class Lab:
         with self._progress.step(f"waiting for nova to see hypervisor {name}", log):
             wait_for(f"hypervisor {name} is up", up, timeout_s, process, *self._watched(), log=log)
 
+    def _published(self, name: str, process: Process) -> None:
+        """Our agent has published the host: flavors that require a tier's trait find it."""
+        api = CloudApi(self._settings)
+        if api.has_agent(name):
+            return
+        timeout_s = _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
+        log = self._log_of(name) / "numa-host-agent.log"
+        with self._progress.step(f"waiting for Placement to see the agent of {name}", log):
+            published = f"the agent of {name} has published it"
+            wait_for(published, lambda: api.has_agent(name), timeout_s, process, log=log)
+
     def _compute_log(self, name: str) -> Path:
-        folder = self._settings.log if name == LOCAL_NAME else self._settings.hosts / name / "log"
-        return folder / "nova-compute.log"
+        return self._log_of(name) / "nova-compute.log"
+
+    def _log_of(self, name: str) -> Path:
+        return self._settings.log if name == LOCAL_NAME else self._settings.hosts / name / "log"
 
     def _watched(self) -> list[Process]:
         """Processes of the controller without which waiting for a hypervisor is in vain."""
