@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from nova import exception, objects
 from nova.objects import fields
-from nova.pci.utils import pci_device_prop_match
 from nova.virt import hardware
 
 from nova_numa_ext.policy.numa.candidates import Candidate
@@ -282,12 +281,13 @@ class LastWord:
         :returns: a number for each of Placement's providers, the same for pools that are alike; pools with numbers
         """
         stats = host_state.pci_stats
-        pools = [
-            pool
-            for pool in (stats.pools if stats else ())
-            if pool["count"]
-            and any(pci_device_prop_match(pool, one.spec) for one in self._requests)
-        ]
+        filled = [pool for pool in stats.pools if pool["count"]] if stats else []
+        matching = {
+            id(pool)
+            for one in self._requests
+            for pool in (stats._filter_pools_for_spec(filled, one) if stats else ())
+        }
+        pools = [pool for pool in filled if id(pool) in matching]
         found = [
             (tuple([(k, repr(pool[k])) for k in sorted(pool) if k not in self._nameless]), pool)
             for pool in pools
