@@ -170,21 +170,15 @@ class Lab:
         part = self._progress.part(host.name)
         started = f"{host.name} started"
         serving = f"{host.name} services"
-        return {
+        up, published = f"{host.name} up", f"{host.name} published"
+        tasks = {
             started: Task(lambda: host.start(part), ("machine parts", "venv")),
             serving: Task(lambda: self._serve(host, part), (started, *cloud)),
-            f"{host.name} up": Task(
-                lambda: self._hypervisor_up(host.name, host.process), (serving,)
-            ),
-            f"{host.name} published": Task(
-                lambda: (
-                    self._published(host.name, host.process)
-                    if self._settings.plugin
-                    else _nothing()
-                ),
-                (f"{host.name} up",),
-            ),
+            up: Task(lambda: self._hypervisor_up(host.name, host.process), (serving,)),
         }
+        if self._settings.plugin:
+            tasks[published] = Task(lambda: self._published(host.name, host.process), (up,))
+        return tasks
 
     def _serve(self, host: EmulatedHost, part: Progress) -> None:
         if self._settings.plugin:
@@ -207,24 +201,20 @@ class Lab:
 
         if up():
             return
-        timeout_s = _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
-        log = self._compute_log(name)
+        log = self._log_of(name) / "nova-compute.log"
         with self._progress.step(f"waiting for nova to see hypervisor {name}", log):
-            wait_for(f"hypervisor {name} is up", up, timeout_s, process, *self._watched(), log=log)
+            watched = (process, *self._watched())
+            wait_for(f"hypervisor {name} is up", up, _patience_s(name), *watched, log=log)
 
     def _published(self, name: str, process: Process) -> None:
         """Our agent has published the host: flavors that require a tier's trait find it."""
         api = CloudApi(self._settings)
         if api.has_agent(name):
             return
-        timeout_s = _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
         log = self._log_of(name) / "numa-host-agent.log"
         with self._progress.step(f"waiting for Placement to see the agent of {name}", log):
             published = f"the agent of {name} has published it"
-            wait_for(published, lambda: api.has_agent(name), timeout_s, process, log=log)
-
-    def _compute_log(self, name: str) -> Path:
-        return self._log_of(name) / "nova-compute.log"
+            wait_for(published, lambda: api.has_agent(name), _patience_s(name), process, log=log)
 
     def _log_of(self, name: str) -> Path:
         return self._settings.log if name == LOCAL_NAME else self._settings.hosts / name / "log"
@@ -315,6 +305,11 @@ class Lab:
             ) from error
         finally:
             os.close(descriptor)
+
+
+def _patience_s(name: str) -> float:
+    """How long a compute host may take until the controller knows of it."""
+    return _HYPERVISOR_TIMEOUT_S if name == LOCAL_NAME else _SLOW_HYPERVISOR_TIMEOUT_S
 
 
 def _nothing() -> None:
