@@ -272,14 +272,10 @@ class FleetView:
                 changed = self._read_changes() if not full else None
                 if changed is None:
                     self._read_all()
-            except NumaExtError as error:
-                self._stats = replace(
-                    self._stats, failures=self._stats.failures + 1, last_error=str(error)
-                )
-                raise
             except Exception as error:
+                sentence = str(error) if isinstance(error, NumaExtError) else repr(error)
                 self._stats = replace(
-                    self._stats, failures=self._stats.failures + 1, last_error=repr(error)
+                    self._stats, failures=self._stats.failures + 1, last_error=sentence
                 )
                 raise
             self._as_of = began
@@ -296,9 +292,8 @@ class FleetView:
 
     def _read_all(self) -> None:
         """Read the whole fleet."""
-        if not self._traits.issuperset(
-            _ASKED_FOR
-        ):  # a trait that exists is not deleted while providers hold it
+        # A trait that exists is not deleted while providers hold it.
+        if not self._traits.issuperset(_ASKED_FOR):
             self._traits = self._existing(*_ASKED_FOR)
         # The list of generations first: what changes while the rest is read differs next time.
         fingerprints = self._list_fingerprints()
