@@ -13,7 +13,8 @@ Rules:
   that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
 - The L2 belongs to cores, and so to the servers that run there: every group has all of it (Intel and AMD allocate it by
   class, which no flavor asks for).
-- An LC that cannot be had whole is refused whole, newest first, with the reason; all others stand.
+- An LC that cannot be had whole is refused whole, newest first; all others stand. Who is refused is looked at again
+  once it is known who stands, so the reason names what is held by servers that have something.
 
 The plan is a function of what is there and of what root was found with: planning on the state that a plan has produced
 changes nothing.
@@ -127,10 +128,10 @@ def plan(
         domain: _line(capabilities, actual, domain, options, _union(before, domain))
         for domain in _l3_domains(capabilities)
     }
-    lcs, refused = _admit_by_capability(capabilities, actual, requests)
-    layouts, left_out = _admit_by_ways(lines, actual, lcs, wasted_ways_max)
+    candidates, refused = _possible(capabilities, actual, requests)
+    room = _lc_room(capabilities, actual, candidates)
+    lcs, layouts, left_out = _admit(lines, actual, candidates, room, wasted_ways_max)
     refused += left_out
-    lcs = [lc for lc in lcs if lc.uuid not in {refusal.uuid for refusal in left_out}]
     shared = {domain: layout.shared for domain, layout in layouts.items()}
 
     budget = _control_budget(capabilities, actual) - len(lcs)
@@ -284,20 +285,17 @@ def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
     return number - 1 - len(actual.foreign)
 
 
-def _admit_by_capability(
+def _possible(
     capabilities: Capabilities, actual: Actual, requests: Sequence[PartitionRequest]
 ) -> tuple[list[PartitionRequest], list[Refusal]]:
-    """Return the LCs that the host can serve, those with a group first, and the others with the reason."""
+    """Return the LCs whose L3 domains there are, those with a group first, and the others with the reason."""
     there = {group.name for group in actual.ours}
     lcs = sorted(
         (one for one in requests if one.tier is Tier.LC),
         key=lambda one: (lc_group(one.uuid) not in there, one.uuid),
     )
     domains = _l3_domains(capabilities)
-    room = max(
-        _control_budget(capabilities, actual) - 1, sum(lc_group(lc.uuid) in there for lc in lcs)
-    )
-    admitted: list[PartitionRequest] = []
+    possible: list[PartitionRequest] = []
     refused: list[Refusal] = []
     for lc in lcs:
         unknown = sorted(set(lc.ways) - set(domains))
@@ -306,43 +304,79 @@ def _admit_by_capability(
         elif unknown:
             reason = Reason(Term.NO_L3_DOMAIN, unknown[0], str(list(domains)))
             refused.append(Refusal(lc.uuid, (reason,)))
-        elif len(admitted) >= room:
-            reason = Reason(Term.NO_CLOSID_BESIDE_BE, len(admitted) + 1, room)
-            refused.append(Refusal(lc.uuid, (reason,)))
         else:
-            admitted.append(lc)
-    return admitted, refused
+            possible.append(lc)
+    return possible, refused
 
 
-def _admit_by_ways(
+def _lc_room(capabilities: Capabilities, actual: Actual, lcs: Sequence[PartitionRequest]) -> int:
+    """Return how many LCs may have a group: one class stays for BE servers, but no LC loses the group it has."""
+    there = {group.name for group in actual.ours}
+    return max(
+        _control_budget(capabilities, actual) - 1, sum(lc_group(lc.uuid) in there for lc in lcs)
+    )
+
+
+def _admit(
     lines: Mapping[int, Line],
     actual: Actual,
     lcs: Sequence[PartitionRequest],
+    room: int,
     wasted_ways_max: int,
-) -> tuple[dict[int, L3Layout], list[Refusal]]:
-    """Lay out every domain; while one does not fit, refuse the last LC in it and start again."""
-    admitted = list(lcs)
-    refused: list[Refusal] = []
-    while True:
-        layouts: dict[int, L3Layout] = {}
-        for domain, line in lines.items():
-            amounts = {
-                lc.uuid: max(lc.ways[domain], line.min_bits) for lc in admitted if domain in lc.ways
-            }
-            current = {
-                lc.uuid: _mask(group, domain)
-                for lc in admitted
-                if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
-            }
-            layout = lay_out(line, amounts, current, wasted_ways_max)
+) -> tuple[list[PartitionRequest], dict[int, L3Layout], list[Refusal]]:
+    """Return the LCs that get what they request, the layout of every domain, and the refusals.
+
+    While a domain does not fit, the last LC in it is left out. Another one may be left out later that was in its way:
+    so each is looked at again in the end, in the same order.
+
+    :param lcs: in the order in which they are served
+    :param room: LCs that may have a group
+    """
+
+    def laid_out(domain: int, admitted: Sequence[PartitionRequest]) -> L3Layout | None:
+        current = {
+            lc.uuid: _mask(group, domain)
+            for lc in admitted
+            if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
+        }
+        amounts = _amounts(lines[domain], domain, admitted)
+        return lay_out(lines[domain], amounts, current, wasted_ways_max)
+
+    admitted = list(lcs[:room])
+    layouts: dict[int, L3Layout] = {}
+    while len(layouts) < len(lines):
+        layouts = {}
+        for domain in lines:
+            layout = laid_out(domain, admitted)
             if layout is None:
-                last = next(lc for lc in reversed(admitted) if domain in lc.ways)
-                admitted.remove(last)
-                refused.append(_does_not_fit(line, domain, last, amounts))
+                admitted.remove(next(lc for lc in reversed(admitted) if domain in lc.ways))
                 break
             layouts[domain] = layout
+    blocked: dict[str, int] = {}
+    for lc in [lc for lc in lcs if lc not in admitted]:
+        if len(admitted) >= room:
+            continue
+        tried = {domain: laid_out(domain, (*admitted, lc)) for domain in sorted(lc.ways)}
+        fits = {domain: layout for domain, layout in tried.items() if layout is not None}
+        if len(fits) == len(tried):
+            admitted.append(lc)
+            layouts |= fits
         else:
-            return layouts, refused
+            blocked[lc.uuid] = next(domain for domain in tried if domain not in fits)
+    refused = []
+    for lc in lcs:
+        if lc.uuid in blocked:
+            domain = blocked[lc.uuid]
+            amounts = _amounts(lines[domain], domain, (*admitted, lc))
+            refused.append(_does_not_fit(lines[domain], domain, lc, amounts))
+        elif lc not in admitted:
+            reason = Reason(Term.NO_CLOSID_BESIDE_BE, len(admitted) + 1, room)
+            refused.append(Refusal(lc.uuid, (reason,)))
+    return admitted, layouts, refused
+
+
+def _amounts(line: Line, domain: int, lcs: Sequence[PartitionRequest]) -> dict[str, int]:
+    return {lc.uuid: max(lc.ways[domain], line.min_bits) for lc in lcs if domain in lc.ways}
 
 
 def _does_not_fit(

@@ -180,6 +180,36 @@ def test_a_refused_lc_leaves_the_others_and_the_tree_alone() -> None:
     assert changes(before, found) == ()
 
 
+def test_an_impossible_lc_pushes_no_possible_one_out() -> None:
+    host = Host(ways=8, shareable=0)
+    impossible = PartitionRequest(A, Tier.LC, (0, 1), ways={0: 4, 1: 9})
+    found = host.apply(impossible, lc(B, 4))
+
+    assert [place.uuid for place in found.places] == [B]
+    assert [refusal.sentence for refusal in found.refused] == [
+        f"server {A} gets no RDT partition: 9 exclusive ways in L3 1 do not fit, 7 are free; "
+        "0 of 8 ways that can be exclusive are other servers'; 1 must stay shared"
+    ]
+    assert changes(host.actual, host.plan(impossible, lc(B, 4))) == ()
+
+
+def test_an_lc_without_room_leaves_its_class_of_service_to_the_next() -> None:
+    host = Host(closids=4)  # root, two LCs, one class for best-effort servers
+    found = host.plan(lc(A, 2), lc(B, 12), lc(C, 2))
+
+    assert [place.uuid for place in found.places] == [A, C]
+    assert [refusal.uuid for refusal in found.refused] == [B]
+
+
+def test_a_refusal_blames_only_servers_that_have_something() -> None:
+    host = Host(ways=8, shareable=0)
+    found = host.plan(lc(A, 5), lc(B, 6), lc(C, 4))
+
+    assert [place.uuid for place in found.places] == [A]
+    held = [reason for refusal in found.refused for reason in refusal.reasons[1:2]]
+    assert [str(reason) for reason in held] == ["ways_held[L3 0]=5 (against 8)"] * 2
+
+
 def test_a_departure_gives_the_ways_back_and_moves_the_least() -> None:
     host = Host()
     host.apply(lc(A, 3), lc(B, 1), lc(C, 2))
