@@ -57,15 +57,17 @@ class Line:
     @property
     def anchor(self) -> int:
         """The ways that always belong to the shared run; at least ``min_bits`` wide where there is room."""
-        allowed = self.full & ~self.fenced or self.full
+        open_ways = self.full & ~self.fenced
+        allowed = _wide(open_ways, self.min_bits) or _wide(self.full, self.min_bits)
+        allowed = allowed or open_ways or self.full
         shareable = self.shareable & allowed
         mask = _run_at(shareable, shareable.bit_length() - 1) if shareable else 0
         mask = mask or 1 << (allowed.bit_length() - 1)
         while mask.bit_count() < self.min_bits:
             below, above = (mask & -mask) >> 1, 1 << mask.bit_length()
-            if below & self.full:
+            if below & allowed:
                 mask |= below
-            elif above & self.full:
+            elif above & allowed:
                 mask |= above
             else:
                 break
@@ -261,6 +263,16 @@ def _run_at(mask: int, bit: int) -> int:
     while grown := (run << 1 | run >> 1) & mask & ~run:
         run |= grown
     return run
+
+
+def _wide(mask: int, bits: int) -> int:
+    """Return the ways of a mask that lie in unbroken runs of at least so many."""
+    ends = mask
+    for _ in range(bits - 1):
+        ends &= ends << 1 & mask
+    for _ in range(bits - 1):
+        ends |= ends >> 1
+    return ends
 
 
 def _mirror(mask: int, ways: int) -> int:

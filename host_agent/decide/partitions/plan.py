@@ -281,8 +281,13 @@ def _control_budget(capabilities: Capabilities, actual: Actual) -> int:
     """Return how many control groups we may have: all CLOSIDs (and RMIDs) without root's and the foreign ones'."""
     number = capabilities.num_closids
     if capabilities.monitoring:
-        number = min(number, capabilities.monitoring.num_rmids)
+        number = min(number, capabilities.monitoring.num_rmids - _foreign_monitors(actual))
     return number - 1 - len(actual.foreign)
+
+
+def _foreign_monitors(actual: Actual) -> int:
+    """Return how many monitoring groups of others there are, those in groups of ours included."""
+    return sum(len(group.monitors) - len(group.our_monitors) for group in actual.groups)
 
 
 def _possible(
@@ -425,9 +430,7 @@ def _monitored(
     """Return the BE servers that get a monitoring group: as many as there are RMIDs, those that have one first."""
     if capabilities.monitoring is None:
         return frozenset()
-    foreign = len(actual.foreign) + sum(
-        len(group.monitors) - len(group.our_monitors) for group in actual.groups
-    )
+    foreign = len(actual.foreign) + _foreign_monitors(actual)
     room = capabilities.monitoring.num_rmids - 1 - foreign - control_groups
     have = {monitor for group in actual.ours for monitor in group.our_monitors}
     members = [member.uuid for be_class in classes for member in be_class.members]

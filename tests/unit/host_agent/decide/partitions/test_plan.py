@@ -2,7 +2,7 @@
 """Stories and invariants of the RDT plan and of the way there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -272,6 +272,29 @@ def test_a_foreign_group_that_has_all_ways_is_told() -> None:
     assert str(place.reasons[-1]) == "ways_shared_with[L3 0]=7 (against other)"
 
 
+def test_monitoring_groups_of_others_cost_rmids_as_ours_do() -> None:
+    host = Host(rmids=7)
+    host.groups[""] = replace(host.groups[""], monitors=tuple(f"pid-{n}" for n in range(4)))
+    found = host.apply(lc(A, 2), be(B), be(C))
+
+    names = {group.name for group in found.groups}
+    assert names == {lc_group(A), f"{BE_PREFIX}0"}, "seven ids: root's, four of others, two"
+    assert not any(place.monitor for place in found.places)
+    validate_budget(host.capabilities, len(found.groups), 4)
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "pseudo-locked"])
+def test_the_shared_run_is_never_squeezed_in_beside_a_closed_foreign_group(mode: str) -> None:
+    """One way is left above the foreign group, three below it; a mask needs two."""
+    host = Host(ways=8, min_bits=2, shareable=0, domains=(0,), foreign={"qemu": 0b01111000})
+    host.groups["qemu"] = replace(host.groups["qemu"], mode=mode)
+    host.groups[""] = host._state("", 0b00000111)
+    found = host.apply(be(B))
+
+    assert host.mask(f"{BE_PREFIX}0") == 0b00000111
+    check_plan(host, [be(B, 100, 0)], found)
+
+
 def test_root_is_not_widened_over_a_foreign_group_that_was_kept_apart() -> None:
     host = Host(foreign={"libvirt": 0x00F})
     host.groups[""] = host._state("", 0xFF0)  # an operator did this for libvirt
@@ -443,6 +466,8 @@ def hosts(draw: st.DrawFn) -> Host:
         first = draw(st.integers(0, ways - min_bits))
         length = draw(st.integers(min_bits, ways - first))
         host.groups[""] = host._state("", ((1 << length) - 1) << first)
+    monitors = tuple(f"pid-{n}" for n in range(draw(st.sampled_from([0, 0, 4, 13]))))
+    host.groups[""] = replace(host.groups[""], monitors=monitors)
     return host
 
 
@@ -464,6 +489,7 @@ def check_plan(host: Host, requests: Sequence[PartitionRequest], found: Partitio
         assert all(is_contiguous(mask) for mask in group.schemata["L3"].values())
     validate(host.capabilities, "", found.root)
     monitors = sum(len(group.monitors) for group in found.groups)
+    monitors += len(host.groups[""].monitors)
     validate_budget(host.capabilities, len(found.groups) + len(host.foreign), monitors)
     assert {place.uuid for place in found.places} | {r.uuid for r in found.refused} == {
         w.uuid for w in requests
