@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read, plan, write: what happens when the groups change in between, and what a report says."""
 
+import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from host_agent.machine.privileged import partitions as privileged
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.seam import read_only
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.partition import PartitionRequest, RdtState
+from host_agent.model.partition import Joined, PartitionRequest, RdtChange, RdtState
 from host_agent.model.terms import Term
 from placement_traits.names import Tier
 
@@ -36,9 +38,41 @@ class Meddled(HostOperations):
         return state
 
 
+class Refusing(ResctrlModel):
+    """A kernel that refuses all commands on some path below the mount point."""
+
+    refused = "nothing"
+
+    def write(self, path: str, data: str, writer: int = 0) -> None:
+        self._refuse(path, errno.EINVAL)
+        super().write(path, data, writer)
+
+    def mkdir(self, path: str) -> None:
+        self._refuse(path, errno.ENOSPC)
+        super().mkdir(path)
+
+    def _refuse(self, path: str, number: int) -> None:
+        if path.startswith(self.refused):
+            raise OSError(number, "refused")
+
+
+class Joining(HostOperations):
+    """Every server has a process, whose threads always come to their group."""
+
+    def __init__(self, paths: HostPaths) -> None:
+        super().__init__(paths)
+        self.joined: dict[str, tuple[str, str]] = {}
+
+    def apply_partitions(self, change: RdtChange, write: bool) -> Sequence[Joined]:
+        super().apply_partitions(change, write)
+        for member in change.members:
+            self.joined[member.uuid] = member.group, member.monitor
+        return [Joined(member.uuid, 1) for member in change.members]
+
+
 @pytest.fixture
-def model() -> ResctrlModel:
-    return ResctrlModel()
+def model() -> Refusing:
+    return Refusing()
 
 
 @pytest.fixture
@@ -100,3 +134,74 @@ def test_a_write_says_what_was_there_before(model: ResctrlModel, paths: HostPath
     report = Partitions(HostOperations(paths), RdtOptions()).partition([LC], write=True)
     (root,) = [write for write in report.writes if write.group == ""]
     assert (root.before, root.schemata) == ({"L3": {0: 0xFFF}}, {"L3": {0: 0xFF0}})
+
+
+OTHER = PartitionRequest("22222222-aaaa-4000-8000-000000000002", Tier.LC, (0,), {0: 3})
+LC_GROUP, OTHER_GROUP = "numa_ext-lc-11111111-aaaa", "numa_ext-lc-22222222-aaaa"
+
+
+def test_a_group_that_the_kernel_refuses_stops_no_other_server(
+    model: Refusing, paths: HostPaths
+) -> None:
+    model.refused = LC_GROUP
+    privileged = Joining(paths)
+    report = Partitions(privileged, RdtOptions()).partition([LC, OTHER, BE], write=True)
+    lc, other, be = report.places
+
+    assert lc.group == ""
+    assert lc.problem.startswith(f"server {LC.uuid} gets no RDT partition: resctrl: creating")
+    assert report.problem in lc.problem
+    assert (other.group, other.exclusive, other.problem) == (OTHER_GROUP, True, "")
+    assert be.problem == ""
+    assert privileged.joined.keys() == {OTHER.uuid, BE.uuid}
+    assert LC_GROUP not in {group.name for group in Resctrl(model).actual().groups}
+
+
+def test_masks_that_the_kernel_refuses_leave_no_half_made_group(
+    model: Refusing, paths: HostPaths
+) -> None:
+    model.refused = f"{LC_GROUP}/schemata"
+    privileged = Joining(paths)
+    report = Partitions(privileged, RdtOptions()).partition([LC, OTHER, BE], write=True)
+
+    assert [bool(place.problem) for place in report.places] == [True, False, False]
+    assert privileged.joined.keys() == {OTHER.uuid, BE.uuid}
+    assert LC_GROUP not in {group.name for group in Resctrl(model).actual().groups}
+    model.refused = "nothing"
+    again = Partitions(privileged, RdtOptions()).partition([LC, OTHER, BE], write=True)
+    assert again.problem == ""
+    assert all(place.problem == "" for place in again.places)
+
+
+def test_a_monitoring_group_that_cannot_be_made_is_only_missed(
+    model: Refusing, paths: HostPaths
+) -> None:
+    model.refused = "numa_ext-be-0/mon_groups"
+    privileged = Joining(paths)
+    report = Partitions(privileged, RdtOptions()).partition([LC, BE], write=True)
+    lc, be = report.places
+
+    assert "mon_groups" in report.problem
+    assert (lc.group, lc.exclusive, lc.problem) == (LC_GROUP, True, "")
+    assert (be.group, be.monitor, be.problem) == ("numa_ext-be-0", "", "")
+    assert privileged.joined == {LC.uuid: (LC_GROUP, ""), BE.uuid: ("numa_ext-be-0", "")}
+
+
+def test_no_thread_comes_to_a_group_whose_masks_are_not_as_planned(
+    model: Refusing, paths: HostPaths
+) -> None:
+    """Root keeps its ways, so nothing was taken for a newcomer; who is at home already stays in its group."""
+    privileged = Joining(paths)
+    partitions = Partitions(privileged, RdtOptions())
+    assert partitions.partition([LC, BE], write=True).problem == ""
+    privileged.joined.clear()
+    model.refused = "schemata"
+    report = partitions.partition([LC, OTHER, BE], write=True)
+    lc, other, _be = report.places
+
+    assert "/schemata" in report.problem
+    assert lc.problem == ""
+    assert other.problem == report.problem
+    assert other.group == ""
+    assert OTHER.uuid not in privileged.joined
+    assert privileged.joined[LC.uuid] == (LC_GROUP, "")
