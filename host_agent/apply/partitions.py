@@ -49,6 +49,7 @@ class Partitions:
     def __init__(self, privileged: Privileged, options: RdtOptions) -> None:
         self._privileged = privileged
         self._options = options
+        self._groups: dict[str, str] = {}
 
     def partition(self, requests: Sequence[PartitionRequest], *, write: bool) -> PartitionReport:
         """Make groups, masks and membership of threads what is requested; a second call writes nothing.
@@ -85,7 +86,12 @@ class Partitions:
     def _once(self, requests: Sequence[PartitionRequest], write: bool) -> PartitionReport:
         state = self._privileged.rdt_state()
         decided = plan(
-            state.capabilities, state.actual, requests, self._options, found=state.root_found
+            state.capabilities,
+            state.actual,
+            requests,
+            self._options,
+            found=state.root_found,
+            before=self._groups,
         )
         writes = changes(state.actual, decided)
         members = tuple(
@@ -103,6 +109,7 @@ class Partitions:
             if servers:
                 raise _GroupRefusedError(servers, str(error)) from error
             return self._join_in_spite(requests, decided, members, error, write)
+        self._remember(decided.places)
         return _report(requests, decided, writes, joined)
 
     def _join_in_spite(
@@ -126,8 +133,12 @@ class Partitions:
                 return PartitionPlace(found.uuid, "", problem=found.problem or str(error))
             return replace(found, monitor=member.monitor)
 
-        places = map(place, _report(requests, decided, (), joined).places)
-        return PartitionReport((), tuple(places), str(error))
+        places = tuple(map(place, _report(requests, decided, (), joined).places))
+        self._remember(places)
+        return PartitionReport((), places, str(error))
+
+    def _remember(self, places: Sequence[PartitionPlace]) -> None:
+        self._groups = {place.uuid: place.group for place in places if place.group}
 
 
 class _GroupRefusedError(NumaExtError):

@@ -8,7 +8,8 @@ Rules:
   (Intel): it is the shared run there.
 - BE servers borrow what is left: one class ``numa_ext-be-<n>`` each while there are CLOSIDs, else the two classes that
   lose least bandwidth by it are merged (each domain then has the lowest level of its members, so no LC is hurt).
-  Every BE server has a monitoring group in its class; it shows after a restart which server is in which class.
+  Every BE server has a monitoring group in its class; it shows after a restart which server is in which class. Where
+  there is none (a host without monitoring, too few RMIDs) the caller remembers it, so that servers stay in their class.
 - Root gives up the ways that an LC gets, and only those; where no LC is left it has again what it was found with, be
   that all ways or an operator's choice. What it was found with is remembered by the caller while root is shrunk.
 - The L2 belongs to cores, and so to the servers that run there: every group has all of it (Intel and AMD allocate it by
@@ -22,6 +23,7 @@ changes nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from host_agent.conf.rdt import RdtOptions
 from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, distribute
@@ -113,6 +115,7 @@ def plan(
     options: RdtOptions = _DEFAULTS,
     *,
     found: Schemata | None = None,
+    before: Mapping[str, str] = MappingProxyType({}),
     wasted_ways_max: int = _WASTED_WAYS_MAX,
 ) -> PartitionPlan:
     """Decide which groups there should be.
@@ -121,11 +124,12 @@ def plan(
     :param actual: all control groups there are, foreign ones included
     :param requests: all managed servers that run here, in any order
     :param found: of the plan that was applied last, None when that is not known
+    :param before: uuid -> control group of that plan; counts for servers that have no monitoring group
     :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
-    before = _as_found(capabilities, actual, found, options)
+    as_found = _as_found(capabilities, actual, found, options)
     lines = {
-        domain: _line(capabilities, actual, domain, options, _union(before, domain))
+        domain: _line(capabilities, actual, domain, options, _union(as_found, domain))
         for domain in _l3_domains(capabilities)
     }
     candidates, refused = _possible(capabilities, actual, requests)
@@ -136,7 +140,7 @@ def plan(
 
     budget = _control_budget(capabilities, actual) - len(lcs)
     bes = [one for one in requests if one.tier is Tier.BE]
-    classes = _classes(bes, actual, budget) if budget > 0 else []
+    classes = _classes(bes, actual, before, budget) if budget > 0 else []
     if not classes:
         refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
     monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
@@ -147,7 +151,7 @@ def plan(
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
         schemata = _schemata(capabilities, shared | own, {})
         groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
-        open_root = {} if options.shrink_root else before
+        open_root = {} if options.shrink_root else as_found
         against = _against(actual, own, open_root)
         amounts = tuple(
             Reason(Term.PARTITION_WAYS, mask.bit_count(), lc.ways[d], f"L3 {d}")
@@ -164,7 +168,7 @@ def plan(
             reasons = _be_reasons(capabilities, be, be_class, monitor)
             places.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
     anchors = {domain: line.anchor for domain, line in lines.items()}
-    root, shrunk = _shrunk_root(before, lines, layouts) if options.shrink_root else (before, {})
+    root, shrunk = _shrunk_root(as_found, lines, layouts) if options.shrink_root else (as_found, {})
     return PartitionPlan(root, tuple(groups), tuple(places), tuple(refused), anchors, shrunk)
 
 
@@ -416,10 +420,12 @@ def _against(actual: Actual, own: Mapping[int, int], open_root: Schemata) -> tup
 # -- best-effort servers --
 
 
-def _classes(bes: Sequence[PartitionRequest], actual: Actual, budget: int) -> list[BeClass]:
-    """Distribute BE servers over classes; monitoring groups show which is where now."""
+def _classes(
+    bes: Sequence[PartitionRequest], actual: Actual, before: Mapping[str, str], budget: int
+) -> list[BeClass]:
+    """Distribute BE servers over classes; monitoring groups show which is where now, else memory does."""
     now_in = {monitor: group.name for group in actual.ours for monitor in group.our_monitors}
-    now = {be.uuid: now_in.get(vm_monitor(be.uuid), "") for be in bes}
+    now = {be.uuid: now_in.get(vm_monitor(be.uuid)) or before.get(be.uuid, "") for be in bes}
     there = [group.name for group in actual.ours if group.name.startswith(BE_PREFIX)]
     return distribute(bes, now, there, budget)
 

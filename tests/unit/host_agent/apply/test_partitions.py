@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.rdt import RdtOptions
@@ -71,8 +72,13 @@ class Joining(HostOperations):
 
 
 @pytest.fixture
-def model() -> Refusing:
-    return Refusing()
+def shape() -> Shape:
+    return Shape()
+
+
+@pytest.fixture
+def model(shape: Shape) -> Refusing:
+    return Refusing(shape)
 
 
 @pytest.fixture
@@ -205,3 +211,27 @@ def test_no_thread_comes_to_a_group_whose_masks_are_not_as_planned(
     assert other.group == ""
     assert OTHER.uuid not in privileged.joined
     assert privileged.joined[LC.uuid] == (LC_GROUP, "")
+
+
+@pytest.mark.parametrize("shape", [Shape(monitoring=()), Shape(rmids=10)], ids=["none", "few"])
+def test_servers_stay_in_their_class_when_levels_change_without_monitoring(
+    paths: HostPaths,
+) -> None:
+    privileged = Joining(paths)
+    partitions = Partitions(privileged, RdtOptions())
+    uuids = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(12)]
+
+    def classes(**levels: int) -> dict[str, str]:
+        requests = [
+            PartitionRequest(uuid, Tier.BE, (0,), {}, {0: levels.get(f"n{n}", 100)})
+            for n, uuid in enumerate(uuids)
+        ]
+        report = partitions.partition(requests, write=True)
+        assert report.problem == ""
+        return {place.uuid: place.group for place in report.places}
+
+    first = classes()
+    assert len(set(first.values())) == 7
+    assert classes(n3=10) == first
+    assert classes(n3=30, n5=10) == first
+    assert classes(n3=40, n5=20, n9=10) == first

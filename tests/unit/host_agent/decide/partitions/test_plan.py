@@ -396,6 +396,26 @@ def test_too_few_monitoring_ids_are_told_and_keep_their_owners() -> None:
     assert changes(host.actual, host.plan(be(A), be(B), be(C))) == ()
 
 
+def test_a_monitoring_group_knows_better_than_memory_where_a_server_is() -> None:
+    host = Host(closids=4)
+    host.apply(be(A), be(B), be(C))
+    wrong = {A: f"{BE_PREFIX}2", B: f"{BE_PREFIX}0", C: f"{BE_PREFIX}1"}
+    found = plan(
+        host.capabilities, host.actual, [be(A), be(B), be(C)], found=host.found, before=wrong
+    )
+
+    assert changes(host.actual, found) == ()
+
+
+def test_memory_of_a_class_that_is_gone_is_nothing() -> None:
+    host = Host()
+    found = plan(
+        host.capabilities, host.actual, [be(A)], found=host.found, before={A: f"{BE_PREFIX}7"}
+    )
+
+    assert [place.group for place in found.places] == [f"{BE_PREFIX}0"]
+
+
 def test_a_host_without_l3_cat_refuses_lcs_with_ways_only() -> None:
     host = Host()
     bandwidth = host.capabilities.bandwidth
