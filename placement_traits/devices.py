@@ -16,6 +16,7 @@ from typing import Any, Final
 import os_resource_classes
 
 from placement_traits import names
+from placement_traits.amounts import parse_amount
 from placement_traits.errors import InvalidValueError
 
 NO_DEVICES: Final = frozenset(
@@ -31,7 +32,7 @@ NO_DEVICES: Final = frozenset(
 """Resource classes that are no devices."""
 
 _MOST_DEVICES: Final = 256
-"""No host has so many devices; a request for more is refused by nova like a request for these."""
+"""No host has so many devices; a request for more, over all aliases, is refused by nova like one for these."""
 
 _RESOURCE = re.compile(r"^resources[A-Za-z0-9_-]*:([A-Z0-9_]+)$")
 
@@ -65,17 +66,21 @@ def requested(extra_specs: Mapping[str, str]) -> tuple[DeviceRequest, ...]:
 
 
 def _by_alias(extra_specs: Mapping[str, str]) -> Iterator[DeviceRequest]:
+    left = _MOST_DEVICES
     for alias in extra_specs.get("pci_passthrough:alias", "").split(","):
         name, count = (word.strip() for word in alias.rpartition(":")[::2])
-        if name and count.isdecimal() and int(count):
-            yield DeviceRequest(By.ALIAS, name, (1,) * min(int(count), _MOST_DEVICES))
+        devices = min(parse_amount(count) or 0, left)
+        if name and devices:
+            left -= devices
+            yield DeviceRequest(By.ALIAS, name, (1,) * devices)
 
 
 def _by_class(extra_specs: Mapping[str, str]) -> Iterator[DeviceRequest]:
     for key, value in extra_specs.items():
         match = _RESOURCE.match(key)
-        if match and match[1] not in NO_DEVICES and value.isdecimal() and int(value):
-            yield DeviceRequest(By.RESOURCE_CLASS, match[1], (int(value),))
+        devices = parse_amount(value)
+        if match and match[1] not in NO_DEVICES and devices:
+            yield DeviceRequest(By.RESOURCE_CLASS, match[1], (devices,))
 
 
 def _by_profile(extra_specs: Mapping[str, str]) -> Iterator[DeviceRequest]:

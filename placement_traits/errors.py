@@ -7,7 +7,29 @@ catches ``Exception`` except the outermost guard of a service loop, which counts
 
 A class with arguments of its own hands all of them to ``super().__init__`` and makes its sentence in ``__str__``: an
 error that crosses a process (the privileged helper, pickle) is made again there as ``type(error)(*error.args)``.
+
+A sentence is for a log line or an API's answer, whatever was given: long values are shown by their beginning.
 """
+
+from typing import Final
+
+_LONGEST_VALUE: Final = 200
+_LONGEST_TEXT: Final = 2000
+
+
+def cut(text: str, most: int = _LONGEST_VALUE) -> str:
+    """Return a text, or its beginning with an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, cut; of what cannot be written (a number of 10⁵ digits) its type."""
+    if isinstance(value, str | bytes) and len(value) > _LONGEST_VALUE:
+        return f"{value[:_LONGEST_VALUE]!r}…"
+    try:
+        return cut(repr(value))
+    except (ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}"
 
 
 class NumaExtError(Exception):
@@ -29,7 +51,8 @@ class InvalidValueError(NumaExtError):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.value!r} is not allowed; allowed: {self.allowed}"
+        where, allowed = cut(self.where), cut(self.allowed, _LONGEST_TEXT)
+        return f"{where}: {shown(self.value)} is not allowed; allowed: {allowed}"
 
 
 class CapabilityMissingError(NumaExtError):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from placement_traits.amounts import parse_amount
+
 NUMA_NODES: Final = "hw:numa_nodes"
 IMAGE_PROPERTIES: Final = ("hw_numa_nodes", "hw_cpu_policy", "hw_mem_page_size")
 """Properties of an image that :func:`guest_topology` reads."""
@@ -57,10 +59,10 @@ def guest_topology(
     kinds = {
         match[1]
         for key, value in extra_specs.items()
-        if (match := _CPUS.match(key)) and value.isdecimal() and int(value)
+        if (match := _CPUS.match(key)) and parse_amount(value)
     }
     return GuestTopology(
-        int(nodes) if nodes.isdecimal() else 0,
+        parse_amount(nodes) or 0,
         _cpu_policy(kinds)
         or extra_specs.get("hw:cpu_policy")
         or image_properties.get("hw_cpu_policy"),

@@ -15,8 +15,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from placement_traits import devices, names
+from placement_traits.amounts import parse_amount
 from placement_traits.devices import DeviceRequest
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import NumaExtError, cut
 from placement_traits.guest_topology import NUMA_NODES, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
@@ -102,7 +103,7 @@ class ExtraSpec:
         try:
             self.parse(value)
         except (ValueError, KeyError):
-            return f"{self.key}={value} is not allowed; allowed: {self.allowed}."
+            return f"{self.key}={cut(value)} is not allowed; allowed: {self.allowed}."
         return None
 
 
@@ -353,9 +354,11 @@ def _amount_problem(key: str, value: str) -> str | None:
         allowed = {str(units): each for each, units in NEIGHBOURHOOD_UNITS.items() if units}
         if value not in allowed:
             listed = ", ".join(f"{units} ({each})" for units, each in allowed.items())
-            return f"{key}={value} is not allowed; allowed: {listed}."
+            return f"{cut(key)}={cut(value)} is not allowed; allowed: {listed}."
         return None
-    return None if value.isdecimal() else f"{key}={value} is not allowed; allowed: an integer >= 0."
+    if value.isdecimal():
+        return None
+    return f"{cut(key)}={cut(value)} is not allowed; allowed: an integer >= 0."
 
 
 def _image_tier(image_traits: frozenset[str]) -> Tier | None:
@@ -381,8 +384,8 @@ def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     )
     problems = [sentence for sentence in ours if sentence is not None]
     nodes = extra_specs.get(NUMA_NODES, "1")
-    if not (nodes.isdecimal() and int(nodes) > 0):
-        problems.append(f"{NUMA_NODES}={nodes} is not allowed; allowed: an integer >= 1.")
+    if not parse_amount(nodes):
+        problems.append(f"{NUMA_NODES}={cut(nodes)} is not allowed; allowed: an integer >= 1.")
     problems.extend(
         sentence
         for key, value in sorted(extra_specs.items())
@@ -394,6 +397,7 @@ def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
 def unknown_key(key: str) -> str:
     """Return the sentence about a key of our namespace that does not exist."""
     namespace = f"{names.EXTRA_SPEC_NAMESPACE}:"
+    key = cut(key)
     ours = [known.removeprefix(namespace) for known in EXTRA_SPECS]
     near = difflib.get_close_matches(key.removeprefix(namespace).lower(), ours, n=1)
     if near:
@@ -406,8 +410,9 @@ def _amounts(extra_specs: Mapping[str, str], resource: str) -> dict[str, int]:
     amounts = {}
     for key, value in extra_specs.items():
         match = _RESOURCE.match(key)
-        if match and match["resource"] == resource and value.isdecimal():
-            amounts[match["group"]] = int(value)
+        number = parse_amount(value)
+        if match and match["resource"] == resource and number is not None:
+            amounts[match["group"]] = number
     return amounts
 
 

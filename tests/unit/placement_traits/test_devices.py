@@ -35,6 +35,11 @@ def test_a_senseless_number_of_devices_costs_no_memory():
     assert len(found.parts) < 1000
 
 
+def test_many_aliases_ask_for_no_more_together():
+    found = requested({"pci_passthrough:alias": ",".join(f"a{n}:256" for n in range(10_000))})
+    assert sum(len(each.parts) for each in found) == 256
+
+
 @pytest.mark.parametrize(
     "how", [{"pci_passthrough:alias": "a100:2"}, {"accel:device_profile": "h100"}]
 )

@@ -284,3 +284,37 @@ def test_only_our_keys_resources_and_traits_concern_us():
     assert not concerns_us({"hw:numa_nodes": "1", "resources:VGPU": "1"})
     assert concerns_us({"resources_A:CUSTOM_LLC_WAY": "1"})
     assert concerns_us({}, frozenset({"CUSTOM_NUMA_EXT_TIER_BE"}))
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"numa_ext:tier": "x" * 10_000_000},
+        {"numa_ext:" + "x" * 10_000_000: "1"},
+        {"hw:numa_nodes": "x" * 10_000_000},
+        {"resources_NODE:CUSTOM_LLC_WAY": "x" * 10_000_000},
+        {"resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "x" * 10_000_000},
+        {"resources_" + "x" * 10_000_000 + ":CUSTOM_LLC_WAY": "many"},
+    ],
+    ids=["value", "key", "nodes", "amount", "units", "group"],
+)
+def test_ten_megabytes_are_refused_in_one_short_sentence(specs):
+    with pytest.raises(InvalidRequestError) as caught:
+        parse(specs, vcpus=1, memory_mb=1)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        {"hw:numa_nodes": "9" * 5000},
+        {"resources:PCPU": "9" * 5000},
+        {"resources:VGPU": "9" * 5000},
+        {"pci_passthrough:alias": f"a100:{'9' * 5000}"},
+    ],
+    ids=["nodes", "CPUs", "class", "alias"],
+)
+def test_a_number_of_5000_digits_is_one_that_no_host_has(specs):
+    request = parse(specs, vcpus=1, memory_mb=1)
+    assert request.numa_nodes in (0, 2**31 - 1)
+    assert all(part <= 2**31 - 1 for device in request.devices for part in device.parts)
