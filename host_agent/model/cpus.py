@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from placement_traits.errors import InvalidValueError
 
-_PART = re.compile(r"(\^?)(\d+)(?:-(\d+))?\Z")
+_PART = re.compile(r"(\^?)([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 _LARGEST = 65535  # more than any kernel has; keeps a hostile "0-99999999999" from filling memory
 
 

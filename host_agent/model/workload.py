@@ -27,6 +27,8 @@ NOVA_NAMESPACES: Final = (
 
 _TRAIT = re.compile(rf"{names.CUSTOM_PREFIX}[A-Z0-9_]+")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PCI_NUMBER = re.compile(r"0x[0-9a-fA-F]{1,8}|[0-9]{1,8}")
+_DIGITS: Final = 15  # more bytes than any host has
 _KIB_PER_UNIT: Final[Mapping[str, float]] = {
     "b": 1 / 1024,
     "bytes": 1 / 1024,
@@ -173,7 +175,7 @@ def parse(xml: str, activity: Activity, *, manage_untagged: bool = False) -> Wor
     """
     try:
         root = ET.fromstring(xml)
-    except ET.ParseError as error:
+    except (ET.ParseError, UnicodeEncodeError) as error:
         raise InvalidValueError("domain XML", xml[:80], f"well-formed XML ({error})") from error
     domain = _domain(root)
     instance = _instance(root)
@@ -251,13 +253,8 @@ def _cells(root: ET.Element) -> Iterator[Cell]:
     every = cpus.parse(memory.get("nodeset", "")) if memory is not None else frozenset[int]()
     for position, cell in enumerate(root.iterfind("cpu/numa/cell")):
         number = _int("cell", cell.get("id", str(position)))
-        kib = int(cell.get("memory", "0")) * _KIB_PER_UNIT.get(cell.get("unit", "KiB"), 1)
-        yield Cell(
-            number,
-            cpus.parse(cell.get("cpus", "")),
-            int(kib) // 1024,
-            bound.get(number, every),
-        )
+        kib = _in_kib("memory of a cell", cell.get("memory", "0"), cell)
+        yield Cell(number, cpus.parse(cell.get("cpus", "")), kib // 1024, bound.get(number, every))
 
 
 def _hostdevs(root: ET.Element) -> Iterator[str]:
@@ -267,7 +264,7 @@ def _hostdevs(root: ET.Element) -> Iterator[str]:
             yield f"mdev-{address.get('uuid', '')}"
         elif device.get("type") == "pci" and address is not None:
             part = {
-                name: int(address.get(name, "0"), 0)
+                name: _hex(f"PCI {name}", address.get(name, "0"))
                 for name in ("domain", "bus", "slot", "function")
             }
             yield f"{part['domain']:04x}:{part['bus']:02x}:{part['slot']:02x}.{part['function']}"
@@ -317,13 +314,23 @@ def _image_properties(instance: ET.Element) -> dict[str, str]:
 
 
 def _int(where: str, value: str | None) -> int:
-    try:
-        return int((value or "").strip())
-    except ValueError:
-        raise InvalidValueError(where, value, "an integer") from None
+    text = (value or "").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise InvalidValueError(where, text, f"an integer >= 0 of at most {_DIGITS} digits")
+    return int(text)
+
+
+def _hex(where: str, value: str) -> int:
+    if _PCI_NUMBER.fullmatch(value) is None:
+        raise InvalidValueError(where, value, "a number as libvirt writes it, such as 0x3f")
+    return int(value, 16 if value.startswith("0x") else 10)
 
 
 def _kib(memory: ET.Element | None) -> int:
     if memory is None:
         raise InvalidValueError("domain XML", None, "a <memory> element")
-    return int(_int("memory", memory.text) * _KIB_PER_UNIT.get(memory.get("unit", "KiB"), 1))
+    return _in_kib("memory", memory.text, memory)
+
+
+def _in_kib(where: str, value: str | None, holder: ET.Element) -> int:
+    return int(_int(where, value) * _KIB_PER_UNIT.get(holder.get("unit", "KiB"), 1))

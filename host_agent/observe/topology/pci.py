@@ -68,11 +68,14 @@ def _is_gpu(path: Path, ids: frozenset[str]) -> bool:
 
 
 def numa_node(path: Path) -> int | None:
-    """Return the NUMA node of a PCI device, None where it is gone or the firmware does not say (-1).
+    """Return the NUMA node of a PCI device, None where it is gone, is going, or the firmware does not say (-1).
 
     :param path: its folder below ``bus/pci/devices``
     """
-    node = int(_text(path / "numa_node") or "-1")
+    try:
+        node = int(_text(path / "numa_node") or "-1")
+    except (OSError, ValueError):
+        return None
     return node if node >= 0 else None
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a domain's XML to what the server wants, and what may be done to it."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,6 +128,48 @@ def test_memory_backing_decides_whether_pages_may_move(backing: str, word: str) 
 def test_rubbish_is_refused_in_our_words(text: str) -> None:
     with pytest.raises(InvalidValueError):
         parse(text, Activity.RUNNING)
+
+
+HUGE = "9" * 5000
+BOUND = Server("web", LC_SPECS, cpus=(5, 7), vcpus=2, node=2).xml
+HOSTDEV = (
+    "<devices><hostdev type='pci'><source><address domain='0x0000' bus='{bus}' slot='0x00' "
+    "function='0x0'/></source></hostdev>"
+)
+BAD_DOMAINS = {
+    "cell without a number": BOUND.replace(f"memory='{64 * 1024}'", "memory='many'"),
+    "cell of 5,000 digits": BOUND.replace(f"memory='{64 * 1024}'", f"memory='{HUGE}'"),
+    "negative cell": BOUND.replace("cell id='0'", "cell id='-1'"),
+    "memory that no float holds": BOUND.replace(f"'KiB'>{64 * 1024}<", f"'GiB'>{'9' * 400}<"),
+    "vCPUs of 5,000 digits": BOUND.replace("static'>2<", f"static'>{HUGE}<"),
+    "pin of 5,000 digits": BOUND.replace(
+        "vcpupin vcpu='0' cpuset='5'", f"vcpupin vcpu='0' cpuset='{HUGE}'"
+    ),
+    "PCI address of words": BOUND.replace("<devices>", HOSTDEV.format(bus="first")),
+    "PCI address of 5,000 digits": BOUND.replace("<devices>", HOSTDEV.format(bus=f"0x{HUGE}")),
+    "half a character": BOUND.replace("instance-", "instance-\ud800"),
+    "10 MB of a number": BOUND.replace("static'>2<", f"static'>{'x' * 10_000_000}<"),
+}
+
+
+@pytest.mark.parametrize("xml", BAD_DOMAINS.values(), ids=BAD_DOMAINS)
+def test_a_domain_that_makes_no_sense_is_refused_in_one_short_sentence(xml: str) -> None:
+    assert xml != BOUND
+    with pytest.raises(InvalidValueError) as caught:
+        parse(xml, Activity.RUNNING)
+    assert len(str(caught.value)) < 600
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_damage_to_a_domain_is_understood_or_refused(data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(BOUND)))
+    last = data.draw(st.integers(first, min(first + 40, len(BOUND))))
+    put = data.draw(st.one_of(st.text(max_size=12), st.just(HUGE), st.just("'-1'")))
+    with suppress(InvalidValueError):
+        assert (
+            parse(BOUND[:first] + put + BOUND[last:], Activity.RUNNING).activity is Activity.RUNNING
+        )
 
 
 @settings(deadline=None)

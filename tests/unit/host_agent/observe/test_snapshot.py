@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at the host: a server that cannot be understood keeps no other from being seen."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emulation.hosts import four_nodes
+from emulation.servers import BE_SPECS, Server
+from host_agent.machine.libvirt import ListedDomain
+from host_agent.observe.snapshot import Observer
+from tests.support.fake_host import FakeHost
+
+GPU = (
+    "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x81' slot='0x00' "
+    "function='0x0'/></source></hostdev>"
+)
+
+
+class OneBadDomain(FakeHost):
+    """libvirt's XML of one server holds what it never should."""
+
+    bad = ""
+
+    def domains(self) -> tuple[ListedDomain, ...]:
+        return tuple(
+            replace(each, xml=each.xml.replace("<devices>", f"<devices>{self.bad}"))
+            if "instance-bad" in each.xml
+            else each
+            for each in super().domains()
+        )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [GPU.replace("0x81", "first"), GPU.replace("0x81", "0x" + "9" * 5000), "\udcff"],
+    ids=["a word", "5,000 digits", "half a character"],
+)
+def test_a_bad_domain_keeps_no_other_from_being_seen(
+    bad: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = OneBadDomain(four_nodes())
+    host.bad = bad
+    ill = Server("ill", BE_SPECS, shared="0-7", uuid="badbadba-0000-4000-8000-000000000001")
+    well = host.boot(Server("well", BE_SPECS, shared="0-7"), {0: 64})
+    host.boot(ill, {0: 64})
+    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for _look in range(2):
+            seen = observer.observe(full=True, relist=True)
+
+    assert [guest.uuid for guest in seen.guests] == [well.uuid]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"domain {ill.uuid} is skipped: ")
+
+
+@pytest.mark.parametrize("text", ["", "none", "-1", "9" * 5000])
+def test_a_device_without_a_node_is_on_none(text: str, tmp_path: Path) -> None:
+    host = FakeHost(four_nodes())
+    server = host.boot(Server("gpu", BE_SPECS, shared="0-7", devices=GPU), {0: 64})
+    device = tmp_path / "pci/0000:81:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text(text)
+    observer = Observer(host, host, lambda: host.topology, tmp_path, device_root=tmp_path / "pci")
+    guest = observer.observe(full=True, relist=True).get(server.uuid)
+
+    assert guest is not None
+    assert guest.gpus == {"0000:81:00.0": None}
