@@ -27,7 +27,8 @@ def read_distances(path: Path, where: str) -> Measured:
 def _decoded(path: Path, where: str) -> object:
     try:
         document: object = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        # ValueError: no UTF-8, or what YAML takes for a date or a number and Python does not.
         why = " ".join(str(error).split())
         raise InvalidValueError(
             where, str(path), f"a readable YAML or JSON file ({why})"

@@ -11,10 +11,17 @@ error that crosses a process (the privileged helper, pickle) is made again there
 A sentence is for a log line or an API's answer, whatever was given: long values are shown by their beginning.
 """
 
+import reprlib
 from typing import Final
 
 _LONGEST_VALUE: Final = 200
 _LONGEST_TEXT: Final = 2000
+_SHORT: Final = (
+    reprlib.Repr()
+)  # visits few parts of a value: YAML's aliases make 10⁹ out of ten lines
+_SHORT.maxlevel = 3
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = _SHORT.maxfrozenset = 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST_VALUE
 
 
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
@@ -23,11 +30,11 @@ def cut(text: str, most: int = _LONGEST_VALUE) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as Python writes it, cut; of what cannot be written (a number of 10⁵ digits) its type."""
+    """Return the beginning of a value as Python writes it; of what cannot be written (10⁵ digits) its type."""
     if isinstance(value, str | bytes) and len(value) > _LONGEST_VALUE:
         return f"{value[:_LONGEST_VALUE]!r}…"
     try:
-        return cut(repr(value))
+        return cut(_SHORT.repr(value))
     except (ValueError, RecursionError):
         return f"a value of type {type(value).__name__}"
 

@@ -410,10 +410,11 @@ class HostTopology:
     def from_json(cls, text: str, where: str = "topology") -> Self:
         """Build a topology from JSON text; errors as :meth:`from_dict`."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
+            return cls.from_dict(json.loads(text), where)
+        except ValueError as error:
             raise InvalidValueError(where, text[:40], f"JSON text ({error})") from None
-        return cls.from_dict(data, where)
+        except RecursionError:
+            raise InvalidValueError(where, text[:40], "JSON text that is not nested deep") from None
 
 
 def implied_link(a: Gpu, b: Gpu) -> GpuLink:
@@ -479,10 +480,11 @@ def _check_l3_nodes(topology: HostTopology) -> None:
 
 
 def _unique(where: str, ids: list[Any]) -> set[Any]:
-    seen = set(ids)
-    if len(seen) != len(ids):
-        twice = next(i for i in ids if ids.count(i) > 1)
-        raise InvalidValueError(where, twice, "each identifier once")
+    seen: set[Any] = set()
+    for each in ids:
+        if each in seen:
+            raise InvalidValueError(where, each, "each identifier once")
+        seen.add(each)
     return seen
 
 

@@ -62,10 +62,9 @@ class ShowTopology(command.Command):  # type: ignore[misc]
 def _read(file: Path) -> HostTopology:
     try:
         text = file.read_text()
-    except OSError as error:
-        raise InvalidValueError(
-            "--file", str(file), f"a readable file ({error.strerror})"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise InvalidValueError("--file", str(file), f"a readable file ({reason})") from error
     return HostTopology.from_json(text, str(file))
 
 

@@ -17,7 +17,7 @@ from host_agent.model.process import RamRange
 
 _MAPS_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ")
 _NODE = re.compile(r"N(\d+)=(\d+)\Z")
-_SIZE = re.compile(r"(\d+)([kmgtKMGT]?)")
+_SIZE = re.compile(r"(\d{1,18})([kmgtKMGT]?)")
 _UNITS: Final = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -55,10 +55,10 @@ def _backend_size(text: str) -> int:
     if text.startswith("{"):
         try:
             size = json.loads(text).get("size", 0)
-        except ValueError:
+        except (ValueError, RecursionError):
             return 0
         return int(size) if isinstance(size, int) else 0
-    found = re.search(r"(?:^|,)size=(\d+)([kmgtKMGT]?)", text)
+    found = re.search(r"(?:^|,)size=(\d{1,18})([kmgtKMGT]?)", text)
     # A size in -object without a unit is in bytes, in -m it is in MiB.
     return 0 if found is None else int(found[1]) * (_UNITS[found[2].lower()] if found[2] else 1)
 

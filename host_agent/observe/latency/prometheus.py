@@ -47,7 +47,13 @@ def ask(options: PrometheusOptions, query: str) -> float | None:
         if len(result) > 1:
             raise OSError(f"the query {query!r} returns {len(result)} series instead of one")
         return float(result[0]["value"][1]) if result else None
-    except (ValueError, LookupError, TypeError, http.client.HTTPException) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        http.client.HTTPException,
+    ) as error:
         raise OSError(
             f"{options.base_url} does not answer as Prometheus does: {error!r}"
         ) from error

@@ -52,5 +52,5 @@ def discover(
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError("GPU matrix", str(path), f"a readable file ({error})") from error

@@ -27,8 +27,9 @@ LOG = logging.getLogger(__name__)
 Links: TypeAlias = dict[tuple[str, str], GpuLink]
 """Link by the PCI addresses of its ends, the lower one first."""
 
-_GPU = re.compile(r"GPU(\d+)$")
-_INDEX = re.compile(r"\s*(\d+)\s*,\s*([0-9A-Fa-f:.]+)\s*$")
+_GPU = re.compile(r"GPU([0-9]{1,6})$")
+_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
+_INDEX = re.compile(r"\s*([0-9]{1,6})\s*,\s*([0-9A-Fa-f:.]+)\s*$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines its heading
 _SELF: Final = "X"
 _OLD_WORDS: Final = {"SOC": "SYS", "INTERNAL": "PIX"}
@@ -43,9 +44,14 @@ def nvlink(count: int) -> GpuLink:
 
 
 def normal_address(bus_id: str) -> str:
-    """Write a PCI address as sysfs does: NVML and nvidia-smi use eight digits for the domain, and capitals."""
-    domain, _, rest = bus_id.strip().lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    """Write a PCI address as sysfs does: NVML and nvidia-smi use eight digits for the domain, and capitals.
+
+    :raises InvalidValueError: it is none
+    """
+    match = _ADDRESS.fullmatch(bus_id.strip().lower())
+    if match is None:
+        raise InvalidValueError("address of a GPU", bus_id, "such as 00000000:3B:00.0")
+    return f"{int(match[1], 16):04x}:{match[2]}"
 
 
 def parse_topo_matrix(text: str, addresses: Sequence[str], where: str) -> Links:
@@ -54,7 +60,7 @@ def parse_topo_matrix(text: str, addresses: Sequence[str], where: str) -> Links:
     :param text: the matrix, followed by lines ``index, address`` where they were recorded
     :param addresses: PCI addresses of the host's GPUs, ascending: their numbers where no such lines are
     :param where: name of the file, for errors
-    :raises InvalidValueError: for an unknown link word, or a GPU that the host does not have
+    :raises InvalidValueError: for an unknown link word, an address that is none, or a GPU that the host does not have
     """
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
     named = {int(m[1]): normal_address(m[2]) for line in lines if (m := _INDEX.match(line))}
@@ -88,7 +94,7 @@ def _address(
 
 
 def _link(word: str, where: str) -> GpuLink:
-    if re.fullmatch(r"NV\d+", word):
+    if re.fullmatch(r"NV[1-9][0-9]{0,5}", word):
         return nvlink(int(word.removeprefix("NV")))
     try:
         return GpuLink(_OLD_WORDS.get(word, word))

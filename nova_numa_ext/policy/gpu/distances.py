@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from nova_numa_ext.policy.gpu.graph import Distances, check_distances
+from nova_numa_ext.policy.gpu.job import is_number
 from placement_traits.errors import InvalidValueError
 
 Measured: TypeAlias = Mapping[tuple[str, ...], Distances]
@@ -41,7 +42,7 @@ def parse_distances(document: object, where: str) -> Measured:
 
 def _matrix(rows: object, where: str) -> Distances:
     if not isinstance(rows, list) or not all(
-        isinstance(row, list) and all(isinstance(one, int | float) for one in row) for row in rows
+        isinstance(row, list) and all(map(is_number, row)) for row in rows
     ):
         raise InvalidValueError(where, rows, "a list of rows of numbers")
     return tuple(tuple(float(one) for one in row) for row in rows)

@@ -9,10 +9,11 @@ together (*pack*), on different sockets (*spread*) and beside other jobs. Profil
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
 from placement_traits.errors import InvalidValueError
 
@@ -157,7 +158,14 @@ def p95(runs: object, where: str = "runs") -> float:
 
 
 def _is_time(run: object) -> bool:
-    return isinstance(run, int | float) and 0 < run < math.inf
+    return is_number(run) and run > 0
+
+
+def is_number(found: object) -> TypeGuard[int | float]:
+    """Tell whether what a file holds is a number that a float can be; ``true``, NaN and infinity are none."""
+    if not isinstance(found, int | float) or isinstance(found, bool):
+        return False
+    return -sys.float_info.max <= found <= sys.float_info.max
 
 
 def parse_profiles(document: object, where: str = "profiles") -> ProfileStore:

@@ -263,6 +263,9 @@ def test_a_host_without_an_agent_cannot_be_drawn_and_the_others_are_named(cloud,
         draw(cloud, "h9")
     with pytest.raises(InvalidValueError, match=r"--file.*\(No such file or directory\)$"):
         draw(cloud, "--file", str(tmp_path / "none.json"))
+    (tmp_path / "latin.json").write_bytes(b"\xff")
+    with pytest.raises(InvalidValueError, match=r"--file.*\(invalid start byte\)$"):
+        draw(cloud, "--file", str(tmp_path / "latin.json"))
     assert draw(cloud, "--preset", "dgx-1").startswith("DGX-1")
 
 

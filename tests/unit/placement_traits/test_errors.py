@@ -21,7 +21,7 @@ def deep() -> list[Any]:
         ("x" * 10_000_000, "'xxx"),
         (b"x" * 10_000_000, "b'xxx"),
         (10**5000, "a value of type int"),
-        (deep(), "a value of type list"),
+        (deep(), "[[[[...]]]] "),
         (["x" * 1000] * 10, "['xxx"),
     ],
     ids=["text", "bytes", "number", "nesting", "list"],

@@ -2,6 +2,7 @@
 """A host's shape: look-ups, JSON and what is refused."""
 
 import dataclasses
+import time
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,32 @@ def test_a_wrong_key_is_named_by_its_path(path, spoil):
 def test_text_that_is_no_json_is_refused_with_its_source():
     with pytest.raises(InvalidValueError, match=r"^host.json: '\{nodes'"):
         HostTopology.from_json("{nodes", "host.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"nodes": ' * 100_000,
+        "[" * 500 + "]" * 500,
+        '{"nodes": 1' + "0" * 5000 + "}",
+    ],
+    ids=["brackets", "braces", "closed", "digits"],
+)
+def test_hostile_json_is_refused_in_one_short_sentence(text):
+    with pytest.raises(InvalidValueError, match=r"^host\.json") as caught:
+        HostTopology.from_json(text, "host.json")
+    assert len(str(caught.value)) < 3000
+
+
+def test_one_identifier_twice_among_many_is_found_at_once():
+    nodes = tuple(NumaNode(n, None) for n in (*range(100_000), 99_999))
+    began = time.process_time()
+    with pytest.raises(
+        InvalidValueError, match="nodes: 99999 is not allowed; allowed: each identifier once"
+    ):
+        HostTopology((), nodes)
+    assert time.process_time() - began < 5
 
 
 def test_one_l3_may_serve_several_nodes_and_one_node_may_hold_several_l3():

@@ -100,5 +100,18 @@ def test_sizes_are_read_from_the_command_line(arguments: list[str], sizes: tuple
     assert guest_ram.backend_sizes(arguments) == sizes
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "memory-backend-ram,size=" + "9" * 5000,
+        '{"qom-type": "memory-backend-ram", "size": ' + "[" * 100_000,
+        '{"qom-type": "memory-backend-ram", "size": 1' + "0" * 5000 + "}",
+    ],
+    ids=["digits", "nesting", "digits of JSON"],
+)
+def test_a_command_line_that_qemu_has_overwritten_raises_nothing(text: str) -> None:
+    guest_ram.backend_sizes(["-object", text, "-m", "9" * 5000])
+
+
 def test_a_process_without_guest_memory_has_none(tmp_path: Path) -> None:
     assert guest_ram.read(proc(tmp_path, ["qemu", "-m", "7G"])) == ()

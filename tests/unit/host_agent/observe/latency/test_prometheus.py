@@ -128,7 +128,14 @@ def test_answers_that_stop_are_told_once_and_grow_old(
 
 
 @pytest.mark.parametrize(
-    "answer", [b"rubbish\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", b""]
+    "answer",
+    [
+        b"rubbish\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{",
+        b"",
+        b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 100_000,
+    ],
+    ids=["words", "half", "nothing", "nesting"],
 )
 def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
     """Its errors are of http.client's own kind; they once ended the thread for good."""

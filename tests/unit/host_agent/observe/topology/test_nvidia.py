@@ -89,6 +89,25 @@ def test_a_word_that_nobody_knows_is_named_with_its_place():
         parse_topo_matrix(text, ["0000:05:00.0", "0000:06:00.0"], "gpus.txt")
 
 
+@pytest.mark.parametrize("word", ["NV0", "NV", "NV" + "9" * 5000])
+def test_a_senseless_number_of_nvlinks_is_named_with_its_place(word):
+    text = f"\tGPU0\tGPU1\nGPU0\t X \t{word}\nGPU1\t{word}\t X \n"
+    with pytest.raises(InvalidValueError, match=r"gpus\.txt: GPU0 to GPU1: 'NV"):
+        parse_topo_matrix(text, ["0000:05:00.0", "0000:06:00.0"], "gpus.txt")
+
+
+@pytest.mark.parametrize("address", [":::.", "05", "9" * 5000 + ":05:00.0", "0000:05:00"])
+def test_an_address_that_is_none_is_refused(address):
+    text = f"\tGPU0\tGPU1\nGPU0\t X \tNV1\n0, {address}\n"
+    with pytest.raises(InvalidValueError, match="address of a GPU"):
+        parse_topo_matrix(text, ["0000:05:00.0"], "gpus.txt")
+
+
+def test_gpu_numbers_of_5000_digits_are_no_gpus():
+    text = f"\tGPU{'9' * 5000}\tGPU1\nGPU{'9' * 5000}\t X \tNV1\n"
+    assert parse_topo_matrix(text, ["0000:05:00.0"], "gpus.txt") == {}
+
+
 def test_a_gpu_that_the_host_does_not_have_is_named():
     with pytest.raises(InvalidValueError, match=r"GPUs of this host: 0000:05:00\.0"):
         parse_topo_matrix("\tGPU0\tGPU1\nGPU0\t X \tNV1\n", ["0000:05:00.0"], "gpus.txt")
@@ -202,6 +221,9 @@ def test_the_operator_names_the_recorded_matrix_in_the_configuration(tmp_path):
     file.write_text(f"[host]\nsys = {sys}\ngpu_matrix = {matrix}\n")
     host = topology_reader(configuration.load([f"--config-file={file}"]))()
     assert host.gpu_links == (GpuEdge("0000:21:00.0", "0000:22:00.0", GpuLink.NV2),)
+    matrix.write_bytes(b"\tGPU0\xff")
+    with pytest.raises(InvalidValueError, match="GPU matrix"):
+        topology_reader(configuration.load([f"--config-file={file}"]))()
     matrix.unlink()
     with pytest.raises(InvalidValueError, match="GPU matrix"):
         topology_reader(configuration.load([f"--config-file={file}"]))()

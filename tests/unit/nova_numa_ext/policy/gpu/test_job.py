@@ -105,6 +105,9 @@ def test_f_000_07_too_few_runs_and_unknown_keys_are_refused_by_name() -> None:
         ({"a": {"pack_s": [1, 2, 3, 4, "5"]}}, r"file\.a\.pack_s"),
         ({"a": {"pack_s": [1, 2, 3, 4, float("inf")]}}, r"file\.a\.pack_s"),
         ({"a": {"pack_s": [1] * 5, "beside_s": [1]}}, r"file\.a\.beside_s: \[1\]"),
+        ({"a": {"pack_s": [1, 2, 3, 4, True]}}, r"file\.a\.pack_s"),
+        ({"a": {"pack_s": [1, 2, 3, 4, 10**400]}}, r"file\.a\.pack_s"),
+        ({"a": {"pack_s": [1, 2, 3, 4, float("nan")]}}, r"file\.a\.pack_s"),
     ],
 )
 def test_f_000_07_a_file_of_another_shape_is_refused_by_key(document, where) -> None:
