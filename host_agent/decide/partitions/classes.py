@@ -9,6 +9,7 @@ sharing it otherwise.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import chain, combinations, count, islice
 from typing import Final
 
@@ -72,9 +73,7 @@ def distribute(
     ]
     while len(classes) < min(budget, len(members)):
         classes = _split_one(classes)
-    while len(classes) > budget:
-        classes = _merge_two(classes)
-    return _named(classes, there)
+    return _named(_merged(classes, budget), there)
 
 
 def _named(classes: list[BeClass], there: Collection[str]) -> list[BeClass]:
@@ -105,13 +104,31 @@ def _split_one(classes: list[BeClass]) -> list[BeClass]:
     return [*classes[:index], rest, *classes[index + 1 :], BeClass("", (member,))]
 
 
-def _merge_two(classes: list[BeClass]) -> list[BeClass]:
-    """Join the two classes that lose least bandwidth by it, existing ones and smaller ones first."""
+def _merged(classes: list[BeClass], budget: int) -> list[BeClass]:
+    """Join the two classes that lose least bandwidth by it, existing ones and smaller ones first, until few are left.
 
-    def cost(pair: tuple[BeClass, BeClass]) -> tuple[int, int, list[str]]:
-        joined = pair[0].joined(pair[1])
-        loss = joined.loss() - pair[0].loss() - pair[1].loss()
-        return loss, len(joined.members), [member.uuid for member in joined.members]
+    What a pair would lose is computed once and waits in a heap; a pair of which one has been joined since is passed
+    over.
+    """
+    alive = dict(enumerate(classes))
+    losses = {number: be_class.loss() for number, be_class in alive.items()}
 
-    first, second = min(combinations(classes, 2), key=cost)
-    return [first.joined(second), *(c for c in classes if c is not first and c is not second)]
+    def cost(a: int, b: int) -> tuple[int, int, list[str], int, int]:
+        joined = alive[a].joined(alive[b])
+        uuids = [member.uuid for member in joined.members]
+        return joined.loss() - losses[a] - losses[b], len(uuids), uuids, a, b
+
+    heap = [cost(a, b) for a, b in combinations(alive, 2)]
+    heapify(heap)
+    for number in range(len(classes), 2 * len(classes) - budget):
+        while True:
+            *_, a, b = heappop(heap)
+            if a in alive and b in alive:
+                break
+        others = alive.keys() - {a, b}
+        alive[number] = alive[a].joined(alive[b])
+        losses[number] = alive[number].loss()
+        del alive[a], alive[b]
+        for other in others:
+            heappush(heap, cost(other, number))
+    return list(alive.values())

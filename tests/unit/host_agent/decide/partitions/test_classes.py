@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Best-effort servers that share classes of service."""
+
+import random
+import time
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+
+from host_agent.decide.partitions.classes import BeClass, distribute
+from host_agent.model.partition import PartitionRequest
+from placement_traits.names import Tier
+
+
+def servers(number: int, seed: int) -> list[PartitionRequest]:
+    """So many servers in one or two L3 domains, with few different levels: most choices are a tie."""
+    random_ = random.Random(seed)
+    return [
+        PartitionRequest(
+            f"{random_.getrandbits(32):08x}-{n}",
+            Tier.BE,
+            (0, 1)[: random_.randint(1, 2)],
+            {},
+            {domain: random_.choice([10, 50, 100]) for domain in (0, 1)},
+        )
+        for n in range(number)
+    ]
+
+
+def merged_pair_by_pair(members: Sequence[PartitionRequest], budget: int) -> list[BeClass]:
+    """The rule as the module's docstring has it, looked up afresh for each merge."""
+    classes = [BeClass("", (member,)) for member in members]
+
+    def cost(pair: tuple[BeClass, BeClass]) -> tuple[int, int, list[str]]:
+        joined = pair[0].joined(pair[1])
+        loss = joined.loss() - pair[0].loss() - pair[1].loss()
+        return loss, len(joined.members), [member.uuid for member in joined.members]
+
+    while len(classes) > budget:
+        first, second = min(combinations(classes, 2), key=cost)
+        classes = [
+            first.joined(second),
+            *(each for each in classes if each is not first and each is not second),
+        ]
+    return classes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_those_are_merged_that_lose_least_by_it(seed: int) -> None:
+    members = servers(seed % 12 + 2, seed)
+    budget = seed % 4 + 1
+    found = distribute(members, {}, [], budget)
+
+    together = {frozenset(member.uuid for member in each.members) for each in found}
+    expected = merged_pair_by_pair(members, budget)
+    assert together == {frozenset(member.uuid for member in each.members) for each in expected}
+
+
+def test_a_first_distribution_of_many_servers_over_few_classes_takes_no_time() -> None:
+    began = time.process_time()
+    found = distribute(servers(200, 1), {}, [], 3)
+    assert time.process_time() - began < 4
+    assert [each.name for each in found] == [f"numa_ext-be-{n}" for n in range(3)]
+    assert sum(len(each.members) for each in found) == 200
