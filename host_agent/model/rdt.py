@@ -23,7 +23,8 @@ Schemata = Mapping[str, Mapping[int, int]]
 """Resource name (``L3``, ``L3CODE``, ``L3DATA``, ``L2``, ``MB`` …) -> domain -> bit mask or bandwidth value."""
 
 _BANDWIDTH: Final = frozenset({"MB", "SMBA"})
-_HEX = re.compile(r"(0[xX])?[0-9a-fA-F]+\Z")
+_HEX = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z")
+_DECIMAL = re.compile(r"[0-9]{1,20}\Z")  # up to 64 bits
 
 
 class BandwidthUnit(StrEnum):
@@ -239,13 +240,24 @@ def parse_mask(text: str) -> int:
     return int(stripped, 16)
 
 
+def parse_number(text: str, where: str) -> int:
+    """Parse a decimal number that the kernel writes.
+
+    :raises InvalidValueError: it is none
+    """
+    stripped = text.strip()
+    if not _DECIMAL.match(stripped):
+        raise InvalidValueError(f"resctrl {where}", stripped, "a decimal number")
+    return int(stripped)
+
+
 def parse_counter(text: str) -> Counter:
     """Parse the content of an event file: a number of bytes, or a word for "unknown" (the read itself succeeds).
 
     :raises InvalidValueError: it is neither
     """
     word = text.strip()
-    if word.isdecimal():
+    if _DECIMAL.match(word):
         return int(word)
     try:
         return Unknown(word)

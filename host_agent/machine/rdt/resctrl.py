@@ -39,6 +39,7 @@ from host_agent.model.rdt import (
     format_schemata,
     parse_counter,
     parse_mask,
+    parse_number,
     parse_schemata,
 )
 
@@ -102,6 +103,7 @@ class Resctrl:
         """Read what this host can do.
 
         :raises ResctrlUnavailableError: nothing is mounted
+        :raises InvalidValueError: a file says something that the kernel never says, named by its path
         """
         if not self.available():
             raise ResctrlUnavailableError(
@@ -113,13 +115,14 @@ class Resctrl:
         root = (
             parse_schemata(self._read("schemata")) if "schemata" in self._files.listdir("") else {}
         )
-        caches = tuple(self._cache(name, root) for name in _CACHES if name in resources)
+        caches = (self._cache(name, root) for name in _CACHES if name in resources)
         bandwidth = self._bandwidth(root) if "MB" in resources else None
         monitoring = None
         if "L3_MON" in resources:
             features = tuple(self._read("info/L3_MON/mon_features").split())
-            monitoring = Monitoring(int(self._read("info/L3_MON/num_rmids")), features)
-        return Capabilities(caches, bandwidth, monitoring)
+            monitoring = Monitoring(self._number("info/L3_MON/num_rmids"), features)
+        # A cache without ways has nothing to allocate.
+        return Capabilities(tuple(each for each in caches if each.cbm_mask), bandwidth, monitoring)
 
     def bandwidth(self) -> BandwidthControl | None:
         """Read what memory bandwidth allocation can do here; None where there is none, or nothing is mounted.
@@ -143,7 +146,7 @@ class Resctrl:
     def _cache(self, name: str, root: Schemata) -> CacheControl:
         info = f"info/{name}"
         files = self._files.listdir(info)
-        min_bits = int(self._read(f"{info}/min_cbm_bits"))
+        min_bits = self._number(f"{info}/min_cbm_bits")
         # Kernels before 6.7 do not say whether masks may have holes; an allowed empty mask is AMD, which allows both.
         sparse = (
             self._read(f"{info}/sparse_masks").strip() == "1"
@@ -155,7 +158,7 @@ class Resctrl:
             cbm_mask=parse_mask(self._read(f"{info}/cbm_mask")),
             min_cbm_bits=min_bits,
             shareable_bits=parse_mask(self._read(f"{info}/shareable_bits")),
-            num_closids=int(self._read(f"{info}/num_closids")),
+            num_closids=self._number(f"{info}/num_closids"),
             domains=tuple(sorted(root.get(name, {}))),
             sparse_masks=sparse,
         )
@@ -175,14 +178,15 @@ class Resctrl:
             unit, maximum = BandwidthUnit.EIGHTH_GBPS, max([_AMD_MAX_BANDWIDTH, *values.values()])
         throttle = "thread_throttle_mode"
         return BandwidthControl(
-            min_bandwidth=int(self._read("info/MB/min_bandwidth")),
+            min_bandwidth=self._number("info/MB/min_bandwidth"),
             max_bandwidth=maximum,
-            bandwidth_gran=int(self._read("info/MB/bandwidth_gran")),
+            # A step of 0 is none: any number is taken.
+            bandwidth_gran=max(1, self._number("info/MB/bandwidth_gran")),
             delay_linear=linear,
             thread_throttle_mode=self._read(f"info/MB/{throttle}").strip()
             if throttle in files
             else None,
-            num_closids=int(self._read("info/MB/num_closids")),
+            num_closids=self._number("info/MB/num_closids"),
             unit=unit,
             domains=tuple(sorted(values)),
         )
@@ -220,7 +224,8 @@ class Resctrl:
 
     def tasks(self, group: str, monitor: str = "") -> frozenset[int]:
         """Return the thread ids in a control group, or in one of its monitoring groups."""
-        return frozenset(map(int, self._read(_join(_directory(group, monitor), "tasks")).split()))
+        path = _join(_directory(group, monitor), "tasks")
+        return frozenset(parse_number(word, path) for word in self._read(path).split())
 
     def counters(self, group: str, monitor: str = "") -> tuple[CounterReading, ...]:
         """Read all events of a group in all L3 domains, by domain.
@@ -240,7 +245,8 @@ class Resctrl:
                 for event in self._files.listdir(f"{base}/{name}")
                 if not event.startswith("mon_")  # per-node directories of sub-NUMA clusters
             }
-            readings.append(CounterReading(int(name.rsplit("_", 1)[1]), events, generation))
+            domain = parse_number(name.rpartition("_")[2], f"{base}/{name}")
+            readings.append(CounterReading(domain, events, generation))
         if self._call("looking at", directory, self._files.identity) != generation:
             raise ResctrlGoneError("reading counters", base, "", errno.ENOENT)
         return tuple(sorted(readings, key=lambda reading: reading.domain))
@@ -325,6 +331,9 @@ class Resctrl:
             if not name.startswith(GROUP_PREFIX) or "/" in name:
                 action = f"changing a group whose name does not start with {GROUP_PREFIX!r}"
                 raise ResctrlRefusedError(action, name, "", errno.EPERM)
+
+    def _number(self, path: str) -> int:
+        return parse_number(self._read(path), path)
 
     def _read(self, path: str) -> str:
         return self._call("reading", path, self._files.read)

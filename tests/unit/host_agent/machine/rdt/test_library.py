@@ -31,7 +31,7 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.partition import PartitionRequest, RdtChange, WriteKind
 from host_agent.model.rdt import BandwidthUnit, Unknown
-from placement_traits.errors import ConflictError
+from placement_traits.errors import ConflictError, InvalidValueError
 from placement_traits.names import Tier
 
 LC = "11111111-aaaa-4000-8000-000000000001"
@@ -129,6 +129,58 @@ def test_nothing_mounted_is_said(tmp_path: Path) -> None:
 
 
 # -- errors --
+
+
+class Says(ResctrlModel):
+    """A kernel whose files say what they never should."""
+
+    def __init__(self, **said: str) -> None:
+        super().__init__()
+        self.said = {path.replace("__", "/"): text for path, text in said.items()}
+
+    def read(self, path: str) -> str:
+        return self.said.get(path) or super().read(path)
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "9" * 5000])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "info/L3/min_cbm_bits",
+        "info/L3/num_closids",
+        "info/L3/cbm_mask",
+        "info/MB/min_bandwidth",
+        "info/MB/bandwidth_gran",
+        "info/L3_MON/num_rmids",
+    ],
+)
+def test_a_file_that_makes_no_sense_is_an_error_of_ours(path: str, text: str) -> None:
+    model = Says(**{path.replace("/", "__"): f"{text}\n"})
+    with pytest.raises(InvalidValueError) as caught:
+        Resctrl(model).capabilities()
+    assert len(str(caught.value)) < 400
+
+
+def test_threads_without_a_number_are_an_error_of_ours() -> None:
+    with pytest.raises(InvalidValueError, match="resctrl tasks: 'first' is not allowed"):
+        Resctrl(Says(tasks="1\nfirst\n")).tasks("")
+
+
+def test_a_bandwidth_step_of_0_is_none() -> None:
+    control = Resctrl(Says(info__MB__bandwidth_gran="0\n")).bandwidth()
+    assert control is not None
+    assert [control.from_percent(percent) for percent in (5, 33, 100)] == [10, 33, 100]
+
+
+def test_a_cache_without_ways_has_nothing_to_allocate() -> None:
+    resctrl = Resctrl(Says(info__L3__cbm_mask="0\n"))
+    capabilities = resctrl.capabilities()
+    assert capabilities.l3 == ()
+    lc = PartitionRequest(LC, Tier.LC, (0,), ways={0: 4})
+    found = plan(capabilities, resctrl.actual(), [lc])
+    assert [str(reason) for reason in found.refused[0].reasons] == [
+        "no_l3_cat=requested (against absent)"
+    ]
 
 
 def test_errors_survive_the_way_through_the_privileged_helper() -> None:
