@@ -63,3 +63,15 @@ def test_a_first_distribution_of_many_servers_over_few_classes_takes_no_time() -
     assert time.process_time() - began < 4
     assert [each.name for each in found] == [f"numa_ext-be-{n}" for n in range(3)]
     assert sum(len(each.members) for each in found) == 200
+
+
+def test_of_a_class_that_is_split_the_server_that_wins_most_goes() -> None:
+    levels = {"a": 90, "b": 10, "c": 100}
+    members = [PartitionRequest(u, Tier.BE, (0,), {}, {0: level}) for u, level in levels.items()]
+    shared = dict.fromkeys(levels, "numa_ext-be-0")
+    found = distribute(members, shared, ["numa_ext-be-0"], 2)
+
+    assert {each.name: [m.uuid for m in each.members] for each in found} == {
+        "numa_ext-be-0": ["a", "c"],
+        "numa_ext-be-1": ["b"],
+    }

@@ -90,7 +90,11 @@ class Host:
         )
 
     def perform(self, write: Write) -> None:
-        """Do what the kernel would do."""
+        """Do what the kernel would do, and refuse what it would refuse."""
+        validate(self.capabilities, write.group, write.schemata)
+        if write.kind is WriteKind.MOVE_THREADS:
+            assert {write.group, write.target} <= self.groups.keys()
+            return
         if write.kind is WriteKind.REMOVE_GROUP:
             del self.groups[write.group]
             return
@@ -323,6 +327,37 @@ def test_root_is_given_back_as_it_was_found() -> None:
 
     assert host.mask("") == 0x03F
     assert host.found == {}
+
+
+def test_on_its_way_to_other_ways_a_mask_is_never_narrower_than_the_kernel_takes() -> None:
+    """One way of root's stays its own, a mask needs two: so root goes over the ways that are always shared."""
+    host = Host(min_bits=2, shareable=0)
+    host.groups[""] = host._state("", 0x01F)
+    host.apply(lc(A, 4))
+
+    assert (host.mask(lc_group(A)), host.mask("")) == (0x00F, 0xFF0)
+
+
+def test_a_server_that_becomes_latency_critical_waits_in_root_for_its_group() -> None:
+    host = Host()
+    host.apply(be(A))
+    writes = changes(host.actual, host.plan(lc(A, 2)))
+
+    assert [str(write) for write in writes[:2]] == [
+        f"remove group {BE_PREFIX}0",
+        f"create group {lc_group(A)}",
+    ]
+
+
+def test_threads_of_a_class_that_goes_move_straight_to_the_other() -> None:
+    host = Host(closids=4)
+    host.apply(be(A, 20), be(B, 90), be(C, 90))
+    writes = changes(host.actual, host.plan(lc(D, 2), be(A, 20), be(B, 90), be(C, 90)))
+
+    assert [str(write) for write in writes[:2]] == [
+        f"move threads {BE_PREFIX}2/{vm_monitor(C)} to {BE_PREFIX}1",
+        f"remove group {BE_PREFIX}2",
+    ]
 
 
 def test_root_gets_the_ways_of_a_foreign_group_back_if_it_had_them() -> None:
