@@ -238,6 +238,23 @@ def test_a_moved_server_rests_and_does_not_return() -> None:
     assert (left.server, left.nodes) == ("d", (0,))
 
 
+@pytest.mark.parametrize("movable", [False, True])
+def test_nothing_is_moved_for_a_server_that_rests_from_its_own_move(movable: bool) -> None:
+    """A devil comes to where it went: one of the two goes when it has been seen what the first move did."""
+    host = _disturbed(devil=True)
+    host.round({"r": 0.6})
+    moved_s, settled, node = host.now_s, host.state.slots["r"], host.node("r")
+    assert node != 0
+    (free, *_) = set(LAYOUT.topology.cpus_of_node(node)) - set(settled.cpus)
+    beside = Slot((free,), {node: 512})
+    host.arrive(server("d2", 1, DEVIL, movable=movable), d2=beside)
+    while host.now_s + QUICK.interval_s < moved_s + QUICK.cooldown_s:
+        host.round({"r": 0.5})
+        assert (host.state.slots["r"], host.state.slots["d2"]) == (settled, beside)
+    host.round({"r": 0.5})
+    assert host.node("r") != host.node("d2")
+
+
 def test_f_001_10_the_benefit_matrix_learns_what_a_move_gained() -> None:
     host = _disturbed()
     host.round({"r": 0.6})

@@ -243,6 +243,28 @@ def test_the_cheaper_of_two_equal_moves_is_made() -> None:
     assert found.moved == ("light",)
 
 
+def test_who_makes_room_is_not_torn_over_more_nodes() -> None:
+    """Its four vCPUs are on two nodes, and beside the newcomer four cores are left on three."""
+    occupancy = Occupancy(SMALL, {}, {})
+    fixed = {
+        name: replace(server(name, len(cpus)), movable=False)
+        for name, cpus in (("x", (6, 7)), ("y", (8, 9, 10)), ("z", (12, 13, 14)))
+    }
+    occupancy.servers = {"a": server("a", 4), **fixed}
+    for name, cpus in (
+        ("a", (0, 1, 4, 5)),
+        ("x", (6, 7)),
+        ("y", (8, 9, 10)),
+        ("z", (12, 13, 14)),
+    ):
+        occupancy.put(name, Slot(cpus, {}))
+    assert reshuffle(occupancy, server("new", 4), MappingOptions()) is None
+    occupancy.take("z")
+    found = reshuffle(occupancy, server("new", 4), MappingOptions())
+    assert found is not None, "there is a whole node for it again"
+    assert found.moved == ("a",)
+
+
 def test_servers_that_nova_placed_never_move() -> None:
     fixed = tuple((replace(server(f"f{n}", 2), movable=False), (n,)) for n in range(4))
     assert reshuffle(host(SMALL, *fixed), server("new", 4), MappingOptions()) is None
