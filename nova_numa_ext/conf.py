@@ -157,7 +157,8 @@ class SchedulerOptions(Section):
         "/var/lib/nova/numa-ext/decisions.jsonl",
         "File that takes one JSON line per decision of the filter and of the weigher, read by "
         "``numa-ext-explain``. Empty: no journal. A journal that cannot be written is logged once and never "
-        "disturbs scheduling. Workers of one nova-scheduler may share it.",
+        "disturbs scheduling. Workers of one nova-scheduler share it; each controller writes one of its own. Where all "
+        "controllers have a folder in common, ``/shared/numa-ext/$host/decisions.jsonl`` puts them beside each other.",
         change="/var/lib/nova is too small or not writable for nova-scheduler, or you need no journal (empty)",
         leave="you want numa-ext-explain to work",
     )

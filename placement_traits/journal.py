@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -129,12 +129,14 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path, containing: str = "") -> Iterator[dict[str, Any]]:
     """Yield the entries of a journal and its old files, oldest first; a line that holds no entry is passed over.
 
     All files are opened before the first entry is read, newest first: what is rotated meanwhile is neither missed nor
     read twice.
 
+    :param path: the newest file
+    :param containing: only lines with this text, see :func:`entries`
     :raises OSError: a file is there and cannot be read
     """
     with ExitStack() as opened:
@@ -147,7 +149,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             status = os.fstat(file.fileno())
             files.setdefault((status.st_dev, status.st_ino), file)
         for oldest in reversed(files.values()):
-            yield from _entries(oldest)
+            yield from entries(oldest, containing)
 
 
 def _newest_first(path: Path) -> Iterator[int]:
@@ -158,8 +160,17 @@ def _newest_first(path: Path) -> Iterator[int]:
     yield (numbers[-1] if numbers else 0) + 1  # where a rotation puts the oldest meanwhile
 
 
-def _entries(file: BinaryIO) -> Iterator[dict[str, Any]]:
+def entries(file: Iterable[bytes], containing: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries of one open file; a line that holds no entry is passed over.
+
+    :param file: its lines
+    :param containing: only lines with this text, which must be ASCII that JSON does not escape; of a large journal
+        only those are decoded
+    """
+    wanted = containing.encode()
     for line in file:
+        if wanted not in line:
+            continue
         try:
             entry = json.loads(line.decode())
         except (ValueError, RecursionError):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Journal entries joined into explanations, and explanations as text. Pure: no clock, no network."""
 
+import datetime
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -38,12 +40,16 @@ class Explanation:
 
 
 def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
-    """Return the decisions about a server uuid or a request id, oldest first."""
-    chosen = [entry for entry in entries if key in (entry.get("server"), entry.get("request"))]
+    """Return the decisions about a server uuid or a request id, oldest first.
+
+    :param entries: of one journal or of several, each controller's in their order; what was collected twice counts once
+    """
+    chosen = (entry for entry in entries if key in (entry.get("server"), entry.get("request")))
+    once = {json.dumps(entry, sort_keys=True): entry for entry in chosen}
     found: list[Explanation] = []
-    open_by_server: dict[tuple[Any, Any], Explanation] = {}
-    for entry in chosen:
-        who = (entry.get("request"), entry.get("server"))
+    open_by_server: dict[tuple[Any, Any, Any], Explanation] = {}
+    for entry in once.values():
+        who = (entry.get("controller"), entry.get("request"), entry.get("server"))
         current = open_by_server.get(who)
         if current is None or entry["kind"] == "filter" or current.weigh is not None:
             current = open_by_server[who] = Explanation()
@@ -54,7 +60,7 @@ def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
             current.weigh = entry
         else:
             current.faults.append(entry)
-    return found
+    return sorted(found, key=lambda each: each.head.get("time", 0.0))
 
 
 def text(explanation: Explanation) -> str:
@@ -70,6 +76,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     yield f"server   {head['server']}    request {head['request'] or '-'}"
     specs = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
     yield f"flavor   {head['flavor']}: {specs or 'no key of numa_ext'}"
+    yield f"decided  {_when(head)} on controller {head.get('controller', '-')}"
     for fault in explanation.faults:
         yield f"FAULT    {fault['where']}: {fault['error']}"
     if explanation.filter is not None:
@@ -79,6 +86,11 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     elif explanation.filter is not None and explanation.filter.get("passed") == 1:
         names = [host["node"] for host in explanation.filter["details"] if not host["reasons"]]
         yield f"best     {''.join(names)}: one host was left, the weigher was not asked"
+
+
+def _when(entry: dict[str, Any]) -> str:
+    at = datetime.datetime.fromtimestamp(entry["time"], datetime.UTC)
+    return at.isoformat(" ", "seconds").replace("+00:00", " UTC")
 
 
 def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:

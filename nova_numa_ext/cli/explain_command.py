@@ -4,9 +4,9 @@
 import argparse
 import json
 import re
+import socket
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,10 +14,10 @@ from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
 from nova_numa_ext import endpoints
-from nova_numa_ext.cli import explain, fleet
+from nova_numa_ext.cli import explain, fleet, journals
 from nova_numa_ext.cli import image as image_of
 from nova_numa_ext.conf import SchedulerOptions, register_opts
-from placement_traits import devices, journal, oslo_options
+from placement_traits import devices, oslo_options
 from placement_traits.errors import (
     CapabilityMissingError,
     NumaExtError,
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         conf = _configuration(arguments.config_file)
         output = _explain(conf, arguments)
-    except (NumaExtError, cfg.Error, keystone_errors.ClientException) as error:
+    except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
         print(f"numa-ext-explain: {error}", file=sys.stderr)
         return 1
     print(output)
@@ -64,9 +64,10 @@ def _explain(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="numa-ext-explain",
-        description="Explain why nova-scheduler put a server where it is, or found no valid host. Reads the decision "
-        "journal ([numa_ext]journal_path); asks Nova and Placement, with the credentials of [placement], only for a "
-        "server name, for a server without a decision, and with --flavor.",
+        description="Explain why nova-scheduler put a server where it is, or found no valid host. Reads this "
+        "controller's decision journal ([numa_ext]journal_path), or those of all controllers (--journal); asks Nova "
+        "and Placement, with the credentials of [placement], only for a server name, for a server without a decision, "
+        "and with --flavor.",
     )
     parser.add_argument(
         "key",
@@ -81,7 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         "-f", "--format", choices=("table", "json"), default="table", help="default: table"
     )
     parser.add_argument("--last", action="store_true", help="only the newest decision")
-    parser.add_argument("--journal", type=Path, help="another journal than the configured one")
+    parser.add_argument(
+        "--journal",
+        action="append",
+        metavar="PATH",
+        help="another journal than the configured one: a file (its rotated files are read, too), a folder with "
+        "those of all controllers (every *.jsonl below it), or - for standard input; can be given several times",
+    )
     parser.add_argument(
         "--config-file",
         action="append",
@@ -96,20 +103,24 @@ def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
     register_opts(conf)
     endpoints.register_opts(conf)
     conf.register_opt(cfg.MultiStrOpt("alias", default=[]), "pci")  # nova's
+    # nova's, too: journal_path may hold $host
+    conf.register_opt(cfg.StrOpt("host", default=socket.gethostname()))
     conf([], project="nova", default_config_files=files)
     return conf
 
 
 class _Explainer:
-    """Joins the journal with the current state in Nova and Placement."""
+    """Joins the journals with the current state in Nova and Placement."""
 
-    def __init__(self, conf: cfg.ConfigOpts, path: Path | None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, sources: Sequence[str] | None) -> None:
         self._conf = conf
         self._options = oslo_options.read(SchedulerOptions, conf)
-        self._path = path or Path(self._options.journal_path)
+        self._sources = sources or [self._options.journal_path]
+        self._where = ", ".join(self._sources)
         self._absent = (
-            f"There is no decision in {self._path}: Placement offered no host, the host was forced (zone:host, which "
-            "skips every filter), or the journal has moved on."
+            f"There is no decision in {self._where}: Placement offered no host, the host was forced (zone:host, which "
+            "skips every filter), another controller decided (--journal reads the journals of several), or the journal "
+            "has moved on."
         )
 
     def explain(self, arguments: argparse.Namespace) -> str:
@@ -118,18 +129,19 @@ class _Explainer:
             return self._what_if(self._flavor(arguments.flavor), as_json)
         if not arguments.key:
             raise UnknownError("name a server or a request, or give --flavor for a what-if")
-        found = explain.find(journal.read(self._path), arguments.key)
-        server = None
-        if not found and not arguments.key.startswith("req-"):
-            server = self._server(arguments.key)
-            found = explain.find(journal.read(self._path), server["id"])
+        server, key = None, arguments.key
+        if not key.startswith("req-") and not _UUID.match(key):
+            server = self._server(key)
+            key = server["id"]
+        found = explain.find(journals.read(self._sources, key), key)
         if found:
             chosen = found[-1:] if arguments.last else found
             if as_json:
                 return json.dumps([one.to_dict() for one in chosen], indent=2)
             return "\n\n".join(explain.text(one) for one in chosen)
-        if server is None:
-            raise UnknownError(f"{arguments.key}: {self._absent}")
+        if key.startswith("req-"):
+            raise UnknownError(f"{key}: {self._absent}")
+        server = server or self._server(key)
         note = f"{self._absent} Every host asked now:"
         answer = self._what_if(server["flavor"], as_json, self._image(server))
         return answer if as_json else f"server   {server['id']}\n{note}\n{answer}"
@@ -193,7 +205,7 @@ class _Explainer:
             servers = body["servers"] if body else []
         if len(servers) != 1:
             raise UnknownError(
-                f"{key}: no decision in {self._path}, and nova knows {len(servers)} such servers"
+                f"{key}: no decision in {self._where}, and nova knows {len(servers)} such servers"
             )
         server: dict[str, Any] = servers[0]
         return server

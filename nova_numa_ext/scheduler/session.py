@@ -267,7 +267,7 @@ class Engine:
         if self._journal is None:
             return
         try:
-            self._journal.append(entry())
+            self._journal.append({**entry(), "controller": self._conf.host})
         except Exception:
             self._count("record")
             LOG.exception(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from nova import exception
+from nova.conf import CONF
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, explain_command
@@ -256,6 +257,7 @@ def test_the_explanation_of_a_server_names_terms_and_hosts(cloud, capsys):
     assert explain_command.main([cloud.last_servers[0], "--journal", str(cloud.journal_path)]) == 0
     text = capsys.readouterr().out
     for word in (
+        f" on controller {CONF.host}\n",
         "2 of 2 hosts passed",
         "h1",
         "h2",

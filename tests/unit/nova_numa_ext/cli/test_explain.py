@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people read of a decision: the host first, the figures that decided, no long lists of equals."""
 
+import io
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,14 @@ from oslo_config import cfg
 from nova_numa_ext.cli import explain
 from nova_numa_ext.cli import explain_command as command
 
-HEAD = {"request": "req-1", "server": "a", "flavor": "lc", "asked": {}}
+HEAD = {
+    "request": "req-1",
+    "server": "a",
+    "flavor": "lc",
+    "asked": {},
+    "time": 86400.0,
+    "controller": "ctl1",
+}
 
 
 def weighed(**totals: float) -> dict[str, Any]:
@@ -113,3 +123,81 @@ def test_without_credentials_it_says_which_file_is_wanted(
     said = capsys.readouterr().err
     assert (f"{tmp_path}/nova.conf holds none" if given else "nova.conf is not there") in said
     assert said.endswith("with --config-file\n")
+
+
+SERVER = "11111111-1111-1111-1111-111111111111"
+
+
+def write(path: Path, *entries: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+def decision(controller: str, at: float, best: str) -> list[dict[str, Any]]:
+    """What one controller notes of one server."""
+    who = {"controller": controller, "server": SERVER}
+    return [
+        {**filtered([], 0), **who, "time": at, "passed": 2},
+        {**weighed(**{best: 4.0}), **who, "time": at + 0.01},
+    ]
+
+
+def explained(capsys: pytest.CaptureFixture[str], *sources: Path | str) -> list[str]:
+    """First lines of the explanations that are printed."""
+    words = [word for source in sources for word in ("--journal", str(source))]
+    assert command.main([SERVER, *words, "--config-file", os.devnull]) == 0
+    return [
+        line.split(maxsplit=3)[3]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("decided")
+    ]
+
+
+def test_the_decisions_of_all_controllers_are_told_in_order_each_with_its_controller(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nova sent the create to one scheduler and the resize to another; their journals were collected."""
+    create, resize = decision("ctl2", 100.0, "h1"), decision("ctl1", 200.0, "h2")
+    first = write(tmp_path / "all/ctl1/decisions.jsonl", *resize)
+    # The older half of ctl2's journal was rotated between the two entries.
+    second = write(tmp_path / "all/ctl2/decisions.jsonl", create[1])
+    write(tmp_path / "all/ctl2/decisions.jsonl.1", create[0])
+    both = ["UTC on controller ctl2", "UTC on controller ctl1"]
+
+    assert explained(capsys, tmp_path / "all") == both
+    assert explained(capsys, first, second) == both
+    assert explained(capsys, tmp_path / "all", first) == both, "what is read twice counts once"
+    piped = "".join(json.dumps(entry) + "\n" for entry in (*create, *resize))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+    assert explained(capsys, "-") == both
+
+
+def test_two_controllers_that_decide_at_once_are_not_mixed_up() -> None:
+    one, other = decision("ctl1", 100.0, "h1"), decision("ctl2", 100.001, "h2")
+    found = explain.find([one[0], other[0], one[1], other[1]], SERVER)
+    assert [(each.filter, each.weigh) for each in found] == [tuple(one), tuple(other)]
+
+
+def test_a_folder_without_a_journal_and_a_file_that_may_not_be_read_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    unreadable = tmp_path / "a.jsonl" / "b"
+    unreadable.parent.write_text("")
+    for source, words in ((tmp_path / "empty", "there is no journal"), (unreadable, "b'")):
+        assert command.main([SERVER, f"--journal={source}", f"--config-file={os.devnull}"]) == 1
+        assert words in capsys.readouterr().err
+
+
+def test_controllers_may_write_into_one_folder_each_a_file_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """nova fills in ``$host``; so does the command."""
+    write(tmp_path / "ctl7/decisions.jsonl", *decision("ctl7", 100.0, "h1"))
+    conf = tmp_path / "nova.conf"
+    conf.write_text(
+        f"[DEFAULT]\nhost = ctl7\n[numa_ext]\njournal_path = {tmp_path}/$host/decisions.jsonl\n"
+    )
+    assert command.main([SERVER, f"--config-file={conf}"]) == 0
+    assert "on controller ctl7" in capsys.readouterr().out
