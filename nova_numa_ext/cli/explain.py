@@ -5,10 +5,11 @@ import datetime
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from nova_numa_ext.cli.destinations import Destination
 from nova_numa_ext.policy.numa.score import Score
 from nova_numa_ext.policy.numa.whatif import Answer
 from nova_numa_ext.policy.terms import sentence
@@ -23,11 +24,13 @@ class Explanation:
     :param filter: entry of kind ``filter``, None when only the weigher ran
     :param weigh: entry of kind ``weigh``, None when nova did not weigh (one host left, or none)
     :param faults: entries of kind ``fault``
+    :param nova: where nova sent the server; None where nova was not asked
     """
 
     filter: dict[str, Any] | None = None
     weigh: dict[str, Any] | None = None
     faults: list[dict[str, Any]] = field(default_factory=list)
+    nova: Destination | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -37,6 +40,11 @@ class Explanation:
     def head(self) -> dict[str, Any]:
         """The entry with the server and its request."""
         return self.filter or self.weigh or self.faults[0]
+
+    @property
+    def alternates(self) -> bool:
+        """Nova had placed the server and asked for alternates only."""
+        return self.filter is not None and bool(self.filter.get("alternates"))
 
 
 def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
@@ -70,13 +78,15 @@ def text(explanation: Explanation) -> str:
 
 def _lines(explanation: Explanation) -> Iterator[str]:
     head = explanation.head
-    if explanation.filter is not None and explanation.filter.get("alternates"):
+    if explanation.filter is not None and explanation.alternates:
         yield from _alternates_lines(explanation.filter)
         return
     yield f"server   {head['server']}    request {head['request'] or '-'}"
     specs = ", ".join(f"{key}={value}" for key, value in sorted(head["asked"].items()))
     yield f"flavor   {head['flavor']}: {specs or 'no key of numa_ext'}"
     yield f"decided  {_when(head)} on controller {head.get('controller', '-')}"
+    if explanation.nova is not None:
+        yield from _destination_lines(explanation.nova, _places(explanation))
     for fault in explanation.faults:
         yield f"FAULT    {fault['where']}: {fault['error']}"
     if explanation.filter is not None:
@@ -93,12 +103,49 @@ def _when(entry: dict[str, Any]) -> str:
     return at.isoformat(" ", "seconds").replace("+00:00", " UTC")
 
 
+def _places(explanation: Explanation) -> dict[str, int]:
+    """Return the place of each host that is known by the totals of all weighers, from 1; equal hosts have one place."""
+    if explanation.weigh is not None:
+        totals = {
+            score["host"]: score["total"]
+            for score in explanation.weigh["scores"]
+            if "total" in score
+        }
+        return {host: 1 + sum(each > of for each in totals.values()) for host, of in totals.items()}
+    if explanation.filter is None or explanation.filter["passed"] != 1:
+        return {}
+    return {host["host"]: 1 for host in explanation.filter["details"] if not host["reasons"]}
+
+
+def _destination_lines(nova: Destination, places: Mapping[str, int]) -> Iterator[str]:
+    if nova.hosts is None:
+        yield f"host     unknown: {nova.unknown}"
+    elif not nova.hosts:
+        yield "host     none: nova has sent the server to no host for this request"
+    else:
+        *before, host = [_placed(host, places) for host in nova.hosts]
+        yield f"host     {host}" + (f"; tried before: {', '.join(before)}" if before else "")
+        if not before and places and places.get(nova.hosts[0]) != 1:
+            yield (
+                "         Nova does not report why it did not take the first: its claim failed, or nova drew among the "
+                "best ([filter_scheduler]host_subset_size)"
+            )
+    if nova.status is not None:
+        yield f"now      {nova.status}, {f'on {nova.now}' if nova.now else 'on no host'}"
+
+
+def _placed(host: str, places: Mapping[str, int]) -> str:
+    if not places:
+        return host
+    return f"{host} ({f'number {places[host]}' if host in places else 'not noted'} by total)"
+
+
 def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
-    """After the choice nova filters once more, for hosts to retry on; by then it shows which one it took."""
+    """After the choice nova filters once more, for hosts to retry on; by then it shows which one it claimed."""
     for pick in entry["picks"]:
         if pick["server"] == entry["server"]:
             where = f", L3 {_numbers(pick['l3'])}" if pick["l3"] else ""
-            yield f"taken    {pick['node'] or pick['host']}{where}; {entry['passed']} hosts passed as alternates"
+            yield f"claimed  {pick['node'] or pick['host']}{where}; {entry['passed']} hosts passed as alternates"
 
 
 def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:

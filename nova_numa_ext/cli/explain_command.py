@@ -14,8 +14,9 @@ from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
 from nova_numa_ext import endpoints
-from nova_numa_ext.cli import explain, fleet, journals
+from nova_numa_ext.cli import destinations, explain, fleet, journals
 from nova_numa_ext.cli import image as image_of
+from nova_numa_ext.cli.explain import Explanation
 from nova_numa_ext.conf import SchedulerOptions, register_opts
 from placement_traits import devices, oslo_options
 from placement_traits.errors import (
@@ -65,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="numa-ext-explain",
         description="Explain why nova-scheduler put a server where it is, or found no valid host. Reads this "
-        "controller's decision journal ([numa_ext]journal_path), or those of all controllers (--journal); asks Nova "
-        "and Placement, with the credentials of [placement], only for a server name, for a server without a decision, "
-        "and with --flavor.",
+        "controller's decision journal ([numa_ext]journal_path), or those of all controllers (--journal). Which "
+        "host nova took it asks Nova, with the credentials of [placement]; Placement only for a server without a "
+        "decision, and with --flavor.",
     )
     parser.add_argument(
         "key",
@@ -82,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         "-f", "--format", choices=("table", "json"), default="table", help="default: table"
     )
     parser.add_argument("--last", action="store_true", help="only the newest decision")
+    parser.add_argument(
+        "--offline", action="store_true", help="do not ask nova which host it took in the end"
+    )
     parser.add_argument(
         "--journal",
         action="append",
@@ -136,6 +140,8 @@ class _Explainer:
         found = explain.find(journals.read(self._sources, key), key)
         if found:
             chosen = found[-1:] if arguments.last else found
+            if not arguments.offline:
+                self._ask_nova(chosen)
             if as_json:
                 return json.dumps([one.to_dict() for one in chosen], indent=2)
             return "\n\n".join(explain.text(one) for one in chosen)
@@ -145,6 +151,23 @@ class _Explainer:
         note = f"{self._absent} Every host asked now:"
         answer = self._what_if(server["flavor"], as_json, self._image(server))
         return answer if as_json else f"server   {server['id']}\n{note}\n{answer}"
+
+    def _ask_nova(self, explanations: Sequence[Explanation]) -> None:
+        """Add where nova sent each server; what nova does not answer once it is not asked again."""
+        unknown = ""
+        for one in explanations:
+            if one.alternates:
+                continue
+            if not unknown:
+                try:
+                    compute = endpoints.compute(self._conf)
+                    one.nova = destinations.ask(compute, one.head["server"], one.head["request"])
+                    continue
+                except keystone_errors.MissingAuthPlugin:
+                    unknown = "nova was not asked: there are no credentials in [placement], see --config-file"
+                except keystone_errors.ClientException as error:
+                    unknown = f"nova does not answer: {error}"
+            one.nova = destinations.Destination(None, unknown)
 
     def _what_if(
         self, flavor: dict[str, Any], as_json: bool, image: Mapping[str, Any] = MappingProxyType({})

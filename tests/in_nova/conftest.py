@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,6 +89,9 @@ def ours_enabled(monkeypatch, tmp_path):
     monkeypatch.setattr(HostManager, "_load_filters", with_our_filter)
     # Placement runs in nova's thread here and would leave its own request as the current one.
     monkeypatch.setattr(PlacementContext, "update_store", lambda _self: None)
+    monkeypatch.setattr(
+        "placement.requestlog.context", SimpleNamespace(RequestContext=PlacementContext)
+    )
     # It would take away what pytest has put on the test, too.
     monkeypatch.setattr(nova_test.TestCase, "_clear_attrs", lambda _self: None)
     yield

@@ -6,6 +6,7 @@ from unittest import mock
 
 from nova.conf import CONF
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt.libvirt.driver import LibvirtDriver
 
 from nova_numa_ext import conf
 from nova_numa_ext.scheduler import compat, session
@@ -121,6 +122,37 @@ class Creating(NovaCloud):
         self.host("h1")
         server = self.boot(BE)
         assert self.claims(server["id"]) == {"h1": {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}}
+
+    def test_explain_names_the_host_where_the_second_build_succeeded(self):
+        """Nova's own action of the request has both; the first one's event is a success, too."""
+        self.host("h1")
+        self.host("h2")
+        self.publish("h2", neighbours={NeighbourTrait.BE})
+        spawn, begun = LibvirtDriver.spawn, []
+
+        def fail_first(driver, *arguments, **options):
+            begun.append(driver)
+            if len(begun) == 1:
+                raise OSError("no disk")
+            return spawn(driver, *arguments, **options)
+
+        with mock.patch.object(LibvirtDriver, "spawn", fail_first):
+            server = self.boot(LC)
+        text = self.explain(server)
+        assert "host     h2 (number 2 by total); tried before: h1 (number 1 by total)" in text
+        assert "now      ACTIVE, on h2" in text
+
+    def test_explain_names_the_destinations_of_moves(self):
+        """A cold migration, confirmed, is a decision of its own, of another request."""
+        self.host("h1")
+        self.host("h2")
+        server = self.boot(LC)
+        source = self.host_of(server)
+        self._migrate_server(server)
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self._confirm_resize(server)
+        told = [line for line in self.explain(server).splitlines() if line[:4] == "host"]
+        assert [line.split()[1] for line in told] == [source, self.host_of(server)]
 
 
 class WithDevices(NovaCloud):

@@ -27,6 +27,7 @@ def weighed(**totals: float) -> dict[str, Any]:
     """An entry as the journal keeps it: best total first."""
     scores = [
         {
+            "host": node,
             "node": node,
             "score": 0.9,
             "before": total - 0.9,
@@ -40,6 +41,7 @@ def weighed(**totals: float) -> dict[str, Any]:
 
 def filtered(candidates: list[dict[str, Any]], kept: int) -> dict[str, Any]:
     host = {
+        "host": "h1",
         "node": "h1",
         "reasons": [],
         "nodes": [0],
