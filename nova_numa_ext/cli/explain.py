@@ -174,7 +174,9 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
 def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     nodes = "floating" if host["nodes"] is None else f"NUMA node {_numbers(host['nodes'])} expected"
     yield f"  {host['node']}: {nodes}, {host['candidates_kept']} candidates"
-    alike = Counter((_where(candidate), candidate["loses"]) for candidate in host["candidates"])
+    alike: Counter[tuple[str, str | None]] = Counter()
+    for candidate in host["candidates"]:
+        alike[_where(candidate), candidate["loses"]] += candidate.get("count", 1)
     shown = list(itertools.islice(alike.items(), _MOST_CANDIDATES))
     for number, ((where, loses), count) in enumerate(shown, start=1):
         lost = f"loses on {loses}" if loses else "first" if number == 1 else "equal"
@@ -202,6 +204,8 @@ def _gpus(chosen: dict[str, Any] | None) -> str:
 
 def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
     hosts = entry["hosts"]
+    for described in entry.get("details", ()):
+        yield from _host_lines(described)
     if entry["scores"] and "total" in entry["scores"][0]:
         yield f"best     {entry['scores'][0]['node']}: the highest total of all weighers"
     yield (

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet
+from nova_numa_ext.policy.numa.candidates import Ranked
 from nova_numa_ext.policy.numa.score import Floats, Score, Scores
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import sentence
@@ -40,7 +41,7 @@ class Decided(Protocol):
         """Nova has placed the server already and asks for alternates."""
 
 
-_MOST_CANDIDATES = 16
+_MOST_KINDS = 3  # of one host's candidates, those that are alike counted once
 _MOST_NAMES = 20
 
 
@@ -75,7 +76,10 @@ def filter_entry(
             }
             for pick in around.request_picks
         ],
-        "details": [_host(each) for each in (*judged.passed[:limit], *judged.refused[:limit])],
+        "details": [
+            *map(_passed, judged.passed[:limit]),
+            *map(_described, judged.refused[:limit]),
+        ],
     }
 
 
@@ -96,11 +100,13 @@ def weigh_entry(
     weighed: Sequence[Any],
     scores: Scores,
     *,
+    judged: Judged,
     totals: Floats,
     limit: int,
 ) -> dict[str, Any]:
     """Describe what the weigher decided: the ``limit`` best hosts by total weight.
 
+    :param judged: what the filter decided; of the best hosts those are described that its own entry left out
     :param totals: weights of the hosts so far, ours included
     """
     best = heapq.nsmallest(
@@ -108,9 +114,13 @@ def weigh_entry(
         _highest(totals, limit),
         key=lambda at: (-totals[at], weighed[at].obj.host, weighed[at].obj.nodename),
     )
+    known = {each.uuid for each in judged.passed[:limit]}
+    found = (judged.verdicts.get(weighed[at].obj.uuid) for at in best)
+    left_out = [each for each in found if each and not each.reasons and each.uuid not in known]
     return {
         **_head("weigh", request_id, spec),
         "hosts": len(weighed),
+        "details": [*map(_passed, left_out)],
         "scores": [_scored(weighed[at], scores.of(at), float(totals[at])) for at in best],
     }
 
@@ -174,29 +184,46 @@ def _refused(judged: Judged) -> list[dict[str, Any]]:
     ]
 
 
-def _host(verdict: HostVerdict) -> dict[str, Any]:
-    best = verdict.candidates[0].rank if verdict.candidates else None
+def _described(verdict: HostVerdict) -> dict[str, Any]:
     return {
         "host": verdict.host,
         "node": verdict.node,
-        "uuid": verdict.uuid,
         "reasons": [_reason(reason) for reason in verdict.reasons],
-        "nodes": list(verdict.offer.home.nodes)
-        if verdict.offer and verdict.offer.home is not None
-        else None,
-        "candidates": [
-            {
-                "l3": list(ranked.rank.l3_ids),
-                "providers": list(ranked.candidate.providers),
-                "gpus": _gpus(ranked.gpus) if ranked.gpus else None,
-                "loses": None
-                if best is None or ranked.rank == best
-                else str(ranked.rank.loses_to(best)),
-            }
-            for ranked in verdict.candidates[:_MOST_CANDIDATES]
-        ],
+    }
+
+
+def _passed(verdict: HostVerdict) -> dict[str, Any]:
+    nodes = verdict.offer.home.nodes if verdict.offer and verdict.offer.home is not None else None
+    return {
+        **_described(verdict),
+        "nodes": None if nodes is None else list(nodes),
+        "candidates": _kinds(verdict.candidates),
         "candidates_kept": len(verdict.candidates),
     }
+
+
+def _kinds(candidates: Sequence[Ranked]) -> list[dict[str, Any]]:
+    """Describe the first candidate with its providers, and the best kinds of the others, each with its number."""
+    if not candidates:
+        return []
+    best = candidates[0].rank
+    kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for ranked in candidates:
+        loses = None if ranked.rank == best else str(ranked.rank.loses_to(best))
+        addresses = ranked.gpus.addresses if ranked.gpus else None
+        key = ranked.rank.l3_ids, addresses, loses
+        if key in kinds:
+            kinds[key]["count"] += 1
+        elif len(kinds) < _MOST_KINDS:
+            kinds[key] = {
+                "l3": list(ranked.rank.l3_ids),
+                "gpus": _gpus(ranked.gpus) if ranked.gpus else None,
+                "loses": loses,
+                "count": 1,
+            }
+    described = list(kinds.values())
+    described[0]["providers"] = list(candidates[0].candidate.providers)
+    return described
 
 
 def _gpus(chosen: GpuSet) -> dict[str, Any]:

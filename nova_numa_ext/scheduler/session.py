@@ -231,7 +231,13 @@ class Engine:
             self._guess(decision, best)
         self._record(
             lambda: records.weigh_entry(
-                _request_id(), spec, weighed, result, totals=totals, limit=self._limit
+                _request_id(),
+                spec,
+                weighed,
+                result,
+                judged=judged,
+                totals=totals,
+                limit=self._limit,
             ),
             spec,
         )

@@ -298,6 +298,35 @@ def test_the_journal_shows_only_the_best_hosts(cloud, nova_configuration, limit)
     assert [each["node"] for each in entry["scores"]] == ["h2", "h3"][:limit]
 
 
+def test_the_best_host_is_described_though_the_filter_saw_others_first(cloud, capsys):
+    """Without a short list the filter judges hosts in nova's order, and notes the first of them only."""
+    for name in ("h3", "h1", "h2"):
+        cloud.host(name)
+    full = runs(**{f"_{l3}": {NeighbourTrait.BE} for l3 in range(4)})
+    for name in ("h1", "h3"):
+        cloud.publish(name, state=full)
+    cloud.configure(journal_hosts=1, shortlist=0)
+    cloud.boot(LC)
+    [[noted], [best]] = [cloud.entries(kind)[0]["details"] for kind in ("filter", "weigh")]
+    assert (noted["node"], best["node"]) == ("h3", "h2")
+    assert explain_command.main([cloud.last_servers[0], f"--journal={cloud.journal_path}"]) == 0
+    assert "  h2: NUMA node 0 expected, " in capsys.readouterr().out
+
+
+def test_a_described_host_takes_less_than_half_a_kilobyte(cloud):
+    """M10: it took 1.75 kB, so that 256 MB held an hour of a big cloud; what people read is there."""
+    bandwidth = {"resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "1000"}
+    cloud.host("h1")
+    cloud.host("h2")
+    cloud.publish("h2", tiers=frozenset({Tier.BE}))
+    cloud.boot({**LC, **bandwidth})
+    passed, refused = cloud.entries("filter")[0]["details"]
+    assert len(json.dumps(passed)) < 512
+    assert len(json.dumps(refused)) < 256
+    assert [kind["l3"] for kind in passed["candidates"]] == [[0], [1], [2]]
+    assert sum(kind["count"] for kind in passed["candidates"]) < passed["candidates_kept"]
+
+
 def test_a_request_is_explained_by_its_id_server_by_server(cloud, capsys):
     cloud.host("h1")
     cloud.boot(LC, count=2)
