@@ -163,6 +163,8 @@ class FleetView:
     :param background: read in a thread that the first :meth:`snapshot` starts (after a fork: in each process); False =
         only :meth:`refresh` reads
     :param before: what another reader saw last: versions go on from there
+    :param root_amounts: is filled with what nova's own providers have, by resource class by root, of all hosts that are
+        read in one answer with others; None: that is not kept
     """
 
     def __init__(
@@ -172,8 +174,11 @@ class FleetView:
         clock: Callable[[], float] = time.monotonic,
         background: bool = True,
         before: FleetSnapshot | None = None,
+        *,
+        root_amounts: dict[str, Mapping[str, Amount]] | None = None,
     ) -> None:
         self._settings = settings or ViewSettings()
+        self._root_amounts = root_amounts
         # A failed refresh is tried again at the next interval anyway.
         self._client = PlacementClient(adapter, RetrySettings(attempts=2))
         self._clock = clock
@@ -427,7 +432,13 @@ class FleetView:
                 if traits and (name in names.RESOURCE_CLASSES or names.HOST not in traits)
             }
             facts = _Facts(traits, amounts)
-            trees.setdefault(summary["root_provider_uuid"], {})[uuid] = facts
+            root = summary["root_provider_uuid"]
+            trees.setdefault(root, {})[uuid] = facts
+            if self._root_amounts is not None and uuid == root:
+                self._root_amounts[root] = {
+                    name: Amount(resource["capacity"], resource["used"])
+                    for name, resource in summary["resources"].items()
+                }
         return trees
 
     def _read_tree(self, root: str, before: HostView | None) -> HostView | None:

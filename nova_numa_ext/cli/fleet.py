@@ -10,11 +10,10 @@ from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import gpu_options
 from placement_traits.client import HttpAdapter, PlacementClient
+from placement_traits.fleet import Amount
 from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
 from placement_traits.view import FleetView
-
-_ASKED_FOR_OWN_RESOURCES = 50  # two requests each
 
 
 def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
@@ -25,6 +24,29 @@ def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
     view = FleetView(endpoint, background=False)
     view.refresh()
     return view.snapshot()
+
+
+def reading_with_free(
+    endpoint: HttpAdapter,
+) -> tuple[FleetSnapshot, dict[str, dict[str, int]]]:
+    """Return the whole fleet, read once, and what nova's own providers have left: by resource class by root.
+
+    The answers that show the trees of hosts hold both, so it costs nothing more; only hosts whose agents are too old to
+    be in them (they publish no probe) are asked one by one.
+
+    :raises ServiceUnavailableError: Placement does not answer
+    """
+    amounts: dict[str, Mapping[str, Amount]] = {}
+    view = FleetView(endpoint, background=False, root_amounts=amounts)
+    view.refresh()
+    fleet, client = view.snapshot(), PlacementClient(endpoint)
+    free = {
+        root: {name: amount.free for name, amount in amounts[root].items()}
+        if root in amounts
+        else free_amounts(client, root)
+        for root in fleet.hosts
+    }
+    return fleet, free
 
 
 def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
@@ -47,7 +69,7 @@ def what_if(
     aggregates: Mapping[str, Mapping[str, str]],
     aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> tuple[whatif.Answer, ...]:
-    """Ask every host of the fleet what it lacks for a flavor; the first fifty also for CPUs and memory.
+    """Ask every host of the fleet what it lacks for a flavor.
 
     :param flavor: its name
     :param options: of nova-scheduler, or their defaults: how GPUs are judged and terms weighted
@@ -55,11 +77,9 @@ def what_if(
     :param aliases: resource classes of nova's PCI aliases, where they are known
     :raises ServiceUnavailableError: Placement does not answer
     """
-    fleet, client = one_reading(endpoint), PlacementClient(endpoint)
-    asked = sorted(fleet.hosts, key=lambda root: fleet.hosts[root].name)[:_ASKED_FOR_OWN_RESOURCES]
-    free = {root: free_amounts(client, root) for root in asked}
+    fleet, free = reading_with_free(endpoint)
     weights = {term: options.multiplier(term) for term in SCORED}
-    multipliers = Multipliers(weights, _metadata_of_hosts(client, aggregates))
+    multipliers = Multipliers(weights, _metadata_of_hosts(PlacementClient(endpoint), aggregates))
     rules = gpu_options.rules(options)
     return whatif.ask(
         request,

@@ -215,6 +215,23 @@ def test_a_what_if_goes_on_for_a_user_who_may_not_see_aggregates(cloud, capsys, 
     assert "may not list nova's host aggregates" in capsys.readouterr().err
 
 
+def test_a_what_if_knows_what_is_free_on_all_hosts_without_asking_one_by_one(cloud):
+    """L3: CPUs and memory were asked of the first fifty hosts by name only; all others were "yes"."""
+    for name in ("h1", "h2"):
+        cloud.host(name)
+    cloud.boot(BE, vcpus=1, memory_mb=8192)
+    asked, request = [], cloud.adapter.request
+    cloud.adapter.request = lambda url, *a, **k: (asked.append(url), request(url, *a, **k))[1]
+    wanted = flavor("big", BE)
+    wanted.ram = 4096
+    _, rows = run(Simulate, cloud, Compute([wanted]), "--flavor", "big")
+    assert sorted((row["Possible"], row["Lacks"]) for row in rows) == [
+        ("no", "memory free: 0 MiB, requested: 4096 MiB"),
+        ("yes", ""),
+    ]
+    assert not [url for url in asked if "/inventories" in url or "/usages" in url]
+
+
 def test_a_trace_is_simulated_without_a_cloud(tmp_path):
     arguments = ("--fleet", "minsky:1", "--jobs", "6", "--strategies", "topo,topo_p")
     app = SimpleNamespace(client_manager=None, stdout=io.StringIO())
