@@ -12,9 +12,10 @@ from openstack.exceptions import ForbiddenException
 
 from nova_numa_ext.cli.agents import last_beats, states
 from nova_numa_ext.cli.doctor import CloudDoctor
-from nova_numa_ext.cli.fleet import one_reading, what_if
+from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
+from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
@@ -125,6 +126,15 @@ class Cloud:
             aggregates=aggregates,
             aliases=aliases,
         )
+
+    def capacity(
+        self, request: WorkloadRequest, aliases: Mapping[str, frozenset[str]]
+    ) -> tuple[HostCapacity, ...]:
+        """Return how many more servers fit on each host, the most first.
+
+        :param aliases: resource classes of PCI aliases
+        """
+        return capacity_of_fleet(self._connection.placement, request, aliases)
 
     def tree(self, host: str) -> tuple[ListedProvider, ...]:
         """Return a host's providers, root first, by the host's name or uuid.

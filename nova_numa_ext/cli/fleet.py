@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.policy.numa import whatif
+from nova_numa_ext.policy.numa import capacity, whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import gpu_options
@@ -90,6 +90,18 @@ def what_if(
         rules=rules,
         aliases=aliases,
     )
+
+
+def capacity_of_fleet(
+    endpoint: HttpAdapter, request: WorkloadRequest, aliases: Mapping[str, frozenset[str]]
+) -> tuple[capacity.HostCapacity, ...]:
+    """Return how many more servers fit on each host, the most first.
+
+    :param aliases: resource classes of nova's PCI aliases, where they are known
+    :raises ServiceUnavailableError: Placement does not answer
+    """
+    fleet, free = reading_with_free(endpoint)
+    return capacity.of_fleet(request, fleet, free, aliases)
 
 
 def _metadata_of_hosts(

@@ -7,15 +7,11 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli import asked, formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
-from nova_numa_ext.cli.image import required_traits, topology_properties
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
-from placement_traits import devices
-from placement_traits.devices import By
-from placement_traits.request import parse
 
 _WEIGHTS: Final = (
     "Scores use the default multipliers and those of host aggregates; for those of nova.conf run numa-ext-explain "
@@ -23,10 +19,6 @@ _WEIGHTS: Final = (
 )
 _NO_AGGREGATES: Final = (
     "You may not list nova's host aggregates: scores are by default multipliers alone."
-)
-_NO_ALIAS: Final = (
-    "Devices of the PCI alias {} are not judged: only nova.conf says what it stands for. Give --pci-alias, or run "
-    "numa-ext-explain --flavor on a controller."
 )
 _TERMS_WIDTH: Final = 32
 _GPUS_WIDTH: Final = 26  # two PCI addresses
@@ -46,44 +38,15 @@ class Simulate(command.Lister):  # type: ignore[misc]
         parser.add_argument(
             "--flavor", required=True, metavar="<flavor>", help="Flavor, by name or id"
         )
-        parser.add_argument(
-            "--image-trait",
-            action="append",
-            default=[],
-            metavar="<trait>",
-            help="Trait that the image requires (can be given several times)",
-        )
-        parser.add_argument(
-            "--pci-alias",
-            action="append",
-            default=[],
-            metavar="<json>",
-            help="Definition of a PCI alias of the flavor, as in [pci]alias of nova.conf (can be given several times): "
-            "only nova knows what an alias stands for",
-        )
-        parser.add_argument(
-            "--image", metavar="<image>", help="Image that the server would boot, by name or id"
-        )
+        asked.add_arguments(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows; an invalid flavor raises InvalidRequestError with its sentences."""
         cloud: Cloud = self.app.client_manager.numa
-        flavor, image = cloud.flavor(parsed_args.flavor), cloud.image(parsed_args.image)
-        request = parse(
-            dict(flavor.extra_specs or {}),
-            vcpus=flavor.vcpus,
-            memory_mb=flavor.ram,
-            image_traits=required_traits(image) | frozenset(parsed_args.image_trait),
-            image_properties=topology_properties(image),
-        )
+        about = asked.read(cloud, parsed_args.flavor, parsed_args)
         aggregates = cloud.aggregates()
-        aliases = devices.classes_of_aliases(parsed_args.pci_alias)
-        unknown = [
-            each.name
-            for each in request.devices
-            if each.by is By.ALIAS and each.name not in aliases
-        ]
+        answers = cloud.what_if(about.request, about.flavor, aggregates or {}, about.aliases)
         rows = [
             (
                 answer.host.name,
@@ -97,11 +60,11 @@ class Simulate(command.Lister):  # type: ignore[misc]
                 if answer.score is None
                 else formatting.folded(terms_text(answer.score), parsed_args, _TERMS_WIDTH),
             )
-            for answer in cloud.what_if(request, flavor.name, aggregates or {}, aliases)
+            for answer in answers
         ]
         print(_NO_AGGREGATES if aggregates is None else _WEIGHTS, file=self.app.stderr)
-        if unknown:
-            print(_NO_ALIAS.format(", ".join(unknown)), file=self.app.stderr)
+        if about.warning():
+            print(about.warning(), file=self.app.stderr)
         return ("Host", "Possible", "Lacks", "GPUs", "Score", "Terms"), rows
 
 

@@ -67,7 +67,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _GpusAsked:
+class GpusAsked:
     """GPUs that a request asks for: parts of each, and the resource classes that will do."""
 
     parts: tuple[int, ...]
@@ -92,11 +92,11 @@ def ask(
     :param rules: how GPUs are judged
     :param aliases: resource classes of PCI aliases; devices of one that is not among them are not judged
     """
-    gpus_asked = _gpus_asked(request, fleet, aliases)
+    asked = gpus_asked(request, fleet, aliases)
     answers = []
     for host in fleet.hosts.values():
         reasons = lacking(request, host, (free or {}).get(host.root_uuid))
-        gpus, more = _gpus(request, host, flavor, rules, gpus_asked)
+        gpus, more = _gpus(request, host, flavor, rules, asked)
         answers.append(Answer(host, (*reasons, *more), gpus))
     possible = _scored(request, [answer for answer in answers if not answer.reasons], multipliers)
     refused = [answer for answer in answers if answer.reasons]
@@ -141,12 +141,12 @@ def _best(request: WorkloadRequest, host: HostView) -> Ranked | None:
 
 
 def _candidates(request: WorkloadRequest, host: HostView) -> Iterator[Candidate]:
-    for index, domains in enumerate(_holding(request.l3, host.l3)):
+    for index, domains in enumerate(holding(request.l3, host.l3)):
         l3 = tuple((d.uuid, amount) for d, amount in zip(domains, request.l3, strict=True))
         yield Candidate(index, l3, tuple(sorted(uuid for uuid, _ in l3)))
 
 
-def _holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[tuple[L3View, ...]]:
+def holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[tuple[L3View, ...]]:
     """Yield domains that hold the groups, one each; no way is gone on with that leaves a later group without one."""
     if not groups:
         yield ()
@@ -155,7 +155,7 @@ def _holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[
     for domain in domains:
         rest = [other for other in domains if other is not domain]
         if requirements.holds(domain, first) and requirements.matched(others, rest) == len(others):
-            for more in _holding(others, rest):
+            for more in holding(others, rest):
                 yield (domain, *more)
 
 
@@ -171,7 +171,7 @@ def lacking(
 
 
 def _gpus(
-    request: WorkloadRequest, host: HostView, flavor: str, rules: GpuRules, asked: _GpusAsked
+    request: WorkloadRequest, host: HostView, flavor: str, rules: GpuRules, asked: GpusAsked
 ) -> tuple[GpuSet | None, tuple[Reason, ...]]:
     if not asked.parts:
         return None, ()
@@ -180,9 +180,9 @@ def _gpus(
     return best_of_host(gpu_request, rules, replace(host, devices=fitting), asked.parts)
 
 
-def _gpus_asked(
+def gpus_asked(
     request: WorkloadRequest, fleet: FleetSnapshot, aliases: Mapping[str, frozenset[str]]
-) -> _GpusAsked:
+) -> GpusAsked:
     """Return which of the devices that a request asks for are GPUs: those whose class GPUs of some host have.
 
     Devices of an alias whose class no host has at all are lacking everywhere, so they count, too.
@@ -197,7 +197,7 @@ def _gpus_asked(
         if mine & known or (mine and each.by is By.ALIAS and not mine & every):
             parts += each.parts
             classes |= mine
-    return _GpusAsked(tuple(parts), classes)
+    return GpusAsked(tuple(parts), classes)
 
 
 def _classes_of_gpus(fleet: FleetSnapshot) -> frozenset[str]:
@@ -209,13 +209,17 @@ def _classes_of_gpus(fleet: FleetSnapshot) -> frozenset[str]:
     return frozenset(found - {""})
 
 
-def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:
+def own_amounts(request: WorkloadRequest) -> tuple[tuple[Term, str, int], ...]:
+    """Return what a request asks of nova's own provider: term, resource class and amount."""
     cpus = (
         (Term.DEDICATED_CPUS, names.PCPU) if request.dedicated else (Term.SHARED_CPUS, names.VCPU)
     )
-    requested = ((*cpus, request.vcpus), (Term.MEMORY, names.MEMORY_MB, request.memory_mb))
+    return ((*cpus, request.vcpus), (Term.MEMORY, names.MEMORY_MB, request.memory_mb))
+
+
+def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:
     return tuple(
         Reason(term, free.get(resource, 0), amount)
-        for term, resource, amount in requested
+        for term, resource, amount in own_amounts(request)
         if free.get(resource, 0) < amount
     )

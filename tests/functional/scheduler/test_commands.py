@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from nova.exception import NoValidHost
 from openstack.exceptions import ForbiddenException
 from openstackclient import shell
 
+from nova_numa_ext.cli.capacity import ListCapacity, ShowCapacity
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.doctor_command import Doctor
 from nova_numa_ext.cli.flavor import CheckFlavor
@@ -230,6 +232,52 @@ def test_a_what_if_knows_what_is_free_on_all_hosts_without_asking_one_by_one(clo
         ("yes", ""),
     ]
     assert not [url for url in asked if "/inventories" in url or "/usages" in url]
+
+
+def test_a_host_with_an_older_agent_is_asked_what_is_free(cloud):
+    """It publishes no probe, so it is in no answer about many hosts."""
+    cloud.host("h1")
+    rdt = f"/resource_providers/{cloud.provider('h1:rdt')}/inventories"
+    body = cloud.placement.get(rdt)
+    del body["inventories"][names.PROBE]
+    cloud.placement.put(rdt, body)
+    _, shown = run(ShowCapacity, cloud, Compute([flavor("be", BE)]), "be")
+    assert shown["fits"] == 8192 // 512
+
+
+def test_capacity_is_how_many_nova_takes_and_names_what_stops_it(cloud):
+    cloud.host("h1")
+    cloud.host("h2", rdt=False)
+    nova = Compute([flavor("lc", LC)])
+    _, shown = run(ShowCapacity, cloud, nova, "lc")
+    assert (shown["fits"], shown["hosts"], shown["hosts_with_room"]) == (6, 2, 1)
+    _, [most, none] = run(ListCapacity, cloud, nova, "lc")
+    assert (most["Host"], most["Fits"], most["In the way"]) == ("h1", 6, "classes_of_service")
+    assert most["Limits"].startswith(
+        "dedicated_cpus 8, memory_mb 16, classes_of_service 6, l3_ways"
+    )
+    assert (none["Host"], none["Fits"]) == ("h2", 0)
+    assert "tier" in none["In the way"]
+    ways = {"what": "classes_of_service", "hosts": 2, "more": 8 - 6}
+    assert ways in shown["in_the_way"]
+    assert "NUMA cells" in shown["unknown"]
+    cloud.boot(LC, count=6)
+    assert run(ShowCapacity, cloud, nova, "lc")[1]["fits"] == 0
+    with pytest.raises(NoValidHost):
+        cloud.boot(LC)
+
+
+def test_capacity_is_a_table_that_fits_a_terminal_and_csv_and_yaml(cloud):
+    cloud.host("h1")
+    nova = Compute([flavor("lc", LC)])
+    for command in (ShowCapacity, ListCapacity):
+        assert max(map(len, as_table(command, cloud, nova, "lc").splitlines())) <= 130
+    assert "classes_of_service: 1 hosts, 2 more without it" in as_table(
+        ShowCapacity, cloud, nova, "lc"
+    )
+    csv = as_table(ListCapacity, cloud, nova, "lc", "-f", "csv")
+    assert '"h1",6,"classes_of_service"' in csv
+    assert "Fits: 6" in as_table(ListCapacity, cloud, nova, "lc", "-f", "yaml")
 
 
 def test_a_trace_is_simulated_without_a_cloud(tmp_path):
@@ -508,6 +556,8 @@ def test_openstackclient_finds_the_commands(capsys):
         ["server", "show"],
         ["flavor", "check"],
         ["simulate"],
+        ["capacity", "show"],
+        ["capacity", "list"],
         ["topology", "show"],
         ["doctor"],
         ["simulate", "trace"],
