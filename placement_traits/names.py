@@ -31,6 +31,9 @@ PGPU: Final[str] = os_resource_classes.PGPU
 VGPU: Final[str] = os_resource_classes.VGPU
 MEM_ENCRYPTION_CONTEXT: Final[str] = os_resource_classes.MEM_ENCRYPTION_CONTEXT
 
+# Nova's trait of a root whose nova-compute is disabled.
+COMPUTE_DISABLED: Final[str] = os_traits.COMPUTE_STATUS_DISABLED
+
 # Traits of providers that nova-compute makes for devices.
 MANAGED_PCI_DEVICE: Final[str] = os_traits.COMPUTE_MANAGED_PCI_DEVICE
 OWNER_NOVA: Final[str] = os_traits.OWNER_NOVA

@@ -11,7 +11,7 @@ from nova_numa_ext.policy.numa.capacity import HostCapacity, obstacles
 
 _UNKNOWN: Final = (
     "Placement does not know NUMA cells (free CPUs and memory may be scattered over nodes), disks, server groups, "
-    "availability zones, quotas and services that are disabled or down: fewer may fit."
+    "availability zones, quotas and services that are down: fewer may fit."
 )
 _WIDTH: Final = 100
 

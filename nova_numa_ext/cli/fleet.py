@@ -2,6 +2,7 @@
 """What commands read from Placement: the fleet, free amounts, and what hosts lack for a flavor."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from nova_numa_ext.conf import SchedulerOptions
@@ -9,6 +10,7 @@ from nova_numa_ext.policy.numa import capacity, whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.scheduler import gpu_options
+from placement_traits import names
 from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import Amount
 from placement_traits.request import WorkloadRequest
@@ -26,13 +28,25 @@ def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:
     return view.snapshot()
 
 
-def reading_with_free(
-    endpoint: HttpAdapter,
-) -> tuple[FleetSnapshot, dict[str, dict[str, int]]]:
-    """Return the whole fleet, read once, and what nova's own providers have left: by resource class by root.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The fleet with what is nova's own in it.
+
+    :param fleet: all hosts
+    :param free: what nova's own providers have left: by resource class by root
+    :param disabled: root providers of hosts whose nova-compute is disabled
+    """
+
+    fleet: FleetSnapshot
+    free: Mapping[str, Mapping[str, int]]
+    disabled: frozenset[str]
+
+
+def reading_with_novas(endpoint: HttpAdapter) -> Reading:
+    """Return the whole fleet, read once, with what is nova's own.
 
     The answers that show the trees of hosts hold both, so it costs nothing more; only hosts whose agents are too old to
-    be in them (they publish no probe) are asked one by one.
+    be in them (they publish no probe) are asked one by one for what is free.
 
     :raises ServiceUnavailableError: Placement does not answer
     """
@@ -46,7 +60,8 @@ def reading_with_free(
         else free_amounts(client, root)
         for root in fleet.hosts
     }
-    return fleet, free
+    off = client.get(f"/resource_providers?required={names.COMPUTE_DISABLED}")["resource_providers"]
+    return Reading(fleet, free, frozenset(provider["uuid"] for provider in off))
 
 
 def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
@@ -77,18 +92,19 @@ def what_if(
     :param aliases: resource classes of nova's PCI aliases, where they are known
     :raises ServiceUnavailableError: Placement does not answer
     """
-    fleet, free = reading_with_free(endpoint)
+    read = reading_with_novas(endpoint)
     weights = {term: options.multiplier(term) for term in SCORED}
     multipliers = Multipliers(weights, _metadata_of_hosts(PlacementClient(endpoint), aggregates))
     rules = gpu_options.rules(options)
     return whatif.ask(
         request,
-        fleet,
-        free,
+        read.fleet,
+        read.free,
         multipliers=multipliers,
         flavor=flavor,
         rules=rules,
         aliases=aliases,
+        disabled=read.disabled,
     )
 
 
@@ -100,8 +116,8 @@ def capacity_of_fleet(
     :param aliases: resource classes of nova's PCI aliases, where they are known
     :raises ServiceUnavailableError: Placement does not answer
     """
-    fleet, free = reading_with_free(endpoint)
-    return capacity.of_fleet(request, fleet, free, aliases)
+    read = reading_with_novas(endpoint)
+    return capacity.of_fleet(request, read.fleet, read.free, aliases, read.disabled)
 
 
 def _metadata_of_hosts(

@@ -16,6 +16,7 @@ class Term(StrEnum):
     # Requirements: a host that fails one is refused.
     FLAVOR = "flavor"
     VIEW = "view"
+    COMPUTE_DISABLED = "compute_disabled"
     AGENT = "agent"
     TIER = "tier"
     SILENT = "silent"
@@ -62,6 +63,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Term.FLAVOR: "{value}",
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
+        Term.COMPUTE_DISABLED: "its nova-compute is disabled: trait {against} is {value}",
         Term.AGENT: "no host agent has published this host to Placement",
         Term.TIER: "its agent does not accept the tier: trait {against} is {value}",
         Term.SILENT: "its agent has not beaten for a long time, and [numa_ext]on_silent is {value}",

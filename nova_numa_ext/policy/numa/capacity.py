@@ -13,7 +13,7 @@ alike groups, n servers fit exactly when the domains hold n times as many, each 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -80,16 +80,21 @@ def of_fleet(
     fleet: FleetSnapshot,
     free: Mapping[str, Mapping[str, int]],
     aliases: Mapping[str, frozenset[str]],
+    disabled: Set[str] = frozenset(),
 ) -> tuple[HostCapacity, ...]:
     """Return how many more servers fit on each host, the most first, then by name.
 
     :param free: free amounts of nova's own resource classes by root provider; a host that is missing has none
     :param aliases: resource classes of PCI aliases; devices of one that is not among them are not counted
+    :param disabled: root providers of hosts whose nova-compute is disabled
     """
     gpus = gpus_asked(request, fleet, aliases)
-    found = [
-        of_host(request, host, free.get(host.root_uuid, {}), gpus) for host in fleet.hosts.values()
-    ]
+    found = []
+    for host in fleet.hosts.values():
+        each = of_host(request, host, free.get(host.root_uuid, {}), gpus)
+        if host.root_uuid in disabled:
+            each = HostCapacity(host, {**each.limits, Term.COMPUTE_DISABLED: 0})
+        found.append(each)
     return tuple(sorted(found, key=lambda each: (-each.fits, each.host.name)))
 
 

@@ -9,7 +9,7 @@ scheduler tells. The score is the mean of the terms that are known, weighted by 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import nan
 from types import MappingProxyType
@@ -45,6 +45,7 @@ from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
 
+DISABLED: Final = Reason(Term.COMPUTE_DISABLED, "set", names.COMPUTE_DISABLED)
 _MOST_CANDIDATES: Final = 1_000
 
 
@@ -83,6 +84,7 @@ def ask(
     flavor: str = "",
     rules: GpuRules = DEFAULT_RULES,
     aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    disabled: Set[str] = frozenset(),
 ) -> tuple[Answer, ...]:
     """Ask every host of the view; those that could take the server come first, best first, then the others by name.
 
@@ -91,11 +93,13 @@ def ask(
     :param flavor: name of the flavor, which may have a GPU profile of its own
     :param rules: how GPUs are judged
     :param aliases: resource classes of PCI aliases; devices of one that is not among them are not judged
+    :param disabled: root providers of hosts whose nova-compute is disabled
     """
     asked = gpus_asked(request, fleet, aliases)
     answers = []
     for host in fleet.hosts.values():
-        reasons = lacking(request, host, (free or {}).get(host.root_uuid))
+        off = (DISABLED,) if host.root_uuid in disabled else ()
+        reasons = (*off, *lacking(request, host, (free or {}).get(host.root_uuid)))
         gpus, more = _gpus(request, host, flavor, rules, asked)
         answers.append(Answer(host, (*reasons, *more), gpus))
     possible = _scored(request, [answer for answer in answers if not answer.reasons], multipliers)

@@ -267,6 +267,22 @@ def test_capacity_is_how_many_nova_takes_and_names_what_stops_it(cloud):
         cloud.boot(LC)
 
 
+def test_a_host_whose_nova_compute_is_disabled_has_no_room_and_is_named(cloud):
+    """Nova gives it the trait; Placement then offers it to no request of nova's."""
+    cloud.host("h1")
+    off = f"/resource_providers/{cloud.host('h2').uuid}/traits"
+    body = cloud.placement.get(off)
+    cloud.placement.put(off, {**body, "traits": [*body["traits"], names.COMPUTE_DISABLED]})
+    nova = Compute([flavor("lc", LC)])
+    assert run(ShowCapacity, cloud, nova, "lc")[1]["fits"] == 6
+    _, [first, second] = run(ListCapacity, cloud, nova, "lc")
+    assert (first["Host"], second["Host"]) == ("h1", "h2")
+    assert second["In the way"] == "compute_disabled"
+    _, [first, second] = run(Simulate, cloud, nova, "--flavor", "lc")
+    assert (second["Host"], second["Possible"]) == ("h2", "no")
+    assert second["Lacks"].startswith("its nova-compute is disabled")
+
+
 def test_capacity_is_a_table_that_fits_a_terminal_and_csv_and_yaml(cloud):
     cloud.host("h1")
     nova = Compute([flavor("lc", LC)])
