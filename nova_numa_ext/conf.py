@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from oslo_config import cfg
 
+from nova_numa_ext.policy.modes import Mode
 from placement_traits import oslo_options
 from placement_traits.options import Section, option
 from placement_traits.view import ViewSettings
@@ -47,12 +48,29 @@ class SchedulerOptions(Section):
     section: ClassVar = GROUP
     title: ClassVar = "NUMA, GPU and cache aware placement"
 
+    mode: Mode = option(
+        Mode.ENFORCE,
+        "What becomes of what is decided.\n\n"
+        "Switch the filter on with ``observe``, look at what ``numa-ext-explain`` shows, go on to ``rank``, then to "
+        "``enforce``. The metadata key ``numa_ext_mode`` of a host aggregate overrides it for the hosts of the "
+        "aggregate; of several aggregates of a host the mode that does the least counts.",
+        choices={
+            "observe": "nothing is refused, cut or ordered, and our score is 0; what would be is noted in the decision "
+            "journal",
+            "rank": "hosts and their allocation candidates are ordered, and hosts that would be refused come last; "
+            "nothing is refused, nor is a flavor that contradicts itself",
+            "enforce": "hosts that cannot serve a request are refused",
+        },
+        change="you switch the filter on in a cloud that is at work: observe first, a host aggregate at a time",
+        leave="explanations in the other modes have shown no refusal that you do not want",
+    )
     on_error: Literal["pass", "refuse"] = option(
         "pass",
         "What the filter answers when it fails by a fault of its own.\n\n"
         "A fault never breaks the request: it is counted, logged with the request id, and this answer is given. "
         "Choose ``refuse`` where a latency-critical server on the wrong host costs more than a server that is not "
-        "built; it applies only to flavors and images with a key of this project.",
+        "built; it applies only to flavors and images with a key of this project, and to hosts whose ``mode`` is "
+        "``enforce``.",
         choices={
             "pass": "every host passes and every host weighs the same",
             "refuse": "no host passes",

@@ -152,8 +152,11 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     view = entry["view"]
     age = "never read" if view["age_s"] is None else f"{view['age_s']} s old"
     yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
+    modes = entry.get("modes", {})
     for problem in entry["problems"]:
-        yield f"REFUSED  {problem}"
+        yield f"{'WRONG   ' if modes else 'REFUSED '} {problem}"
+    if modes:
+        yield from _mode_lines(entry)
     judged = entry.get("judged", entry["hosts"])
     yield f"filter   {entry['passed']} of {judged} hosts passed" + (
         f"; {entry['hosts'] - judged} more were not looked at" if judged < entry["hosts"] else ""
@@ -169,6 +172,18 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
         elif host["reasons"][1:] and not entry["problems"]:
             more = "; ".join(reason["text"] for reason in host["reasons"][1:])
             yield f"  {host['node']}: also {more}"
+
+
+def _mode_lines(entry: dict[str, Any]) -> Iterator[str]:
+    """What enforcing would have done on the hosts that are only observed or ranked."""
+    counts = ", ".join(f"{count} {mode}" for mode, count in entry["modes"].items())
+    yield f"mode     {counts} of {entry['hosts']} hosts"
+    for group in entry["would_refuse"]:
+        names = ", ".join(group["hosts"])
+        more = "" if group["count"] <= len(group["hosts"]) else ", …"
+        yield f"  {group['count']:>5} would be refused: {group['reason']} ({names}{more})"
+    if entry["would_reorder"]:
+        yield f"  {entry['would_reorder']:>5} would have another candidate first"
 
 
 def _host_lines(host: dict[str, Any]) -> Iterator[str]:
@@ -212,6 +227,8 @@ def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
         f"weigher  {hosts} hosts, best total first (score: weighted mean of the terms; -: unknown, taken as the mean; "
         "total: others + multiplier * score)"
     )
+    if "would_choose" in entry:
+        yield f"would be {entry['would_choose']}: the highest total if no host were only observed"
     terms = list(entry["scores"][0]["terms"]) if entry["scores"] else []
     rows = [["host", *terms, "score", "others", "total"]]
     for score in entry["scores"]:

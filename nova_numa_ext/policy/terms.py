@@ -57,6 +57,7 @@ class Term(StrEnum):
     BANDWIDTH = "bandwidth"
     CROSS_SOCKET_BANDWIDTH = "cross_socket_bandwidth"
     FRAGMENTATION = "fragmentation"
+    REFUSED = "refused"
 
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(

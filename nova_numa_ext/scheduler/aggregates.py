@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What host aggregates say, looked up once for all hosts that are in the same ones."""
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from nova_numa_ext.policy import modes
+from nova_numa_ext.policy.modes import AGGREGATE_KEY, Mode
 from nova_numa_ext.policy.numa.score import Floats
+
+LOG = logging.getLogger(__name__)
+
+_MOST_LOGGED: Final = 100
+_logged: set[str] = set()
 
 
 def for_each(host_states: Sequence[Any], ask: Callable[[Any], Sequence[float]]) -> Floats:
@@ -25,3 +33,42 @@ def for_each(host_states: Sequence[Any], ask: Callable[[Any], Sequence[float]]) 
             rows.append(ask(state))
         chosen.append(row)
     return np.array(rows, float)[chosen] if rows else np.zeros((0, 0))
+
+
+def gentle(host_states: Sequence[Any], option: Mode) -> dict[str, Mode]:
+    """Return the modes of the HostStates that are not to be refused, by their root provider.
+
+    :param option: ``[numa_ext]mode``
+    """
+    found: dict[str, Mode] = {}
+    mode_of: dict[tuple[int, ...], Mode] = {(): option}
+    for state in host_states:
+        key = tuple(map(id, state.aggregates))
+        if key not in mode_of:
+            mode_of[key] = mode(state, option)
+        if not mode_of[key].refuses:
+            found[state.uuid] = mode_of[key]
+    return found
+
+
+def mode(host_state: Any, option: Mode) -> Mode:
+    """Return the mode of one HostState; a value that is no mode is logged once and does not count.
+
+    :param option: ``[numa_ext]mode``
+    """
+    said = [
+        each.metadata[AGGREGATE_KEY]
+        for each in host_state.aggregates
+        if AGGREGATE_KEY in each.metadata
+    ]
+    for value in said:
+        if not modes.known(value) and value not in _logged and len(_logged) < _MOST_LOGGED:
+            _logged.add(value)
+            LOG.warning(
+                "An aggregate of host %s has %s=%s, which is none of %s, and does not count.",
+                host_state.host,
+                AGGREGATE_KEY,
+                value,
+                ", ".join(Mode),
+            )
+    return modes.of_host(option, said)

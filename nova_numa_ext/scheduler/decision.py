@@ -8,12 +8,13 @@ clock, and hands the result to nova and to the journal. What decides about a hos
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa import score
 from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.score import SCORED, Floats, HostOffer, Scores
@@ -89,19 +90,34 @@ class Judged:
     @cached_property
     def passed(self) -> list[HostVerdict]:
         """Hosts that are not refused."""
-        return [each for each in self.verdicts.values() if not each.reasons]
+        return [each for each in self.verdicts.values() if not each.refused]
 
     @cached_property
     def refused(self) -> list[HostVerdict]:
         """Hosts that are refused."""
-        return [each for each in self.verdicts.values() if each.reasons]
+        return [each for each in self.verdicts.values() if each.refused]
+
+    @cached_property
+    def spared(self) -> list[HostVerdict]:
+        """Hosts that pass only because of their mode."""
+        return [each for each in self.verdicts.values() if each.spared]
+
+    @cached_property
+    def left_as_they_came(self) -> list[HostVerdict]:
+        """Observed hosts of which nova would else claim another candidate."""
+        return [
+            each
+            for each in self.verdicts.values()
+            if not each.mode.acts and each.claimed != next(iter(each.candidates), None)
+        ]
 
     def pick(self, root_uuid: str) -> Pick:
-        """Return the pick that it is when nova takes this host."""
-        request, chosen = self.parsed.request, self.verdicts[root_uuid]
+        """Return the pick that it is when nova takes this host; of one that was not judged little is known."""
+        request, chosen = self.parsed.request, self.verdicts.get(root_uuid)
         if request is None:
             raise ValueError("a server without a request of ours is no pick")
-        offer, best = chosen.offer or HostOffer(), next(iter(chosen.candidates), None)
+        offer = (chosen.offer if chosen else None) or HostOffer()
+        best = chosen.claimed if chosen else None
         gpus = best.gpus if best else None
         parts = (
             {uuid: best.candidate.parts[uuid] for uuid in gpus.providers} if best and gpus else {}
@@ -111,34 +127,44 @@ class Judged:
             root_uuid,
             request.tier,
             request.interference_class,
-            l3=offer.candidate.l3 if offer.candidate else (),
+            l3=best.candidate.l3 if best else (),
             nodes=offer.home.nodes if offer.home is not None else None,
             gpus=each_part(parts),
             gpu_comm=request.gpu_comm,
         )
 
     def scores(self, root_uuids: Sequence[str], weights: Floats) -> Scores:
-        """Score hosts against each other; of one that was not judged, or is refused, nothing is known.
+        """Score hosts against each other; of one that was not judged nothing is known, one with reasons comes last.
 
         :param weights: weight of each term for each host, shape (hosts, terms)
         """
         request = self.parsed.request
-        offers = [
-            (found.offer if (found := self.verdicts.get(uuid)) is not None else None) or HostOffer()
-            for uuid in root_uuids
-        ]
+        verdicts = [self.verdicts.get(uuid) for uuid in root_uuids]
+        offers = [(found.offer if found else None) or HostOffer() for found in verdicts]
         most = score.most_spare(map(score.spare, offers))
         rows = np.full((len(offers), len(SCORED)), np.nan)
-        last = [request is not None and score.comes_last(request, offer) for offer in offers]
+        silent = [request is not None and score.comes_last(request, offer) for offer in offers]
+        refused = [found is not None and bool(found.reasons) for found in verdicts]
         if request is not None:
             for row, offer in enumerate(offers):
                 values = score.terms(request, offer, most)
                 rows[row] = [np.nan if values[term] is None else values[term] for term in SCORED]
-        return Scores.made(rows, weights, last)
+        return Scores.made(rows, weights, {Term.SILENT: silent, Term.REFUSED: refused})
 
 
 def judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:
     """Return what judges a host for one server; candidates are not touched yet."""
+    one, modes = _judge(parsed, spec, around), around.modes
+    if not modes:
+        return one
+
+    def with_mode(state: Any) -> HostVerdict:
+        return replace(one(state), mode=modes.get(state.uuid, Mode.ENFORCE))
+
+    return with_mode
+
+
+def _judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:
 
     def all_alike(*reasons: Reason) -> Callable[[Any], HostVerdict]:
         return lambda state: verdict(state, reasons)

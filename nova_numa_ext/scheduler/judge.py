@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
+from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ranked
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, Prediction
@@ -30,9 +31,10 @@ class HostVerdict:
     :param uuid: its root provider
     :param host: name of its compute service
     :param node: name of its compute node
-    :param reasons: why it is refused; empty when it passes
+    :param reasons: why it cannot serve the request; where there are any, it is refused, or its mode spares it
     :param candidates: its allocation candidates, best first
-    :param offer: what the weigher scores; None when refused
+    :param offer: what the weigher scores; None where there are reasons
+    :param mode: what comes of it
     """
 
     uuid: str
@@ -41,6 +43,24 @@ class HostVerdict:
     reasons: tuple[Reason, ...]
     candidates: tuple[Ranked, ...] = ()
     offer: HostOffer | None = None
+    mode: Mode = Mode.ENFORCE
+
+    @property
+    def refused(self) -> bool:
+        """The host does not pass."""
+        return bool(self.reasons) and self.mode.refuses
+
+    @property
+    def spared(self) -> bool:
+        """The host passes only because of its mode."""
+        return bool(self.reasons) and not self.mode.refuses
+
+    @property
+    def claimed(self) -> Ranked | None:
+        """The candidate that nova claims, None without candidates: of an observed host the first one as it came."""
+        if self.mode.acts:
+            return next(iter(self.candidates), None)
+        return min(self.candidates, key=lambda ranked: ranked.candidate.index, default=None)
 
 
 def verdict(
@@ -66,6 +86,7 @@ class Surroundings:
     :param refuse_silent: ``[numa_ext]on_silent`` is ``refuse``
     :param pack: packing strategy where a host does not publish its own
     :param planner: judges GPUs
+    :param modes: of the hosts that are not to be refused, by root provider
     """
 
     snapshot: FleetSnapshot
@@ -75,6 +96,7 @@ class Surroundings:
     refuse_silent: bool = False
     pack: bool = False
     planner: gpus.GpuPlanner = field(default_factory=gpus.GpuPlanner)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
 
 
 def _no_gpus(_: Candidate) -> None:

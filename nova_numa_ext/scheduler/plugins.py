@@ -28,8 +28,9 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
         engine = session.engine()
         if engine is not None:
             return engine.filter(filter_obj_list, spec_obj)
-        refuse = self._options.on_error == "refuse" and session.asks_us(spec_obj)
-        return [] if refuse else filter_obj_list
+        if not session.asks_us(spec_obj):
+            return filter_obj_list
+        return session.unjudged(filter_obj_list, self._options)
 
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
         """Answer for one host, for callers that do not use :meth:`filter_all`."""

@@ -8,7 +8,8 @@ one of kind ``fault``. They are joined by request id and server (:mod:`nova_numa
 import heapq
 import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,7 +67,8 @@ def filter_entry(
         "hosts": judged.hosts,
         "judged": len(judged.verdicts),
         "passed": len(judged.passed),
-        "refused": _refused(judged),
+        "refused": _grouped(judged.refused),
+        **_modes(around, judged),
         "picks": [
             {
                 "server": pick.server,
@@ -81,6 +83,26 @@ def filter_entry(
             *map(_described, judged.refused[:limit]),
         ],
     }
+
+
+def _modes(around: Surroundings, judged: Judged) -> dict[str, Any]:
+    """Describe what enforcing would have done on hosts of other modes; nothing where there are none."""
+    if not around.modes:
+        return {}
+    return {
+        "modes": Counter(sorted(around.modes.values())),
+        "would_refuse": _grouped(judged.spared),
+        "would_reorder": len(judged.left_as_they_came),
+    }
+
+
+def would_choose(host_states: Sequence[Any], best: int, enforced: int) -> dict[str, Any]:
+    """Describe which host would be first if none were only observed; nothing where it is the same.
+
+    :param best: position of the host with the highest total
+    :param enforced: position of the one that would have it
+    """
+    return {} if best == enforced else {"would_choose": host_states[enforced].nodename}
 
 
 def _node(judged: Judged, root_uuid: str) -> str | None:
@@ -170,10 +192,10 @@ def _head(kind: str, request_id: str | None, spec: Any) -> dict[str, Any]:
     }
 
 
-def _refused(judged: Judged) -> list[dict[str, Any]]:
-    """Refusals grouped by their first reason, most hosts first."""
+def _grouped(verdicts: Iterable[HostVerdict]) -> list[dict[str, Any]]:
+    """Hosts grouped by their first reason, most hosts first."""
     groups: dict[Reason, list[str]] = {}
-    for each in judged.refused:
+    for each in verdicts:
         groups.setdefault(each.reasons[0], []).append(each.node)
     return [
         {"reason": text, "count": len(nodes), "hosts": heapq.nsmallest(_MOST_NAMES, nodes)}
@@ -188,6 +210,7 @@ def _described(verdict: HostVerdict) -> dict[str, Any]:
     return {
         "host": verdict.host,
         "node": verdict.node,
+        "mode": verdict.mode,
         "reasons": [_reason(reason) for reason in verdict.reasons],
     }
 

@@ -16,8 +16,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,11 +28,11 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import SchedulerOptions, read, register_opts
+from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
-from nova_numa_ext.policy.numa.score import SCORED, Floats
+from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.scheduler import fleet, gpus, nova_objects, records
-from nova_numa_ext.scheduler.aggregates import for_each
+from nova_numa_ext.scheduler import aggregates, fleet, gpus, nova_objects, records
 from nova_numa_ext.scheduler.decision import (
     Judged,
     ParsedSpec,
@@ -118,20 +118,18 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
             self._passes.pop(spec, None)
             self._fault("filter", spec, error)
-            return [] if self._options.on_error == "refuse" else host_states
+            return unjudged(host_states, self._options)
 
-    def _filter(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
+    def _filter(self, host_states: Sequence[Any], spec: Any) -> Sequence[Any]:
         first = spec not in self._passes
         question, settled = self._question(host_states, spec)
-        if first and self._shortlist().applies(question):
-            judged, left = self._shortlist().judge(
-                question, judge(question.parsed, spec, question.around)
-            )
-        else:
-            judged = decide(question.parsed, spec, host_states, question.around)
-            left = [state for state in host_states if not judged.verdicts[state.uuid].reasons]
-            for state in left:
-                reorder(state, judged.verdicts[state.uuid])
+        modes = question.around.modes
+        observed = {uuid for uuid, mode in modes.items() if not mode.acts}
+        judged, left = (
+            self._act_beside(question, observed, first=first)
+            if observed
+            else self._act(question, first=first)
+        )
         found = self._remember(question, judged, left, settled)
         self._record(
             lambda: records.filter_entry(_request_id(), spec, found, limit=self._limit), spec
@@ -142,9 +140,50 @@ class Engine:
             self._ledger.forget(pick.server for pick in found.around.request_picks)
         return left
 
+    def _act(self, question: Question, *, first: bool) -> tuple[Judged, list[Any]]:
+        """Judge hosts and order their candidates; returns those that pass.
+
+        :param first: it is the first pass of the request
+        """
+        if first and self._shortlist().applies(question):
+            return self._shortlist().judge(
+                question, judge(question.parsed, question.spec, question.around)
+            )
+        judged = self._judged(question)
+        left = [state for state in question.host_states if not judged.verdicts[state.uuid].refused]
+        for state in left:
+            reorder(state, judged.verdicts[state.uuid])
+        return judged, left
+
+    def _act_beside(
+        self, question: Question, observed: Set[str], *, first: bool
+    ) -> tuple[Judged, Sequence[Any]]:
+        """As :meth:`_act`, where some hosts are only observed: all of these pass untouched.
+
+        :param observed: their root providers
+        """
+        host_states = question.host_states
+        seen = replace(
+            question, host_states=[state for state in host_states if state.uuid in observed]
+        )
+        short = self._shortlist().applies(seen)
+        verdict = judge(question.parsed, question.spec, question.around)
+        judged = self._shortlist().observe(seen, verdict) if short else self._judged(seen)
+        if len(seen.host_states) == len(host_states):
+            return judged, host_states
+        acting = [state for state in host_states if state.uuid not in observed]
+        acted, passing = self._act(replace(question, host_states=acting), first=first)
+        left = observed | {state.uuid for state in passing}
+        both = Judged(question.parsed, {**acted.verdicts, **judged.verdicts}, len(host_states))
+        return both, [state for state in host_states if state.uuid in left]
+
+    @staticmethod
+    def _judged(question: Question) -> Judged:
+        return decide(question.parsed, question.spec, question.host_states, question.around)
+
     def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
         parsed = parse_spec(spec, host_states)
-        around, settled = self._surroundings(spec, parsed)
+        around, settled = self._surroundings(host_states, spec, parsed)
         return Question(spec, parsed, around, host_states), settled
 
     def _remember(
@@ -164,7 +203,9 @@ class Engine:
                 self._lists = Shortlist(self._conf, self._options.shortlist, makers)
             return self._lists
 
-    def _surroundings(self, spec: Any, parsed: ParsedSpec) -> tuple[Surroundings, bool]:
+    def _surroundings(
+        self, host_states: Sequence[Any], spec: Any, parsed: ParsedSpec
+    ) -> tuple[Surroundings, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
         last = self._passes.get(spec)
         picks = self._settle(last) if last is not None else ()
@@ -178,6 +219,7 @@ class Engine:
             refuse_silent=self._options.on_silent == "refuse",
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
             planner=self._planner,
+            modes=aggregates.gentle(host_states, self._options.mode),
         )
         return around, settled
 
@@ -218,31 +260,45 @@ class Engine:
         if decision is None:
             # The filter is not enabled, or nova skipped filters for this request (az:host): judge without refusing.
             question, settled = self._question(host_states, spec)
-            judged = decide(question.parsed, spec, host_states, question.around)
+            judged = self._judged(question)
             decision = self._remember(question, judged, host_states, settled)
         if decision.parsed.request is None:
             return [0.0] * len(weighed)
         judged = decision.judged
         multipliers = self._multipliers(host_states)
         result = judged.scores([state.uuid for state in host_states], multipliers[:, 1:])
-        totals = np.array([each.weight for each in weighed]) + multipliers[:, 0] * result.values
-        best = host_states[int(totals.argmax())].uuid
-        if (found := judged.verdicts.get(best)) is not None and not found.reasons:
-            self._guess(decision, best)
+        given = self._given(host_states, result)
+        others = np.array([each.weight for each in weighed])
+        totals = others + multipliers[:, 0] * given
+        best = int(totals.argmax())
+        found = judged.verdicts.get(host_states[best].uuid)
+        if found is None or not found.refused:
+            self._guess(decision, host_states[best].uuid)
+        enforced = int((others + multipliers[:, 0] * result.values).argmax())
         self._record(
-            lambda: records.weigh_entry(
-                _request_id(),
-                spec,
-                weighed,
-                result,
-                judged=judged,
-                totals=totals,
-                limit=self._limit,
-            ),
+            lambda: {
+                **records.weigh_entry(
+                    _request_id(),
+                    spec,
+                    weighed,
+                    result,
+                    judged=judged,
+                    totals=totals,
+                    limit=self._limit,
+                ),
+                **records.would_choose(host_states, best, enforced),
+            },
             spec,
         )
-        values: list[float] = result.values.tolist()
+        values: list[float] = given.tolist()
         return values
+
+    def _given(self, host_states: Sequence[Any], result: Scores) -> Floats:
+        """Return the scores that nova gets: no opinion of observed hosts, which among others is the mean of these."""
+        modes = aggregates.gentle(host_states, self._options.mode)
+        acting = np.array([modes.get(state.uuid, Mode.ENFORCE).acts for state in host_states], bool)
+        neutral = result.values[acting].mean() if acting.any() else 0.0
+        return np.where(acting, result.values, neutral)
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return the multiplier of our weigher for one host, aggregates considered.
@@ -252,14 +308,23 @@ class Engine:
         option = self._options.weight_multiplier
         if not getattr(self._thread, "asks_us", False):
             return option
-        return multiplier(host_state, "weight", option)
+        return self._weight(host_state, option)
+
+    def _weight(self, host_state: Any, option: float) -> float:
+        """Multiplier of the weigher for one host; observed hosts have the same, so that nova's own order stays."""
+        acts = aggregates.mode(host_state, self._options.mode).acts
+        return multiplier(host_state, "weight", option) if acts else option
 
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
         """Multiplier of the weigher and of each of its terms for each host."""
-        options = {name: self._options.multiplier(name) for name in ("weight", *SCORED)}
-        return for_each(
+        weight = self._options.weight_multiplier
+        options = {name: self._options.multiplier(name) for name in SCORED}
+        return aggregates.for_each(
             host_states,
-            lambda state: [multiplier(state, name, each) for name, each in options.items()],
+            lambda state: [
+                self._weight(state, weight),
+                *(multiplier(state, name, each) for name, each in options.items()),
+            ],
         )
 
     # Faults and records -----------------------------------------------------------------------------------------------
@@ -303,6 +368,18 @@ def asks_us(spec: Any) -> bool:
     """Return whether flavor or image of a RequestSpec has a key of ours; nothing else may cost such a request."""
     extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     return concerns_us(extra_specs, nova_objects.image_traits(spec))
+
+
+def unjudged(host_states: Sequence[Any], options: SchedulerOptions) -> Sequence[Any]:
+    """Return the hosts that pass where none could be judged by a fault of ours, as ``[numa_ext]on_error`` says."""
+    if options.on_error != "refuse":
+        return host_states
+    try:
+        modes = aggregates.gentle(host_states, options.mode)
+    except Exception:
+        LOG.exception("The modes of hosts cannot be read; that of the configuration counts.")
+        return [] if options.mode.refuses else host_states
+    return [state for state in host_states if state.uuid in modes]
 
 
 def multiplier(host_state: Any, name: str, option: float) -> float:

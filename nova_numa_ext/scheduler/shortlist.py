@@ -259,21 +259,24 @@ class Shortlist:
     ) -> tuple[Judged, list[Any]]:
         """Judge hosts until enough of them pass; returns what was decided, and the hosts for nova in its own order.
 
+        Hosts that only their mode spares pass where all hosts had to be judged.
+
         :param verdict: judges one host
         """
         size, host_states = self._size(question), question.host_states
-        listed = next(found for make in self._makers if (found := make(question, size)) is not None)
+        listed = self._listed(question, size)
         verdicts: dict[str, HostVerdict] = {}
         through: list[Any] = []
         stopped: list[Any] = []
+        spared: list[Any] = []
         least = shortlist.enough(_servers(question.spec))
         for chunk in _chunks(listed, size.hosts):
-            passing = []
+            passing: list[Any] = []
             for state in (host_states[at] for at in chunk):
                 judged = verdicts[state.uuid] = verdict(state)
-                if not judged.reasons:
+                if not judged.refused:
                     reorder(state, judged)
-                    passing.append(state)
+                    (spared if judged.spared else passing).append(state)
             while passing and len(through) < least:
                 some = [passing.pop(0) for _ in range(min(len(passing), least - len(through)))]
                 ahead = self._later.passed(some, question.spec)
@@ -282,11 +285,27 @@ class Shortlist:
             if len(through) >= least:
                 through += passing
                 break
+        else:
+            through += spared
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
         wanted = {state.uuid for state in left}
         decided = Judged(question.parsed, verdicts, hosts=len(host_states))
         return decided, [state for state in host_states if state.uuid in wanted]
+
+    def observe(self, question: Question, verdict: Callable[[Any], HostVerdict]) -> Judged:
+        """Judge hosts, for the record only, until enough would pass; neither they nor their candidates are touched."""
+        size, host_states = self._size(question), question.host_states
+        verdicts: dict[str, HostVerdict] = {}
+        for chunk in _chunks(self._listed(question, size), size.hosts):
+            verdicts |= {host_states[at].uuid: verdict(host_states[at]) for at in chunk}
+            passing = sum(not each.reasons for each in verdicts.values())
+            if passing >= shortlist.enough(_servers(question.spec)):
+                break
+        return Judged(question.parsed, verdicts, hosts=len(host_states))
+
+    def _listed(self, question: Question, size: Size) -> Listed:
+        return next(found for make in self._makers if (found := make(question, size)) is not None)
 
 
 def _chunks(listed: Listed, size: int) -> Iterator[list[int]]:

@@ -107,7 +107,7 @@ class Spare:
 class Score:
     """The score of a host.
 
-    :param value: in [0, 1], less 1 for a host that comes after all others
+    :param value: in [0, 1], less 1 for each reason to come after all other hosts
     :param terms: each term's value; None where it was unknown and the mean of the others stood in
     """
 
@@ -119,20 +119,21 @@ class Score:
 class Scores:
     """The scores of hosts.
 
-    :param values: one per host, in [0, 1], less 1 for those that come after all others
+    :param values: one per host, in [0, 1], less 1 for each reason to come after all others
     :param rows: their terms in the order of :data:`SCORED`, one row per host; NaN where one is unknown
-    :param last: which hosts come after all others
+    :param last: which hosts come after all others, by reason
     """
 
     values: Floats
     rows: Floats
-    last: Mask
+    last: Mapping[Term, Mask]
 
     @classmethod
-    def made(cls, rows: Floats, weights: Floats, last: Sequence[bool]) -> "Scores":
+    def made(cls, rows: Floats, weights: Floats, last: Mapping[Term, Sequence[bool]]) -> "Scores":
         """Combine terms; parameters as of :func:`combine`."""
-        after = np.array(last, bool)
-        return cls(combine(rows, weights) - after, rows, after)
+        after = {term: np.array(hosts, bool) for term, hosts in last.items()}
+        less = np.sum([*after.values()], axis=0, dtype=float) if after else 0.0
+        return cls(combine(rows, weights) - less, rows, after)
 
     def of(self, host: int) -> Score:
         """Return the score of one host."""
@@ -141,8 +142,9 @@ class Scores:
             term: None if math.isnan(value) else value
             for term, value in zip(SCORED, row, strict=True)
         }
-        if self.last.any():
-            found[Term.SILENT] = -float(self.last[host])
+        for term, hosts in self.last.items():
+            if hosts.any():
+                found[term] = -float(hosts[host])
         return Score(float(self.values[host]), found)
 
 

@@ -128,7 +128,8 @@ def _scored(
         [[nan if (value := row[term]) is None else value for term in SCORED] for row in found]
     )
     weights = np.array([multipliers.of(answer.host.root_uuid) for answer in answers])
-    scores = Scores.made(rows, weights, [comes_last(request, offer) for offer in offers])
+    silent = [comes_last(request, offer) for offer in offers]
+    scores = Scores.made(rows, weights, {Term.SILENT: silent})
     scored = [
         replace(answer, l3=chosen.rank.l3_ids if chosen else (), score=scores.of(row))
         for row, (answer, chosen) in enumerate(zip(answers, best, strict=True))
