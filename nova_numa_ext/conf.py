@@ -23,6 +23,7 @@ def _multiplier(default: float, name: str, what: str) -> Any:
         f"out. The metadata key ``numa_ext_{name}_multiplier`` of a host aggregate overrides it for the hosts of the "
         "aggregate.",
         minimum=0.0,
+        mutable=True,
         change="this term should count more or less than the others on all hosts; per aggregate set the metadata of "
         "the same name",
         leave="decisions are as you want them: look at numa-ext-explain first",
@@ -43,7 +44,11 @@ def _gpu_weight(what: str, change: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions(Section):
-    """``[numa_ext]``."""
+    """``[numa_ext]``.
+
+    Mutable is what the next decision may simply take: what is open, is shared with another process or was made of a
+    file stays as it was at the start (the view, the journal's file, GPUs).
+    """
 
     section: ClassVar = GROUP
     title: ClassVar = "NUMA, GPU and cache aware placement"
@@ -61,6 +66,7 @@ class SchedulerOptions(Section):
             "nothing is refused, nor is a flavor that contradicts itself",
             "enforce": "hosts that cannot serve a request are refused",
         },
+        mutable=True,
         change="you switch the filter on in a cloud that is at work: observe first, a host aggregate at a time",
         leave="explanations in the other modes have shown no refusal that you do not want",
     )
@@ -75,6 +81,7 @@ class SchedulerOptions(Section):
             "pass": "every host passes and every host weighs the same",
             "refuse": "no host passes",
         },
+        mutable=True,
         change="a latency-critical server on the wrong host is worse for you than one that is not started: refuse",
         leave="servers must start whatever happens, and you watch the log for faults",
     )
@@ -88,6 +95,7 @@ class SchedulerOptions(Section):
             "neutral": "no opinion: the host passes and its score is the mean of the others",
             "refuse": "a flavor with numa_ext:tier gets no valid host until the view is fresh again",
         },
+        mutable=True,
         change="neighbours matter so much that a server should rather wait: refuse",
         leave="Placement is restarted now and then: it still counts ways and bandwidth, nothing is overbooked",
     )
@@ -101,6 +109,7 @@ class SchedulerOptions(Section):
             "last": "the host comes after all others",
             "refuse": "the host is refused",
         },
+        mutable=True,
         change="a latency-critical server must never run without an agent, even if no other host is free: refuse",
         leave="clocks are not kept everywhere, or flavors require the tier's trait: hosts withdraw their tiers",
     )
@@ -161,6 +170,7 @@ class SchedulerOptions(Section):
         "``view_refresh_interval``. 0 switches the memory off. Each process of nova-scheduler "
         "(``[scheduler]workers``, several controllers) remembers its own picks only.",
         minimum=0.0,
+        mutable=True,
         change="agents need longer than two minutes from a server's start to publishing it",
         leave="agents publish each minute: a longer memory keeps places that have become free",
     )
@@ -168,6 +178,7 @@ class SchedulerOptions(Section):
         4096,
         "Largest number of picks that are remembered; the oldest go first. A pick takes about 0.5 kB.",
         minimum=1,
+        mutable=True,
         change="more servers than that are started within pick_ttl",
         leave="fewer servers are started",
     )
@@ -200,6 +211,7 @@ class SchedulerOptions(Section):
         "and the best by total; of the others it keeps the number per reason. A host that passes takes about 0.7 kB, "
         "one that is refused about 0.2 kB.",
         minimum=1,
+        mutable=True,
         change="explanations must name each of more than 20 hosts",
         leave="the cloud is large: lines grow with it",
     )
@@ -213,6 +225,7 @@ class SchedulerOptions(Section):
         "``enabled_filters`` are asked, too, and while too few hosts have passed them all, more hosts are judged. "
         "Other filters than nova's own after ours switch the list off.",
         minimum=0,
+        mutable=True,
         change="the best host of the whole cloud must be found whatever it costs: 0",
         leave="decisions are fast enough: hosts beyond the first hundred are hardly ever chosen",
     )
@@ -255,6 +268,7 @@ class SchedulerOptions(Section):
         "``[filter_scheduler]weight_classes``: it then sees the sum of the others and remembers the right pick "
         "(see ``pick_ttl``). The metadata key ``numa_ext_weight_multiplier`` of a host aggregate overrides it for "
         "the hosts of the aggregate.",
+        mutable=True,
         change="nova's own weighers should win more often (lower) or never (raise)",
         leave="other multipliers of nova are at their defaults",
     )

@@ -14,6 +14,7 @@ import argparse
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from oslo_config import cfg
 
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext import endpoints
+from placement_traits import oslo_options
 from placement_traits.boot_clock import boot_time_s
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter
 from placement_traits.errors import NumaExtError
@@ -135,6 +137,11 @@ def configuration(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpt
     return conf
 
 
+def _mistake(error: oslo_options.ConfigurationError) -> None:
+    """Go on with the default: nova-scheduler, which started without the mistake, goes on, too."""
+    LOG.error("%s; its default counts for the view", error)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read until the worker has gone."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -148,9 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         datefmt="%Y-%m-%d %H:%M:%S",
     )
     logging.getLogger("keystoneauth").setLevel(logging.ERROR)  # it warns of each try
+    # nova-scheduler passes it on to its whole process group; this process ends with its worker.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     conf = configuration(given.config_file, given.config_dir)
-    settings = our_conf.view_settings(our_conf.read(conf))
+    settings = our_conf.view_settings(
+        oslo_options.read(our_conf.SchedulerOptions, conf, mistake=_mistake)
+    )
     adapter = endpoints.placement(conf)
     timeout_s = max(REQUEST_TIMEOUT_S, conf[endpoints.SECTION].timeout or 0.0)
     run(given.snapshot, adapter, settings, _REQUESTS_OF_SILENCE * timeout_s)

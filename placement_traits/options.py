@@ -48,6 +48,7 @@ class Option:
     :param choices: value -> what it means; {}: those of the annotation, without a word about each
     :param repeated: the file may give it several times, a value each; else a list is one line
     :param secret: never logged
+    :param mutable: its component takes a new value while it runs (oslo.config's mutation, at SIGHUP)
     """
 
     text: str
@@ -58,6 +59,7 @@ class Option:
     choices: Mapping[str, str] = field(default_factory=dict)
     repeated: bool = False
     secret: bool = False
+    mutable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,12 @@ def option(
     choices: Mapping[str, str] | None = None,
     repeated: bool = False,
     secret: bool = False,
+    mutable: bool = False,
 ) -> Any:
     """Return a dataclass field that is an option; parameters as of :class:`Option`."""
-    declared = Option(text, change, leave, minimum, maximum, choices or {}, repeated, secret)
+    declared = Option(
+        text, change, leave, minimum, maximum, choices or {}, repeated, secret, mutable
+    )
     if isinstance(default, Mapping):
         return field(default_factory=lambda: default, metadata={_OPTION: declared})
     return field(default=default, metadata={_OPTION: declared})

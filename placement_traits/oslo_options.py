@@ -112,7 +112,11 @@ def _given(section: str, name: str, conf: cfg.ConfigOpts) -> str:
 
 def _option(each: Declared) -> cfg.Opt:
     told = each.option
-    more: dict[str, Any] = {"help": _paragraphs(told.text), "secret": told.secret}
+    more: dict[str, Any] = {
+        "help": _paragraphs(told.text),
+        "secret": told.secret,
+        "mutable": told.mutable,
+    }
     kind, default = _without_none(each.kind), each.default
     names = _choices(kind)
     if names:

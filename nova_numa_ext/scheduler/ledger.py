@@ -21,6 +21,10 @@ class Ledger:
         self._picks: OrderedDict[str, tuple[float, Pick]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def keep(self, ttl_s: float, limit: int) -> None:
+        """Take other bounds, from the next pick on; parameters as of the class."""
+        self._ttl_s, self._limit = ttl_s, limit
+
     def record(self, pick: Pick, now_s: float) -> None:
         """Remember a pick; a newer one of the same server takes its place.
 

@@ -21,7 +21,7 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
     RUN_ON_REBUILD = False
 
     def __init__(self) -> None:
-        self._options = session.configuration()
+        session.configuration()
 
     def filter_all(self, filter_obj_list: Sequence[Any], spec_obj: Any) -> Sequence[Any]:
         """Return the HostStates that pass."""
@@ -30,7 +30,7 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
             return engine.filter(filter_obj_list, spec_obj)
         if not session.asks_us(spec_obj):
             return filter_obj_list
-        return session.unjudged(filter_obj_list, self._options)
+        return session.unjudged(filter_obj_list, session.options())
 
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
         """Answer for one host, for callers that do not use :meth:`filter_all`."""

@@ -27,7 +27,7 @@ from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from nova_numa_ext.conf import SchedulerOptions, read, register_opts
+from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
@@ -103,6 +103,11 @@ class Engine:
         self._lists: Shortlist | None = None
         self._lock = threading.Lock()
         self.faults: Counter[str] = Counter()
+
+    def configure(self, options: SchedulerOptions) -> None:
+        """Take mutable options as they are now; decisions that run may see both the old and the new ones."""
+        self._options = options
+        self._ledger.keep(options.pick_ttl, options.pick_limit)
 
     # Filter -----------------------------------------------------------------------------------------------------------
 
@@ -200,7 +205,7 @@ class Engine:
         with self._lock:
             if self._lists is None:
                 makers = [ByScore(self._conf, self._multipliers)]
-                self._lists = Shortlist(self._conf, self._options.shortlist, makers)
+                self._lists = Shortlist(self._conf, lambda: self._options.shortlist, makers)
             return self._lists
 
     def _surroundings(
@@ -396,26 +401,40 @@ def _request_id() -> str | None:
 
 
 def configuration() -> SchedulerOptions:
-    """Return our options as nova-scheduler starts.
+    """Read our options as nova-scheduler starts; from then on they follow its files at SIGHUP.
 
     :raises SystemExit: one of them cannot be used; the sentence says which, and what is allowed
     """
-    register_opts(nova_conf.CONF)
+    conf = nova_conf.CONF
+    register_opts(conf)
     try:
-        options = read(nova_conf.CONF)
+        options = read(conf)
         rules(options)
     except NumaExtError as error:
         LOG.critical("%s", error)
         raise SystemExit(f"nova-scheduler cannot start: {error}") from None
+    _process.start(options)
+    conf.register_mutate_hook(_changed)
     return options
+
+
+def _changed(conf: cfg.ConfigOpts, changes: Mapping[tuple[str | None, str], Any]) -> None:
+    """Take mutable options that nova's files give another value now: all of them, or with a mistake in one, none."""
+    if not any(group == GROUP for group, _ in changes):
+        return
+    try:
+        _process.configure(read(conf))
+    except NumaExtError as error:
+        LOG.error("All options of [%s] stay as they were: %s", GROUP, error)
 
 
 class _Process:
     """The engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._engine: Engine | None = None
+        self._options: SchedulerOptions | None = None
         self._tried_s = -_SECONDS_BETWEEN_STARTS
 
     def engine(self) -> Engine | None:
@@ -431,14 +450,30 @@ class _Process:
                     LOG.exception("NumaExt cannot start; it is tried again in a minute.")
             return self._engine
 
+    def options(self) -> SchedulerOptions:
+        """Return the options that were last read without a mistake, perhaps before this worker was forked."""
+        return self._options or configuration()
+
+    def start(self, options: SchedulerOptions) -> None:
+        """Take the options of the start, for the engine that is made later."""
+        self._options = options
+
+    def configure(self, options: SchedulerOptions) -> None:
+        """Take options that have changed."""
+        with self._lock:
+            self._options = options
+            if self._engine is not None:
+                self._engine.configure(options)
+
     def use(self, replacement: Engine | None) -> None:
-        """Replace the engine; None: a new one is made at the next decision."""
+        """Replace the engine; None: a new one is made at the next decision, with options read again."""
         with self._lock:
             self._engine, self._tried_s = replacement, -_SECONDS_BETWEEN_STARTS
+            self._options = None
 
 
 def _made() -> Engine:
-    conf, options = nova_conf.CONF, configuration()
+    conf, options = nova_conf.CONF, _process.options()
     journal = (
         Journal(
             Path(options.journal_path),
@@ -458,6 +493,11 @@ _process = _Process()
 def engine() -> Engine | None:
     """Return the engine of this process, None while it cannot be made."""
     return _process.engine()
+
+
+def options() -> SchedulerOptions:
+    """Return our options as they are now."""
+    return _process.options()
 
 
 def use(replacement: Engine | None) -> None:

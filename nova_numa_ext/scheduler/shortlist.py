@@ -231,11 +231,13 @@ class Shortlist:
     """Decides which hosts of a first pass are judged and returned.
 
     :param conf: nova's configuration
-    :param option: ``[numa_ext]shortlist``; 0 for all hosts
+    :param option: returns ``[numa_ext]shortlist``; 0 for all hosts
     :param makers: ways to make the list, the most special first
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, option: int, makers: Sequence[ListMaker]) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, option: Callable[[], int], makers: Sequence[ListMaker]
+    ) -> None:
         self._conf = conf
         self._option = option
         self._makers = makers
@@ -245,14 +247,14 @@ class Shortlist:
         """Return whether hosts may be left out."""
         size = self._size(question)
         return (
-            self._option > 0
+            self._option() > 0
             and not self._later.foreign
             and question.parsed.request is not None
             and len(question.host_states) > size.hosts
         )
 
     def _size(self, question: Question) -> Size:
-        return Size.of(self._option, _servers(question.spec), self._conf.scheduler.max_attempts)
+        return Size.of(self._option(), _servers(question.spec), self._conf.scheduler.max_attempts)
 
     def judge(
         self, question: Question, verdict: Callable[[Any], HostVerdict]

@@ -83,6 +83,7 @@ class OptionAdvice(Directive):
             ("Default: ", repr(oslo_options.plain(each.default))),
             ("Change it when ", f"{each.option.change}."),
             ("Leave it when ", f"{each.option.leave}."),
+            *[("May change while it runs", ": send SIGHUP.")] * each.option.mutable,
         )
         for lead, text in lines:
             body += nodes.paragraph("", "", nodes.emphasis(text=lead), nodes.Text(text))

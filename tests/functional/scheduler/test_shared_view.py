@@ -225,6 +225,22 @@ def test_a_reader_that_cannot_live_is_started_more_and_more_rarely(controller, c
     assert "has ended with 3" in caplog.text
 
 
+def test_a_sighup_to_the_process_group_of_nova_scheduler_does_not_end_the_reader(controller):
+    view = controller.worker()
+    view.snapshot()
+    reader, file = reader_of(view), snapshot_path(controller.stem)
+    reader.send_signal(signal.SIGHUP)
+    read_at_s = MappedSnapshot(file).read_at_s
+    eventually(lambda: MappedSnapshot(file).read_at_s > read_at_s)
+    assert reader.poll() is None
+
+
+def test_a_mistake_written_after_the_start_keeps_no_reader_from_starting(controller, capfd):
+    controller.file.write_text(f"{controller.file.read_text()}\nmode = sometimes\n")
+    assert controller.worker().snapshot().state is ViewState.FRESH
+    assert "[numa_ext]mode = sometimes in" in capfd.readouterr().err
+
+
 def test_a_half_file_is_empty_until_the_reader_has_written_another(controller, caplog):
     (controller.state_path / fleet.FOLDER).mkdir()
     file = snapshot_path(controller.stem)
