@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from nova_numa_ext.policy.modes import Mode
 from placement_traits import oslo_options
-from placement_traits.options import Section, option
+from placement_traits.options import HostAddress, Port, Section, option
 from placement_traits.view import ViewSettings
 
 GROUP: Final = "numa_ext"
@@ -47,7 +47,7 @@ class SchedulerOptions(Section):
     """``[numa_ext]``.
 
     Mutable is what the next decision may simply take: what is open, is shared with another process or was made of a
-    file stays as it was at the start (the view, the journal's file, GPUs).
+    file stays as it was at the start (the view, the journal's file, GPUs, metrics).
     """
 
     section: ClassVar = GROUP
@@ -56,12 +56,12 @@ class SchedulerOptions(Section):
     mode: Mode = option(
         Mode.ENFORCE,
         "What becomes of what is decided.\n\n"
-        "Switch the filter on with ``observe``, look at what ``numa-ext-explain`` shows, go on to ``rank``, then to "
-        "``enforce``. The metadata key ``numa_ext_mode`` of a host aggregate overrides it for the hosts of the "
+        "Switch the filter on with ``observe``, look at ``numa-ext-explain`` and the metrics, go on to ``rank``, then "
+        "to ``enforce``. The metadata key ``numa_ext_mode`` of a host aggregate overrides it for the hosts of the "
         "aggregate; of several aggregates of a host the mode that does the least counts.",
         choices={
-            "observe": "nothing is refused, cut or ordered, and our score is 0; what would be is noted in the decision "
-            "journal",
+            "observe": "nothing is refused, cut or ordered, and our score is 0; what would be is counted and noted in "
+            "the decision journal",
             "rank": "hosts and their allocation candidates are ordered, and hosts that would be refused come last; "
             "nothing is refused, nor is a flavor that contradicts itself",
             "enforce": "hosts that cannot serve a request are refused",
@@ -228,6 +228,20 @@ class SchedulerOptions(Section):
         mutable=True,
         change="the best host of the whole cloud must be found whatever it costs: 0",
         leave="decisions are fast enough: hosts beyond the first hundred are hardly ever chosen",
+    )
+    metrics_address: HostAddress = option(
+        HostAddress("127.0.0.1"),
+        "Address of the Prometheus endpoint. It has no authentication: keep it on loopback.",
+        change="a proxy with authentication on another address of this controller asks",
+        leave="Prometheus can reach it on loopback, by an agent or tunnel: the port has no authentication",
+    )
+    metrics_port: Port = option(
+        Port(0),
+        "Its port, such as 9178; 0: there is none, and nothing is counted for it.\n\n"
+        "The process that reads Placement for all workers of nova-scheduler serves them all there. It needs "
+        "``prometheus_client`` (the extra ``metrics``), and ``[DEFAULT]state_path`` that the workers share.",
+        change="a Prometheus scrapes this controller",
+        leave="none does",
     )
     gpu_communication_weight: float = _gpu_weight(
         "the distance of GPUs that communicate",

@@ -12,6 +12,7 @@ The kernel then frees the lock, and another worker starts the next one. It impor
 
 import argparse
 import faulthandler
+import functools
 import logging
 import os
 import signal
@@ -25,19 +26,20 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext import endpoints
+from nova_numa_ext import endpoints, metrics
 from placement_traits import oslo_options
 from placement_traits.boot_clock import boot_time_s
 from placement_traits.client import REQUEST_TIMEOUT_S, HttpAdapter
 from placement_traits.errors import NumaExtError
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.snapshot_file import MappedSnapshot, SnapshotWriter
-from placement_traits.view import FleetView
+from placement_traits.view import FleetView, ViewSettings
 
 LOG = logging.getLogger(__name__)
 
 # One request may be sent twice, and may need a new token first; building the arrays of a large fleet takes seconds.
 _REQUESTS_OF_SILENCE: Final = 6
+_SECONDS_BETWEEN_TRIES: Final = 30.0
 
 
 class _Watched:
@@ -100,11 +102,18 @@ def last_seen(path: Path) -> FleetSnapshot | None:
     return FleetSnapshot(mapped.arrays, 0.0, ViewState.STALE, mapped.version)
 
 
-def run(path: Path, adapter: HttpAdapter, settings: Any, hung_after_s: float) -> None:
+def run(
+    path: Path,
+    adapter: HttpAdapter,
+    settings: ViewSettings,
+    hung_after_s: float,
+    serve: Callable[[metrics.View], None] = lambda _view: None,
+) -> None:
     """Keep the file for ever.
 
     :param settings: of the view
     :param hung_after_s: the process ends itself when a request and what follows it take longer
+    :param serve: serves metrics of the view
     """
 
     def alive() -> None:
@@ -114,6 +123,7 @@ def run(path: Path, adapter: HttpAdapter, settings: Any, hung_after_s: float) ->
         _Watched(adapter, alive), settings, boot_time_s, background=False, before=last_seen(path)
     )
     reader = Reader(path, view)
+    serve(view)
     while True:
         alive()
         pause_s = reader.refresh()
@@ -135,6 +145,34 @@ def configuration(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpt
     endpoints.register_opts(conf)
     conf([], project="nova", default_config_files=list(files), default_config_dirs=list(folders))
     return conf
+
+
+def _serve(stem: Path, options: our_conf.SchedulerOptions, view: metrics.View) -> None:
+    """Serve the metrics of view and workers from a thread; the view is kept whatever happens to it."""
+    if not options.metrics_port:
+        return
+    exporter = metrics.Exporter(lambda: metrics.of_view(view), lambda: metrics.of_workers(stem))
+    where = options.metrics_address, options.metrics_port
+    threading.Thread(target=_serve_once, args=(exporter, *where), daemon=True).start()
+
+
+def _serve_once(exporter: metrics.Exporter, address: str, port: int) -> None:
+    """Begin to serve, again and again while the port cannot be had."""
+    failed = False
+    while True:
+        try:
+            metrics.serve(exporter, address, port)
+        except ImportError as error:
+            LOG.error("There are no metrics, install the extra 'metrics': %s", error)
+            return
+        except OSError as error:
+            if not failed:
+                LOG.error("There are no metrics on %s port %d yet: %s", address, port, error)
+            failed = True
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        else:
+            LOG.info("Metrics are on http://%s:%d/metrics.", address, port)
+            return
 
 
 def _mistake(error: oslo_options.ConfigurationError) -> None:
@@ -159,12 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     conf = configuration(given.config_file, given.config_dir)
-    settings = our_conf.view_settings(
-        oslo_options.read(our_conf.SchedulerOptions, conf, mistake=_mistake)
-    )
+    options = oslo_options.read(our_conf.SchedulerOptions, conf, mistake=_mistake)
     adapter = endpoints.placement(conf)
     timeout_s = max(REQUEST_TIMEOUT_S, conf[endpoints.SECTION].timeout or 0.0)
-    run(given.snapshot, adapter, settings, _REQUESTS_OF_SILENCE * timeout_s)
+    run(
+        given.snapshot,
+        adapter,
+        our_conf.view_settings(options),
+        _REQUESTS_OF_SILENCE * timeout_s,
+        functools.partial(_serve, given.snapshot.with_suffix(""), options),
+    )
     return 0
 
 

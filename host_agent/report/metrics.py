@@ -7,24 +7,14 @@ The exporter renders the last round when it is asked, so that an unread endpoint
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Result
 from host_agent.model.round import Round
+from placement_traits.metrics import MetricSpec
 
 _SERVER: Final = ("server", "name")
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """One metric: name, ``gauge`` or ``counter``, sentence, labels."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
 
 
 METRICS: Final[dict[str, MetricSpec]] = {

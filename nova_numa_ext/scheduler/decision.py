@@ -81,11 +81,13 @@ class Judged:
     :param parsed: what we read from the RequestSpec
     :param verdicts: by root provider, in the order in which they were judged
     :param hosts: how many hosts there were; those that were not judged are not refused, either
+    :param exhausted: a short list was tried, but too few hosts passed; None: all were judged from the beginning
     """
 
     parsed: ParsedSpec
     verdicts: Mapping[str, HostVerdict]
     hosts: int
+    exhausted: bool | None = None
 
     @cached_property
     def passed(self) -> list[HostVerdict]:

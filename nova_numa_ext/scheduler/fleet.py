@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.conf import SchedulerOptions, view_settings
+from nova_numa_ext.metrics import WorkerMetrics
 from nova_numa_ext.scheduler import shared_view
 from placement_traits.snapshot import FleetSnapshot
 from placement_traits.view import FleetView
@@ -44,6 +45,22 @@ def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> Fleet:
     return shared_view.SharedView(
         stem, settings, functools.partial(shared_view.start_reader, conf, stem)
     )
+
+
+def worker_metrics(conf: cfg.ConfigOpts, options: SchedulerOptions) -> WorkerMetrics | None:
+    """Return what counts for this worker, None where metrics are switched off or have no folder.
+
+    :param conf: as :func:`from_nova` leaves it
+    """
+    if not options.metrics_port:
+        return None
+    folder = Path(conf.state_path) / FOLDER
+    try:
+        _make(folder)
+    except OSError as error:
+        LOG.warning("There are no metrics of this worker of nova-scheduler: %s", error)
+        return None
+    return WorkerMetrics(shared_view.stem(conf, folder, view_settings(options)))
 
 
 def _make(folder: Path) -> None:

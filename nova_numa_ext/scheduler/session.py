@@ -44,6 +44,7 @@ from nova_numa_ext.scheduler.decision import (
 from nova_numa_ext.scheduler.gpu_options import rules
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
+from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.shortlist import ByScore, Question, Shortlist
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
@@ -80,6 +81,7 @@ class Engine:
     :param view: the view of Placement
     :param journal: where decisions are recorded, None for nowhere
     :param clock_s: monotonic clock
+    :param measures: what is counted of decisions, None for nothing
     """
 
     def __init__(
@@ -89,12 +91,15 @@ class Engine:
         view: fleet.Fleet,
         journal: Journal | None,
         clock_s: Callable[[], float] = time.monotonic,
+        *,
+        measures: Measures | None = None,
     ) -> None:
         self._conf = conf
         self._options = options
         self._view = view
         self._journal = journal
         self._clock_s = clock_s
+        self._measures = measures or Measures()
         self._ledger = Ledger(options.pick_ttl, options.pick_limit)
         self._planner = gpus.GpuPlanner(rules(options))
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
@@ -126,6 +131,7 @@ class Engine:
             return unjudged(host_states, self._options)
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> Sequence[Any]:
+        began = time.perf_counter()
         first = spec not in self._passes
         question, settled = self._question(host_states, spec)
         modes = question.around.modes
@@ -143,6 +149,8 @@ class Engine:
             self._guess(found, left[0].uuid)
         elif not left and not found.settled:  # nova gives the request up, with all its servers
             self._ledger.forget(pick.server for pick in found.around.request_picks)
+        took = time.perf_counter() - began
+        self._measures.filtered(judged, len(left), settled=settled, seconds=took)
         return left
 
     def _act(self, question: Question, *, first: bool) -> tuple[Judged, list[Any]]:
@@ -179,7 +187,8 @@ class Engine:
         acting = [state for state in host_states if state.uuid not in observed]
         acted, passing = self._act(replace(question, host_states=acting), first=first)
         left = observed | {state.uuid for state in passing}
-        both = Judged(question.parsed, {**acted.verdicts, **judged.verdicts}, len(host_states))
+        verdicts = {**acted.verdicts, **judged.verdicts}
+        both = Judged(question.parsed, verdicts, len(host_states), acted.exhausted)
         return both, [state for state in host_states if state.uuid in left]
 
     @staticmethod
@@ -260,6 +269,7 @@ class Engine:
         return [0.0] * len(weighed)
 
     def _weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
+        began = time.perf_counter()
         host_states = [each.obj for each in weighed]
         decision = self._passes.get(spec)
         if decision is None:
@@ -295,6 +305,8 @@ class Engine:
             },
             spec,
         )
+        took = time.perf_counter() - began
+        self._measures.weighed(other_first=best != enforced, seconds=took)
         values: list[float] = given.tolist()
         return values
 
@@ -364,6 +376,7 @@ class Engine:
         self._record(lambda: records.fault_entry(_request_id(), spec, where, error), spec)
 
     def _count(self, where: str) -> int:
+        self._measures.failed(where)
         with self._lock:
             self.faults[where] += 1
             return self.faults.total()
@@ -474,17 +487,20 @@ class _Process:
 
 def _made() -> Engine:
     conf, options = nova_conf.CONF, _process.options()
+    view = fleet.from_nova(conf, options)
+    measures = Measures(fleet.worker_metrics(conf, options))
     journal = (
         Journal(
             Path(options.journal_path),
             options.journal_max_mb * 1024 * 1024,
             options.journal_backups,
             name=f"decision journal {options.journal_path}",
+            lost=measures.lost,
         )
         if options.journal_path
         else None
     )
-    return Engine(conf, options, fleet.from_nova(conf, options), journal)
+    return Engine(conf, options, view, journal, measures=measures)
 
 
 _process = _Process()

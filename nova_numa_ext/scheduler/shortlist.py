@@ -272,6 +272,7 @@ class Shortlist:
         stopped: list[Any] = []
         spared: list[Any] = []
         least = shortlist.enough(_servers(question.spec))
+        exhausted = False
         for chunk in _chunks(listed, size.hosts):
             passing: list[Any] = []
             for state in (host_states[at] for at in chunk):
@@ -288,11 +289,12 @@ class Shortlist:
                 through += passing
                 break
         else:
+            exhausted = True
             through += spared
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
         wanted = {state.uuid for state in left}
-        decided = Judged(question.parsed, verdicts, hosts=len(host_states))
+        decided = Judged(question.parsed, verdicts, len(host_states), exhausted)
         return decided, [state for state in host_states if state.uuid in wanted]
 
     def observe(self, question: Question, verdict: Callable[[Any], HostVerdict]) -> Judged:

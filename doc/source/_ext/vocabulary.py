@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directives that print tables out of the code, so that the documentation cannot drift.
 
-``.. agent-metrics::`` prints the metrics that the host agent serves.
+``.. metrics:: MODULE.NAME`` prints a table of metrics (:class:`placement_traits.metrics.MetricSpec`).
 ``.. option-advice:: MODULE.NAME`` prints each option of a section, or of a mapping of sections, as it is declared
 (:mod:`placement_traits.options`): its help, when to change it and when not.
 """
@@ -45,17 +45,23 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[tuple[str, bool]]]) -> n
     return table
 
 
-class AgentMetricsTable(Directive):
-    """The metrics of the host agent: name, labels, meaning."""
+class MetricsTable(Directive):
+    """Metrics: name, kind, labels, meaning."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        from host_agent.report.metrics import METRICS
-
+        module, _, name = self.arguments[0].rpartition(".")
         rows = [
-            [(metric.name, True), (", ".join(metric.labels), True), (metric.help, False)]
-            for metric in METRICS.values()
+            [
+                (metric.name, True),
+                (metric.kind, False),
+                (", ".join(metric.labels), True),
+                (metric.help, False),
+            ]
+            for metric in getattr(importlib.import_module(module), name).values()
         ]
-        return [_table(("metric", "labels", "meaning"), rows)]
+        return [_table(("metric", "kind", "labels", "meaning"), rows)]
 
 
 class OptionAdvice(Directive):
@@ -92,6 +98,6 @@ class OptionAdvice(Directive):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    app.add_directive("agent-metrics", AgentMetricsTable)
+    app.add_directive("metrics", MetricsTable)
     app.add_directive("option-advice", OptionAdvice)
     return {"parallel_read_safe": True}

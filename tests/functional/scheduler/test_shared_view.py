@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """One reader of Placement for all workers of a controller: real processes, a real lock, a real Placement over HTTP."""
 
+import dataclasses
 import functools
 import logging
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 from nova.conf import CONF
 
 from benchmarks.bench_view import placement
-from nova_numa_ext import endpoints
+from nova_numa_ext import endpoints, metrics
 from nova_numa_ext.conf import SchedulerOptions, view_settings
 from nova_numa_ext.scheduler import fleet, shared_view
 from nova_numa_ext.scheduler.shared_view import SharedView, snapshot_path
@@ -109,6 +112,52 @@ def test_all_workers_see_the_fleet_by_one_reader(controller):
     assert file.stat().st_mode & 0o777 == 0o640
     read_at_s = MappedSnapshot(file).read_at_s
     eventually(lambda: MappedSnapshot(file).read_at_s > read_at_s)
+
+
+def test_metrics_of_all_workers_are_on_one_port_of_the_reader(controller):
+    """Each worker is a process of its own; the counts of one that has gone go with it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    controller.file.write_text(f"{controller.file.read_text()}\nmetrics_port = {port}\n")
+    CONF([], project="nova", default_config_files=[str(controller.file)])
+    options = dataclasses.replace(OPTIONS, metrics_port=port)
+    controller.worker(options).snapshot()
+    context = multiprocessing.get_context("fork")
+    counted = context.SimpleQueue()
+
+    def work():
+        kept = fleet.worker_metrics(CONF, options)
+        kept.count(metrics.REFUSED, "tier", 7)
+        kept.save()
+        counted.put(True)
+        time.sleep(600)
+
+    workers = [context.Process(target=work, daemon=True) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+        counted.get()
+
+    def scraped():
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                return answer.read().decode().splitlines()
+        except OSError:
+            return []
+
+    def refusals():
+        return [line for line in scraped() if line.startswith(f"{metrics.REFUSED}_total")]
+
+    lines = eventually(scraped)
+    assert 'numa_ext_scheduler_view_state{state="fresh"} 1.0' in lines
+    assert f"numa_ext_scheduler_view_hosts {float(HOSTS)}" in lines
+    assert [line.rpartition(" ")[2] for line in refusals()] == ["7.0", "7.0"]
+    workers[0].kill()
+    workers[0].join()
+    [left] = refusals()
+    assert f'worker="{workers[1].pid}-' in left
+    workers[1].kill()
+    workers[1].join()
 
 
 def test_nothing_secret_leaves_the_configuration_file(controller):
