@@ -39,6 +39,7 @@ _OPTIONS: Final = {
         cfg.BoolOpt("report_in_placement", default=False),
         cfg.MultiStrOpt("device_spec", default=[]),
     ],
+    "numa_ext": [cfg.StrOpt("mode", default="enforce")],
     "DEFAULT": [cfg.FloatOpt("cpu_allocation_ratio"), cfg.StrOpt("state_path")],
 }
 
@@ -88,6 +89,14 @@ def scheduler(
         WEIGHER in ours.weight_classes,
         "enabled",
         f"add {WEIGHER} to [filter_scheduler]weight_classes: hosts are not weighed by neighbours and bandwidth",
+    )
+    mode = conf.numa_ext.mode
+    yield verdict(
+        "mode",
+        mode == "enforce",
+        mode,
+        f"[numa_ext]mode is {mode}: our filter refuses no host, but where an aggregate has numa_ext_mode=enforce; set "
+        "it to enforce when numa-ext-explain and the metrics show no refusal that you do not want",
     )
     yield verdict(
         "NUMATopologyFilter",

@@ -534,6 +534,7 @@ def test_a_cloud_in_which_no_agent_ever_ran_is_broken(cloud):
         (",nova_numa_ext.scheduler.NumaExtWeigher", "", "weigher"),
         ("NumaExtFilter,NUMATopologyFilter", "NumaExtFilter", "NUMATopologyFilter"),
         ("query = true", "query = false", "disable_fallback_pcpu_query"),
+        ("[workarounds]", "[numa_ext]\nmode = observe\n[workarounds]", "mode"),
         (
             "[workarounds]",
             "track_instance_changes = false\n[workarounds]",
