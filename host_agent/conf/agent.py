@@ -66,8 +66,9 @@ class AgentOptions(Section):
         leave="Prometheus can reach it on loopback, by an agent or tunnel: the port has no authentication",
     )
     metrics_port: Port = option(
-        Port(9177),
-        "Its port; 0 turns it off.",
+        Port(19177),
+        "Its port; 0 turns it off. Outside 9100 to 9999, which the exporters of Prometheus share out among themselves: "
+        "9177 is prometheus-libvirt-exporter's.",
         change="the port is taken; 0 when no metrics are scraped",
         leave="anything reads it",
     )

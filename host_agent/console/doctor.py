@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent needs on this host and what disturbs it: each finding says what is, and what to do."""
 
+import http.client
+import socket
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +21,7 @@ from host_agent.observe import foreign_balancers
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 
+_ANSWER_S: Final = 2.0
 _AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
 
 
@@ -27,6 +31,7 @@ def check(conf: Configuration) -> list[Finding]:
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _configuration(conf),
         lambda: _agent(paths),
+        lambda: _metrics(conf),
         lambda: _libvirt(conf, paths),
         _rights,
         lambda: _rdt(paths),
@@ -61,6 +66,36 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
         running = False
     advice = "does not run: systemctl start numa-host-agent"
     yield verdict("agent", running, "runs", advice)
+
+
+def _metrics(conf: Configuration) -> Iterator[Finding]:
+    """The port is the agent's, or free for it."""
+    agent, check = conf.agent, "metrics port"
+    if not agent.metrics_port:
+        yield Finding(check, Level.DEGRADED, "no metrics: [agent]metrics_port is 0")
+        return
+    address = str(agent.metrics_address)
+    where = f"{f'[{address}]' if ':' in address else address}:{agent.metrics_port}"
+    try:
+        with socket.create_connection((agent.metrics_address, agent.metrics_port), _ANSWER_S):
+            pass
+    except OSError:
+        yield Finding(check, Level.GOOD, f"{where} is free for the agent, which serves nothing yet")
+        return
+    yield verdict(
+        check,
+        _serves_ours(where),
+        f"the agent's metrics are on {where}",
+        f"{where} is in use by another program: give [agent]metrics_port another one",
+    )
+
+
+def _serves_ours(where: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=_ANSWER_S) as answer:
+            return any(line.startswith(b"# HELP numa_ext_") for line in answer)
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:

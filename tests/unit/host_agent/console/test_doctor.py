@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the doctor of a host says; what it needs of the host are files, which the tests make."""
 
+import socket
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -12,6 +16,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
+from host_agent.report.metrics import Metrics, serve
 from placement_traits.findings import Finding, Level
 
 
@@ -33,13 +38,20 @@ class Host:
         file.write_text(text)
         return file
 
-    def check(self, **placement: str) -> dict[str, Finding]:
-        """Let the doctor look; findings by what was checked."""
+    def check(
+        self, *, agent: Mapping[str, str] = MappingProxyType({}), **placement: str
+    ) -> dict[str, Finding]:
+        """Let the doctor look; findings by what was checked.
+
+        :param agent: options of its section
+        :param placement: options of its section
+        """
+        agents = "".join(f"{key} = {value}\n" for key, value in agent.items())
         options = {"enabled": "false", "bandwidth_mbps_per_node": "20000", **placement}
         config = self.write(
             "agent.conf",
             f"[host]\nproc = {self.folder}/proc\nsys = {self.folder}/sys\nresctrl = {self.folder}/resctrl\n"
-            f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n"
+            f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n{agents}"
             f"[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
@@ -123,6 +135,39 @@ def test_an_agent_that_runs_is_known_by_its_process(host: Host) -> None:
     host.write(str(lock.relative_to(host.folder)), "42\n")
     host.write("proc/42/cmdline", "/usr/bin/python3\0/usr/bin/numa-host-agent\0")
     assert host.check()["agent"].level is Level.GOOD
+
+
+def test_a_metrics_port_of_another_program_is_one_line(host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        threading.Thread(target=lambda: _answer(other), daemon=True).start()
+        finding = host.check(agent={"metrics_port": str(port)})["metrics port"]
+    assert finding.level is Level.DEGRADED
+    assert f"127.0.0.1:{port} is in use by another program" in finding.detail
+    assert "[agent]metrics_port" in finding.detail
+
+
+def test_a_metrics_port_of_the_agent_or_of_nobody_is_good(host: Host) -> None:
+    server = serve(Metrics(), "127.0.0.1", 0)
+    port = str(server.server_port)
+    try:
+        serving = host.check(agent={"metrics_port": port})["metrics port"]
+    finally:
+        server.shutdown()
+        server.server_close()
+    free = host.check(agent={"metrics_port": port})["metrics port"]
+    assert (serving.level, free.level) == (Level.GOOD, Level.GOOD)
+    assert serving.detail.startswith("the agent's metrics are on")
+    assert "is free" in free.detail
+
+
+def _answer(server: socket.socket) -> None:
+    """Answer like another exporter: to the look whether the port is taken, then to the question whose it is."""
+    for _ in range(2):
+        connection, _peer = server.accept()
+        with connection:
+            if connection.recv(1024):
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n# HELP libvirt_up Up.\n")
 
 
 def test_missing_bandwidth_and_placement_are_told(host: Host) -> None:
