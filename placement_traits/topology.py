@@ -313,8 +313,9 @@ class HostTopology:
         return self.core_of_cpu(cpu).node
 
     def l3_of_cpu(self, cpu: int) -> int | None:
-        """L3 domain of an online CPU, None without L3."""
-        return self.core_of_cpu(cpu).l3
+        """L3 domain of a CPU; None without L3, and for a CPU that is not known: servers stay pinned to offline ones."""
+        core = self._core_of_cpu.get(cpu)
+        return None if core is None else core.l3
 
     def cores_of_node(self, node_id: int) -> tuple[Core, ...]:
         """Cores of a node, ascending."""

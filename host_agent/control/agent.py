@@ -65,16 +65,22 @@ class AgentFiles:
     lost: Callable[[str], None] = ignore_loss
 
 
+def _ignore(_listener: str) -> None:
+    """Count nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listeners:
     """Who is called about rounds.
 
-    :param done: after each round
+    :param done: after each round; one that fails neither undoes the round nor keeps it from the others
     :param failed: for each round that failed as a whole
+    :param unheard: for each failure of a listener, with its name
     """
 
     done: tuple[Listener, ...] = ()
     failed: tuple[Callable[[], None], ...] = ()
+    unheard: Callable[[str], None] = _ignore
 
 
 _NO_LISTENERS: Final = Listeners()
@@ -117,6 +123,7 @@ class Agent:
         self._libvirt_lost = False
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
+        self._unheard: dict[str, str] = {}
 
     def round(self, *, full: bool, relist: bool) -> Round:
         """Take one turn.
@@ -180,7 +187,17 @@ class Agent:
 
     def _notify(self, done: Round) -> Round:
         for listener in self._listeners.done:
-            listener.on_round(done)
+            name, problem = type(listener).__name__, ""
+            try:
+                listener.on_round(done)
+            except (
+                Exception
+            ) as error:  # the outermost guard: the round itself is done, and the others hear of it
+                problem = f"{type(error).__name__}: {error}"
+                if problem != self._unheard.get(name):
+                    LOG.exception("%s could not take note of a round", name)
+                self._listeners.unheard(name)
+            self._unheard[name] = problem
         return done
 
     def _failed(self) -> None:

@@ -32,6 +32,12 @@ METRICS: Final[dict[str, MetricSpec]] = {
             ("refiner",),
         ),
         MetricSpec(
+            "numa_ext_listener_failures",
+            "counter",
+            "Failures of a part that takes note of rounds (Publisher, Heartbeat …); the round itself was done.",
+            ("listener",),
+        ),
+        MetricSpec(
             "numa_ext_actions", "counter", "Actions, by kind and result.", ("action", "result")
         ),
         MetricSpec(
@@ -174,6 +180,7 @@ class Metrics:
         self._rounds: Counter[str] = Counter()
         self._unwritten: Counter[str] = Counter()
         self._refiner_failures: Counter[str] = Counter()
+        self._listener_failures: Counter[str] = Counter()
         self._last: Round | None = None
         self._included: list[Measured] = []
         self.placement_synced = False
@@ -202,6 +209,11 @@ class Metrics:
         with self._lock:
             self._refiner_failures[name] += 1
 
+    def failed_listener(self, name: str) -> None:
+        """Count a failure of a part that takes note of rounds."""
+        with self._lock:
+            self._listener_failures[name] += 1
+
     def on_round(self, done: Round) -> None:
         """Take note of a round."""
         with self._lock:
@@ -214,12 +226,15 @@ class Metrics:
             last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
             unwritten = dict(self._unwritten)
             refiner_failures = dict(self._refiner_failures)
+            listener_failures = dict(self._listener_failures)
         for (action, result), number in sorted(actions.items()):
             yield METRICS["numa_ext_actions"], (action, result), number
         for result, number in sorted(rounds.items()):
             yield METRICS["numa_ext_rounds"], (result,), number
         for name, number in sorted(refiner_failures.items()):
             yield METRICS["numa_ext_refiner_failures"], (name,), number
+        for name, number in sorted(listener_failures.items()):
+            yield METRICS["numa_ext_listener_failures"], (name,), number
         for file, number in sorted(unwritten.items()):
             yield METRICS["numa_ext_unwritten"], (file,), number
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)

@@ -100,7 +100,7 @@ def build(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
         AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
-        Listeners(tuple(done), (metrics.failed_round, heartbeat.failed)),
+        Listeners(tuple(done), (metrics.failed_round, heartbeat.failed), metrics.failed_listener),
         write=not dry_run,
     )
     return Parts(

@@ -22,7 +22,7 @@ from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
 from host_agent.control import home_nodes_store
-from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
+from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
@@ -30,8 +30,10 @@ from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
+from host_agent.report.publisher import Publisher
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
+from placement_traits.topology import HostTopology
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
@@ -65,6 +67,7 @@ class Bench:
         self.options = options or Options(rdt=RdtOptions(verify_s=1e9))
         self.dry_run = dry_run
         self.levels = Levels()
+        self.listeners: tuple[Listener, ...] = ()
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -102,7 +105,11 @@ class Bench:
                 self.folder / "paused",
                 self.metrics.lost,
             ),
-            Listeners((self.metrics,), (self.metrics.failed_round,)),
+            Listeners(
+                (self.metrics, *self.listeners),
+                (self.metrics.failed_round,),
+                self.metrics.failed_listener,
+            ),
             write=False,
         )
 
@@ -557,6 +564,65 @@ def test_the_loop_survives_whatever_happens(bench: Bench, monkeypatch: pytest.Mo
     bench.agent.run(stop)
     assert rounds == 3
     assert dict(_values(bench.metrics))["numa_ext_rounds", ("failed",)] == 3
+
+
+def test_a_listener_that_fails_keeps_the_round_from_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Placement is not the host: whatever is wrong with what is published, control and its turns go on."""
+    heard: list[Round] = []
+
+    class Deaf:
+        def on_round(self, done: Round) -> None:
+            raise RuntimeError("unforeseen")
+
+    class Last:
+        def on_round(self, done: Round) -> None:
+            heard.append(done)
+
+    bench.listeners = (Deaf(), Last())
+    bench.restart()
+    server = bench.host.boot(be(), {3: 64})
+    for _round in range(3):
+        bench.round()
+    assert bench.host.vcpu_cpus(server) == ["6"]
+    assert len(heard) == 3
+    assert bench.agent.reapply() is not None, "refiners have their turns"
+    values = dict(_values(bench.metrics))
+    assert values["numa_ext_listener_failures", ("Deaf",)] == 4
+    assert values["numa_ext_rounds", ("done",)] == 4
+    assert ("numa_ext_rounds", ("failed",)) not in values
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "told once"
+
+
+def without_cpus(topology: HostTopology, *offline: int) -> HostTopology:
+    """The host as discovery shows it while CPUs are offline."""
+    cores = tuple(core for core in topology.cores if not {*core.cpus} & {*offline})
+    nodes = tuple(
+        replace(
+            node, offline_cpus=tuple(cpu for cpu in offline if topology.node_of_cpu(cpu) == node.id)
+        )
+        for node in topology.nodes
+    )
+    return replace(topology, cores=cores, nodes=nodes)
+
+
+def test_rounds_go_on_and_are_published_while_a_pinned_cpu_is_offline(bench: Bench) -> None:
+    """rasdaemon has taken CPU 3 away from a latency-critical server that runs."""
+    bench.listeners = (publisher := Publisher(bench.options, lambda: "c", list, bench.metrics),)
+    bench.restart()
+    bench.host.boot(lc(cpu=3, node=1))
+    bench.host.boot(be())
+    bench.round()
+    bench.host.topology = without_cpus(bench.host.topology, 3)
+    other = bench.host.boot(be("be2"))
+    for _round in range(3):
+        bench.round()
+    values = dict(_values(bench.metrics))
+    assert values["numa_ext_rounds", ("done",)] == 4
+    assert not [name for name, _ in values if name == "numa_ext_listener_failures"]
+    assert publisher._desired is not None
+    assert bench.host.vcpu_cpus(other) != [SHARED], "it got a home"
 
 
 def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:

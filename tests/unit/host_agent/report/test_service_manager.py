@@ -12,7 +12,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from host_agent.conf.options import Options
-from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
@@ -135,14 +135,7 @@ class UnsteadyHost(FakeHost):
         return super().domains()
 
 
-class FailingEnd:
-    """A listener that fails each round at its end."""
-
-    def on_round(self, _done: object) -> None:
-        raise RuntimeError("no round ends")
-
-
-def looped(host: UnsteadyHost, manager: ServiceManager, folder: Path, *before: Listener) -> Agent:
+def looped(host: UnsteadyHost, manager: ServiceManager, folder: Path) -> Agent:
     """An agent over a host without servers."""
     observer = Observer(host, host, lambda: host.topology, folder)
     executor = make_executor(host, Nothing(), Options(), observer.forget_memory)
@@ -150,7 +143,7 @@ def looped(host: UnsteadyHost, manager: ServiceManager, folder: Path, *before: L
         Stages(host, observer, executor),
         Options(),
         AgentFiles(None, folder / "paused"),
-        Listeners((*before, manager)),
+        Listeners((manager,)),
         write=False,
     )
 
@@ -180,9 +173,14 @@ def test_a_round_that_hangs_is_not_reported_until_it_is_finished(
 
 
 def test_a_round_that_fails_is_not_reported(
-    manager: ServiceManager, receiver: Receiver, tmp_path: Path
+    manager: ServiceManager, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = looped(UnsteadyHost(), manager, tmp_path, FailingEnd())
+    agent = looped(UnsteadyHost(), manager, tmp_path)
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("no round ends")
+
+    monkeypatch.setattr(agent._executor, "apply", fail)
     with pytest.raises(RuntimeError):
         agent.round(full=True, relist=True)
     assert receiver.received() == []
