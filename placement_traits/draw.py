@@ -90,7 +90,7 @@ def _cores(cores: Sequence[Core]) -> str:
     if not cores:
         return ""
     ids, cpus = [core.id for core in cores], [cpu for core in cores for cpu in core.cpus]
-    return f": cores {numbers_text(ids)}, CPUs {numbers_text(cpus)}"
+    return f": cores {numbers_text(ids)}, {f'CPUs {numbers_text(cpus)}' if cpus else 'all offline'}"
 
 
 def _gpu(gpu: Gpu) -> str:

@@ -172,7 +172,7 @@ def _l3(domain: L3Domain, node: NumaNode, cores: list[Core]) -> _Box:
 
 def _core(core: Core) -> _Box:
     cpus = [str(cpu) for cpu in core.cpus]
-    label = ",".join(cpus) if len(cpus) <= 2 else numbers_text(core.cpus)
+    label = (",".join(cpus) if len(cpus) <= 2 else numbers_text(core.cpus)) or "offline"
     return _Box(label, _CORE_FILL, _CORE_W, _CORE_H)
 
 

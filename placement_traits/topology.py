@@ -10,8 +10,9 @@ the relation is many-to-many: with sub-NUMA clusters one L3 serves several nodes
          cores 0 1     cores 2 3          cores 4 5      cores 6 7      each core: node, socket, L3, threads (CPUs)
         └─────── L3 0 ───────┘           └─ L3 1 ─┘     └─ L3 2 ─┘
 
-Identifiers are the kernel's: CPU, node and package numbers, and the cache id that resctrl also uses as domain id. Only
-*online* CPUs belong to cores; an offline CPU has no cache and core files, so its node alone is known.
+Identifiers are the kernel's: CPU, node and package numbers, and the cache id that resctrl also uses as domain id. An
+offline CPU has no cache and core files: it belongs to a core when it was seen online before, else its node alone is
+known.
 
 The JSON form mirrors the dataclasses key by key and is described by ``schemas/host_topology.json``.
 """
@@ -94,13 +95,14 @@ class L3Domain:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One physical core with at least one online thread.
+    """One physical core.
 
     :param id: number unique on the host, in order of the lowest CPU
     :param node: NUMA node
     :param socket: package
     :param l3: L3 domain; None on a machine whose kernel shows no L3
-    :param cpus: online logical CPUs (threads), ascending
+    :param cpus: online logical CPUs (threads), ascending; none of a core that is offline as a whole
+    :param offline: threads that are offline now, as far as it is known that they belong here, ascending
     """
 
     id: int
@@ -108,6 +110,7 @@ class Core:
     socket: int
     l3: int | None
     cpus: tuple[int, ...]
+    offline: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,9 @@ class HostTopology:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_node_row", {node.id: i for i, node in enumerate(self.nodes)})
         object.__setattr__(
-            self, "_core_of_cpu", {cpu: core for core in self.cores for cpu in core.cpus}
+            self,
+            "_core_of_cpu",
+            {cpu: core for core in self.cores for cpu in (*core.cpus, *core.offline)},
         )
         object.__setattr__(
             self, "_link_of_pair", {(edge.a, edge.b): edge.link for edge in self.gpu_links}
@@ -281,7 +286,7 @@ class HostTopology:
     @property
     def cpus(self) -> tuple[int, ...]:
         """All online CPUs, ascending."""
-        return tuple(sorted(self._core_of_cpu))
+        return _cpus(self.cores)
 
     def node(self, node_id: int) -> NumaNode:
         """Return the node; raises InvalidValueError when there is none."""
@@ -298,7 +303,7 @@ class HostTopology:
     # From one level to another --------------------------------------------------------------------------------------
 
     def core_of_cpu(self, cpu: int) -> Core:
-        """Return the core of an online CPU; raises InvalidValueError for an offline or unknown one."""
+        """Return the core of a CPU; raises InvalidValueError for an unknown one, or whose core is not known."""
         try:
             return self._core_of_cpu[cpu]
         except KeyError:
@@ -309,11 +314,11 @@ class HostTopology:
         return self.core_of_cpu(cpu).cpus
 
     def node_of_cpu(self, cpu: int) -> int:
-        """NUMA node of an online CPU."""
+        """NUMA node of a CPU; errors as :meth:`core_of_cpu`."""
         return self.core_of_cpu(cpu).node
 
     def l3_of_cpu(self, cpu: int) -> int | None:
-        """L3 domain of a CPU; None without L3, and for a CPU that is not known: servers stay pinned to offline ones."""
+        """L3 domain of a CPU; None without L3, and where it is not known: servers stay pinned to offline CPUs."""
         core = self._core_of_cpu.get(cpu)
         return None if core is None else core.l3
 
@@ -328,6 +333,11 @@ class HostTopology:
     def l3_of_node(self, node_id: int) -> tuple[L3Domain, ...]:
         """L3 domains with a CPU in the node, ascending."""
         return tuple(domain for domain in self.l3_domains if node_id in domain.nodes)
+
+    def sleeps(self, l3_id: int) -> bool:
+        """Tell whether an L3 domain is there, but all its CPUs are offline: the kernel does not show it then."""
+        cores = [core for core in self.cores if core.l3 == l3_id]
+        return bool(cores) and not any(core.cpus for core in cores)
 
     def nodes_of_socket(self, socket_id: int) -> tuple[NumaNode, ...]:
         """NUMA nodes of a socket, ascending."""
@@ -445,7 +455,7 @@ def _check(topology: HostTopology) -> None:
     l3_ids = _unique("l3_domains", [domain.id for domain in topology.l3_domains])
     gpus = _unique("gpus", [gpu.address for gpu in topology.gpus])
     _unique("cores", [core.id for core in topology.cores])
-    _unique("cores[].cpus", [cpu for core in topology.cores for cpu in core.cpus])
+    _unique("cores[].cpus", [c for core in topology.cores for c in (*core.cpus, *core.offline)])
     for i, node in enumerate(topology.nodes):
         _refers(f"nodes[{i}].socket", node.socket, sockets, optional=True)
     for i, domain in enumerate(topology.l3_domains):

@@ -160,7 +160,8 @@ def _offer(
     ways, min_ways = 0, 1
     rdt = topology.rdt or RdtCapability()
     reserved = state.reserved_bandwidth_mbps
-    if rdt.cat is not None and domain.id in rdt.l3_ids:
+    # A domain whose CPUs are all offline is in no schemata; it is back before a server runs there.
+    if rdt.cat is not None and (domain.id in rdt.l3_ids or topology.sleeps(domain.id)):
         kept = max(settings.min_be_ways, rdt.cat.min_cbm_bits)
         ways = rdt.cat.cbm_len - rdt.cat.shareable_ways - kept
         min_ways = rdt.cat.min_cbm_bits
@@ -181,7 +182,8 @@ def _cpu_ranges(topology: HostTopology, domain: L3Domain) -> tuple[tuple[int, in
     """CPUs of a domain as ranges, none where every node of it has no other domain."""
     if all(len(topology.l3_of_node(node)) == 1 for node in domain.nodes):
         return ()
-    cpus = sorted(cpu for core in topology.cores if core.l3 == domain.id for cpu in core.cpus)
+    cores = (core for core in topology.cores if core.l3 == domain.id)
+    cpus = sorted(cpu for core in cores for cpu in (*core.cpus, *core.offline))
     firsts = [cpu for cpu, before in zip(cpus, [None, *cpus], strict=False) if before != cpu - 1]
     lasts = [cpu for cpu, after in zip(cpus, [*cpus[1:], None], strict=True) if after != cpu + 1]
     return tuple(zip(firsts, lasts, strict=True))

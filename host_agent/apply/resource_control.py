@@ -123,7 +123,8 @@ class ResourceControl:
                     None, "partition", "no resctrl file system is mounted: no partitions"
                 )
             return {}
-        key = (requests, _threads(requests, observation))
+        # A domain that wakes up has the kernel's defaults: all ways for every group.
+        key = (requests, _threads(requests, observation), observation.topology.rdt.l3_ids)
         last = self._partitioned
         now = self._clock()
         suspect = self._levels.suspect()

@@ -55,6 +55,11 @@ class HostPaths:
         return self.state / "calibration.json"
 
     @property
+    def topology(self) -> Path:
+        """Where CPUs belong that may be offline later."""
+        return self.state / "topology.json"
+
+    @property
     def lock(self) -> Path:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.lock"

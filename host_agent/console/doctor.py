@@ -16,6 +16,7 @@ from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
+from host_agent.model import cpus
 from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
 from placement_traits.errors import NumaExtError
@@ -35,6 +36,7 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _libvirt(conf, paths),
         _rights,
         lambda: _rdt(paths),
+        lambda: _offline_cpus(conf),
         lambda: _bandwidth(conf),
         lambda: _numa_balancing(paths),
         lambda: _numad(paths),
@@ -144,6 +146,25 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
             "ways overlap an LC server is not exclusive. Remove them if they are not needed"
         )
         yield Finding("rdt foreign groups", Level.DEGRADED, text)
+
+
+def _offline_cpus(conf: Configuration) -> Iterator[Finding]:
+    try:
+        topology = topology_reader(conf)()
+    except NumaExtError as error:
+        yield Finding("offline CPUs", Level.BROKEN, str(error))
+        return
+    offline = {cpu for node in topology.nodes for cpu in node.offline_cpus}
+    unknown = offline - {cpu for core in topology.cores for cpu in core.offline}
+    if not unknown:
+        known = f"{cpus.text(offline)}, their L3 domains stay published" if offline else "none"
+        yield Finding("offline CPUs", Level.GOOD, known)
+        return
+    text = (
+        f"{cpus.text(unknown)}: never seen online, so that their L3 domains are not known and not published; bring "
+        "them online once while the agent runs (echo 1 > /sys/devices/system/cpu/cpuN/online)"
+    )
+    yield Finding("offline CPUs", Level.DEGRADED, text)
 
 
 def _bandwidth(conf: Configuration) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from host_agent.model.assignment import Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from host_agent.observe.topology.pci import numa_node
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Observer:
     :param discover: reads the topology
     :param node_root: ``/sys/devices/system/node``
     :param device_root: ``/sys/bus/pci/devices``
+    :param online_cpus: ``/sys/devices/system/cpu/online``
     :param manage_untagged: see :func:`host_agent.model.workload.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
     :param read_all: read processes and memory of unmanaged servers, too (to show them)
@@ -61,6 +62,7 @@ class Observer:
         node_root: Path,
         *,
         device_root: Path = Path("/sys/bus/pci/devices"),
+        online_cpus: Path = Path("/sys/devices/system/cpu/online"),
         manage_untagged: bool = False,
         sample_pages: int = 512,
         read_all: bool = False,
@@ -72,6 +74,8 @@ class Observer:
         self._discover = discover
         self._node_root = node_root
         self._device_root = device_root
+        self._online_cpus = online_cpus
+        self._online = ""
         self._manage_untagged = manage_untagged
         self._sample_pages = sample_pages
         self._read_all = read_all
@@ -93,10 +97,30 @@ class Observer:
         """
         if full or relist:
             self._list()
-        if full or self._topology is None:
-            self._topology = self._discover()
+        topology = self._topology = self._topology_now(full=full)
         guests = (self._guest(workload, full=full) for workload in self._workloads.values())
-        return self._seen_now(self._topology, tuple(guests))
+        return self._seen_now(topology, tuple(guests))
+
+    def _topology_now(self, *, full: bool) -> HostTopology:
+        """Read the topology when it is time or a CPU came or went: nova wakes CPUs right before a server starts."""
+        online = self._read_online()
+        if self._topology is not None and not full and online == self._online:
+            return self._topology
+        try:
+            found = self._discover()
+        except InvalidValueError:
+            if self._topology is None or self._read_online() == online:
+                raise
+            return self._topology  # a CPU went while its files were read: again in the next round
+        self._online = online
+        return found
+
+    def _read_online(self) -> str:
+        try:
+            return self._online_cpus.read_text()
+        except OSError as error:
+            LOG.debug("CPUs that are online: %s", error)
+            return ""
 
     def again(self, changed: Collection[str]) -> Observation:
         """Look again, cheaply, at some servers only; the others are as they were seen last.

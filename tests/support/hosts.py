@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for hosts of every shape; :mod:`emulation.hosts` has the one to calculate with."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from placement_traits.names import GpuLink, NeighbourTrait, PackingTrait, Tier
@@ -159,3 +162,36 @@ def hosts(
     ids = [domain.id for domain in topology.l3_domains]
     state = draw(st.dictionaries(st.sampled_from(ids), l3_states)) if ids else {}
     return topology, draw(tree_settings), state
+
+
+def shown(host: HostTopology, offline: Collection[int]) -> HostTopology:
+    """Return what sysfs and resctrl show of a host while CPUs are offline: nothing but their nodes."""
+    cores = [
+        replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu not in offline))
+        for core in host.cores
+    ]
+    awake = [core for core in cores if core.cpus]
+    nodes_of = {
+        domain.id: {c.node for c in awake if c.l3 == domain.id} for domain in host.l3_domains
+    }
+    sockets_of = {node: {c.socket for c in awake if c.node == node} for node in host.node_ids}
+    rdt = host.rdt and replace(host.rdt, l3_ids=tuple(l3 for l3 in host.rdt.l3_ids if nodes_of[l3]))
+    return replace(
+        host,
+        sockets=tuple(s for s in host.sockets if any(core.socket == s.id for core in awake)),
+        nodes=tuple(
+            replace(
+                node,
+                socket=next(iter(sockets_of[node.id])) if len(sockets_of[node.id]) == 1 else None,
+                offline_cpus=tuple(cpu for cpu in host.cpus_of_node(node.id) if cpu in offline),
+            )
+            for node in host.nodes
+        ),
+        l3_domains=tuple(
+            replace(domain, nodes=tuple(sorted(nodes_of[domain.id])))
+            for domain in host.l3_domains
+            if nodes_of[domain.id]
+        ),
+        cores=tuple(replace(core, id=number) for number, core in enumerate(awake)),
+        rdt=rdt,
+    )

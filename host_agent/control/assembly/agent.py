@@ -19,6 +19,7 @@ from host_agent.control.heartbeat import Heartbeat
 from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.slo import SloController
+from host_agent.control.topology_store import KnownTopology
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
@@ -68,7 +69,8 @@ def build(
     heartbeat = Heartbeat(privileged, conf.release_after_s)
     throttles = conf.rdt.enabled and not dry_run
     progress = heartbeat.progress if throttles else lambda: None
-    observer = build_observer(conf, source, privileged, progress=progress)
+    known = KnownTopology(paths.topology, keep=not dry_run, lost=metrics.lost)
+    observer = build_observer(conf, source, privileged, known=known, progress=progress)
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
     refined_by = refiners.build(

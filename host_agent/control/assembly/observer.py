@@ -6,6 +6,7 @@ from pathlib import Path
 
 from host_agent.conf.configuration import Configuration
 from host_agent.control.calibration_store import CalibrationFile
+from host_agent.control.topology_store import KnownTopology
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
@@ -15,9 +16,15 @@ from host_agent.observe.topology.sysfs import Given
 from placement_traits.topology import HostTopology
 
 
-def topology_reader(conf: Configuration) -> Callable[[], HostTopology]:
-    """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones."""
+def topology_reader(
+    conf: Configuration, known: KnownTopology | None = None
+) -> Callable[[], HostTopology]:
+    """Return the function that reads this host's topology; bandwidths are the operator's, else the measured ones.
+
+    :param known: what is known of offline CPUs; by default what the agent has kept
+    """
     paths = conf.paths
+    known = known or KnownTopology(paths.topology)
     per_node = conf.placement.bandwidth_mbps_per_node
     calibration = CalibrationFile(paths.calibration)
     gpus = conf.host.gpu_products
@@ -32,7 +39,7 @@ def topology_reader(conf: Configuration) -> Callable[[], HostTopology]:
         )
         return Given(chassis=chassis, bandwidth_mbps=mbps)
 
-    return lambda: discover(paths.sys, tree(paths), given, gpus, matrix)
+    return lambda: discover(paths.sys, tree(paths), given, gpus, matrix, complete=known.complete)
 
 
 def build_observer(
@@ -40,16 +47,18 @@ def build_observer(
     source: DomainSource,
     privileged: Privileged,
     *,
+    known: KnownTopology | None = None,
     read_all: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> Observer:
-    """Return the sensors; see :class:`~host_agent.observe.snapshot.Observer`."""
+    """Return the sensors; see :class:`~host_agent.observe.snapshot.Observer` and :func:`topology_reader`."""
     return Observer(
         source,
         privileged,
-        topology_reader(conf),
+        topology_reader(conf, known),
         conf.paths.sys / "devices/system/node",
         device_root=conf.paths.sys / "bus/pci/devices",
+        online_cpus=conf.paths.sys / "devices/system/cpu/online",
         manage_untagged=conf.agent.manage_untagged,
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,

@@ -91,13 +91,13 @@ class Slot:
 class CoreLayout:
     """A host's core groups, memory and distances, prepared once.
 
-    :param topology: the host; only online CPUs are in it
+    :param topology: the host; only its online CPUs count
     :param use_siblings: put vCPUs on all threads of a core; False leaves siblings idle
     """
 
     def __init__(self, topology: HostTopology, use_siblings: bool = False) -> None:
         groups: dict[tuple[int, int, int], list[tuple[int, ...]]] = defaultdict(list)
-        for core in topology.cores:
+        for core in filter(lambda core: core.cpus, topology.cores):
             l3 = core.l3 if core.l3 is not None else -core.node - 1
             groups[(core.node, l3, core.socket)].append(core.cpus)
         self.topology = topology

@@ -23,6 +23,8 @@ def discover(
     given: Callable[[HostTopology], Given] = lambda _seen: Given(),
     gpu_products: Iterable[str] = (),
     gpu_matrix: Path | None = None,
+    *,
+    complete: Callable[[HostTopology], HostTopology] = lambda seen: seen,
 ) -> HostTopology:
     """Read everything about this host.
 
@@ -31,9 +33,10 @@ def discover(
     :param given: returns what only the operator knows of a machine: chassis of sockets, bandwidth of nodes
     :param gpu_products: ``vendor:product`` of devices to take as GPUs beside PCI display controllers
     :param gpu_matrix: recorded ``nvidia-smi topo -m``; without one NVML is asked where there are NVIDIA GPUs
+    :param complete: adds what is known of CPUs that are offline
     :raises InvalidValueError: a file says something that the kernel never says, named by its path
     """
-    seen = read_topology(sys)
+    seen = complete(read_topology(sys))
     gpus, edges = read_gpus(sys, gpu_products)
     links: Links = {}
     if gpu_matrix is not None:

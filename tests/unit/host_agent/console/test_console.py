@@ -49,7 +49,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     for command in (status, undo):
         monkeypatch.setattr(command, "LibvirtSource", lambda _uri: found)
         monkeypatch.setattr(command, "open_seam", lambda *_, **__: found)
-    monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: found.topology)
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: found.topology)
     return found
 
 

@@ -18,7 +18,7 @@ from placement_traits.topology import HostTopology
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A configuration file of a host with the lab's topology."""
-    monkeypatch.setattr(observer, "topology_reader", lambda _conf: four_nodes)
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: four_nodes)
     file = tmp_path / "agent.conf"
     file.write_text("[host]\nname = h1\n")
     return f"--config-file={file}"

@@ -16,8 +16,11 @@ from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
+from host_agent.observe.topology.offline import all_online, with_offline
 from host_agent.report.metrics import Metrics, serve
 from placement_traits.findings import Finding, Level
+from placement_traits.topology import HostTopology
+from tests.support.hosts import shown
 
 
 class Host:
@@ -178,3 +181,25 @@ def test_missing_bandwidth_and_placement_are_told(host: Host) -> None:
     assert answers["placement"].level is Level.BROKEN
     assert "auth_type" in answers["placement"].detail
     assert "not re-homed" in answers["nova API"].detail
+
+
+@pytest.mark.parametrize(
+    ("topology", "level", "words"),
+    [
+        (four_nodes(), Level.GOOD, "none"),
+        (shown(four_nodes(), {3, 6, 7}), Level.DEGRADED, "3,6-7: never seen online"),
+        (
+            with_offline(shown(four_nodes(), {3, 6, 7}), all_online(four_nodes())),
+            Level.GOOD,
+            "3,6-7, their L3 domains stay published",
+        ),
+    ],
+    ids=["all online", "never seen", "seen before"],
+)
+def test_offline_cpus_are_told_where_nothing_is_known_of_them(
+    host: Host, monkeypatch: pytest.MonkeyPatch, topology: HostTopology, level: Level, words: str
+) -> None:
+    monkeypatch.setattr(doctor, "topology_reader", lambda _conf: lambda: topology)
+    found = host.check()["offline CPUs"]
+    assert found.level is level
+    assert found.detail.startswith(words)

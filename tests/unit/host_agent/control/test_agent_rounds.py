@@ -33,9 +33,9 @@ from host_agent.report.metrics import METRICS, Metrics
 from host_agent.report.publisher import Publisher
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
-from placement_traits.topology import HostTopology
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
+from tests.support.hosts import shown
 
 SHARED = "0,2,4,6"
 
@@ -85,7 +85,12 @@ class Bench:
         """A new agent process; host and files stay."""
         seam = read_only(self.host) if self.dry_run else self.host
         observer = Observer(
-            self.host, seam, lambda: self.host.topology, self.nodes, device_root=self.folder / "pci"
+            self.host,
+            seam,
+            lambda: self.host.topology,
+            self.nodes,
+            device_root=self.folder / "pci",
+            online_cpus=self.folder / "online",
         )
         executor = make_executor(
             self.host,
@@ -595,18 +600,6 @@ def test_a_listener_that_fails_keeps_the_round_from_nobody(
     assert [record.levelname for record in caplog.records] == ["ERROR"], "told once"
 
 
-def without_cpus(topology: HostTopology, *offline: int) -> HostTopology:
-    """The host as discovery shows it while CPUs are offline."""
-    cores = tuple(core for core in topology.cores if not {*core.cpus} & {*offline})
-    nodes = tuple(
-        replace(
-            node, offline_cpus=tuple(cpu for cpu in offline if topology.node_of_cpu(cpu) == node.id)
-        )
-        for node in topology.nodes
-    )
-    return replace(topology, cores=cores, nodes=nodes)
-
-
 def test_rounds_go_on_and_are_published_while_a_pinned_cpu_is_offline(bench: Bench) -> None:
     """rasdaemon has taken CPU 3 away from a latency-critical server that runs."""
     bench.listeners = (publisher := Publisher(bench.options, lambda: "c", list, bench.metrics),)
@@ -614,7 +607,7 @@ def test_rounds_go_on_and_are_published_while_a_pinned_cpu_is_offline(bench: Ben
     bench.host.boot(lc(cpu=3, node=1))
     bench.host.boot(be())
     bench.round()
-    bench.host.topology = without_cpus(bench.host.topology, 3)
+    bench.host.topology = shown(bench.host.topology, {3})
     other = bench.host.boot(be("be2"))
     for _round in range(3):
         bench.round()
@@ -623,6 +616,34 @@ def test_rounds_go_on_and_are_published_while_a_pinned_cpu_is_offline(bench: Ben
     assert not [name for name, _ in values if name == "numa_ext_listener_failures"]
     assert publisher._desired is not None
     assert bench.host.vcpu_cpus(other) != [SHARED], "it got a home"
+
+
+def test_a_server_on_cpus_that_nova_has_just_woken_gets_its_ways_at_once(bench: Bench) -> None:
+    """The topology of the last minute does not know the CPU; its start event is all there is."""
+    whole = bench.host.topology
+    (bench.folder / "online").write_text("0-2,4-7\n")
+    bench.host.topology = shown(whole, {3})
+    bench.host.boot(be())
+    bench.round()
+    bench.host.topology = whole
+    (bench.folder / "online").write_text("0-7\n")
+    server = bench.host.boot(lc(cpu=3, node=1))
+    bench.round(full=False)
+    (request,) = (each for each in bench.host.requests if each.uuid == server.uuid)
+    assert request.ways == {1: 4}
+
+
+def test_groups_are_looked_at_again_when_a_sleeping_domain_is_back(bench: Bench) -> None:
+    """The kernel gives all groups all ways of a domain that it has just made."""
+    whole = bench.host.topology
+    bench.host.boot(lc(cpu=3, node=1))
+    bench.round()
+    bench.host.topology = shown(whole, {6, 7})
+    bench.round()
+    calls = bench.host.partition_calls
+    bench.host.topology = whole
+    bench.round()
+    assert bench.host.partition_calls == calls + 1
 
 
 def test_a_departed_server_is_told_and_forgotten(bench: Bench) -> None:

@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
-from host_agent.control import balancing_store, calibration_store, home_nodes_store, slo_store
+from host_agent.control import (
+    balancing_store,
+    calibration_store,
+    home_nodes_store,
+    slo_store,
+    topology_store,
+)
 from host_agent.machine.privileged import vcpu_quota
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
@@ -48,6 +54,14 @@ FILES: dict[str, dict[str, Any]] = {
         "sets": [{"workers": [0], "bandwidth": {"0": {"0": 9.0}, "1": {"0": 3.0}}}],
         "pairs": {"0": {"0": 9.0, "1": 3.0}, "1": {"0": 3.0, "1": 9.0}},
     },
+    "topology.json": {
+        "topology": {
+            "sockets": [{"id": 0}],
+            "nodes": [{"id": 0, "socket": 0}],
+            "l3_domains": [{"id": 3, "socket": 0, "nodes": [0], "size_kb": 512}],
+            "cores": [{"id": 0, "node": 0, "socket": 0, "l3": 3, "cpus": [0, 1]}],
+        }
+    },
     "rdt-root.json": {"boot": "one", "root": {"L3": {"0": 2047, "1": 2047}}},
     "throttled.json": {"boot": "one", "servers": ["a"]},
     "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
@@ -76,6 +90,7 @@ def loaded(paths: HostPaths, name: str) -> object:
         "calibration.json": lambda: (
             (found := calibration_store.store(file).load()) and found.weights()
         ),
+        "topology.json": lambda: topology_store.store(file).load(),
         "rdt-root.json": lambda: RootMemory(paths.state, paths.proc).recall(),
         "throttled.json": lambda: vcpu_quota.throttled_servers(paths).load(),
         "pqos-classes.json": lambda: ClassNames(paths.state, paths.proc).recall(),

@@ -11,7 +11,10 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.observe.snapshot import Observer
+from placement_traits.errors import InvalidValueError
+from placement_traits.topology import HostTopology
 from tests.support.fake_host import FakeHost
+from tests.support.hosts import shown
 
 GPU = (
     "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x81' slot='0x00' "
@@ -68,3 +71,46 @@ def test_a_device_without_a_node_is_on_none(text: str, tmp_path: Path) -> None:
 
     assert guest is not None
     assert guest.gpus == {"0000:81:00.0": None}
+
+
+def test_a_cpu_that_goes_while_its_files_are_read_fails_no_round(tmp_path: Path) -> None:
+    """nova powers one CPU after the other down; the look after the last one is whole again."""
+    online = tmp_path / "online"
+    online.write_text("0-7")
+    host = FakeHost(four_nodes())
+    going = ["0-6", "0-5"]
+    found = shown(four_nodes(), {6, 7})
+
+    def vanishing() -> HostTopology:
+        if going:
+            online.write_text(going.pop(0))
+            raise InvalidValueError("/sys/cpu7/topology", "No such file", "a readable file")
+        return found
+
+    looks = iter([four_nodes, vanishing, vanishing, vanishing])
+
+    def discover() -> HostTopology:
+        return next(looks)()
+
+    observer = Observer(host, host, discover, tmp_path, online_cpus=online)
+    assert observer.observe(full=True, relist=True).topology == four_nodes()
+    online.write_text("0-7 ")
+    for expected in (four_nodes(), four_nodes(), found):
+        assert observer.observe(full=False, relist=False).topology == expected
+    assert observer.observe(full=False, relist=False).topology == found, "nothing new: not read"
+
+
+def test_a_file_that_says_what_the_kernel_never_says_is_told(tmp_path: Path) -> None:
+    host = FakeHost(four_nodes())
+
+    looks = iter([four_nodes()])
+
+    def discover() -> HostTopology:
+        for found in looks:
+            return found
+        raise InvalidValueError("/sys/cpu7/topology", "x", "an integer")
+
+    observer = Observer(host, host, discover, tmp_path, online_cpus=tmp_path / "none")
+    observer.observe(full=True, relist=True)
+    with pytest.raises(InvalidValueError):
+        observer.observe(full=True, relist=True)

@@ -35,7 +35,7 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     writer = SimpleNamespace(
         sync=lambda tree: reported.append(tree) or SimpleNamespace(changes=(), problems=())
     )
-    monkeypatch.setattr(observer, "topology_reader", lambda _conf: lambda: host.topology)
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
     monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
     monkeypatch.setattr(SloController, "unsatisfiable", lambda _self: frozenset({lc.uuid}))
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
