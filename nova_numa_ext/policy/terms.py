@@ -38,6 +38,7 @@ class Term(StrEnum):
     GPU_NEEDED = "gpu_needed"
     GPU_POSTPONED = "gpu_postponed"
     # Ranks: why one allocation candidate comes before another.
+    NO_CELLS = "no_cells"
     FALLBACK_CPUS = "fallback_cpus"
     TAKEN = "taken"
     GPU_BELOW = "gpu_below"

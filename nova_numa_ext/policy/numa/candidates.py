@@ -55,19 +55,21 @@ class Candidate:
 class CandidateRank(NamedTuple):
     """Why a candidate comes where it does: lower is better, the first field that differs decides.
 
-    1. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
-    2. domains and devices whose amounts earlier servers of the same request have already taken (the claim would fail)
-    3. GPU sets below the server's minimum utility: with nothing better the host is refused
-    4. request groups away from the L3 domain of the guest cell that they are for, once for the domain and once for the
+    1. NUMA cells: nova drops a candidate with which it finds none, devices near them included
+    2. dedicated CPUs from dedicated inventory, not from nova's VCPU fallback
+    3. domains and devices whose amounts earlier servers of the same request have already taken (the claim would fail)
+    4. GPU sets below the server's minimum utility: with nothing better the host is refused
+    5. request groups away from the L3 domain of the guest cell that they are for, once for the domain and once for the
        cell, and GPUs away from the NUMA nodes that nova-compute will pick
-    5. worst class penalty among the neighbours (two devils: allowed, but better apart)
-    6. L3 domains that a strict devil would be the first to take from strict rabbits: those devils are better together
-    7. L3 domains in which the other tier lives (LC beside BE)
-    8. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
-    9. most free ways, then 10. most free bandwidth: servers spread over domains until none is empty
-    11. lowest cache ids, 12. lowest GPU addresses, then 13. lowest provider uuids: never left to chance
+    6. worst class penalty among the neighbours (two devils: allowed, but better apart)
+    7. L3 domains that a strict devil would be the first to take from strict rabbits: those devils are better together
+    8. L3 domains in which the other tier lives (LC beside BE)
+    9. the GPU set in the order of the server's policy (:func:`nova_numa_ext.policy.gpu.placement.preference`)
+    10. most free ways, then 11. most free bandwidth: servers spread over domains until none is empty
+    12. lowest cache ids, 13. lowest GPU addresses, then 14. lowest provider uuids: never left to chance
     """
 
+    no_cells: int
     fallback_cpus: int
     taken: int
     gpu_below: int
@@ -118,12 +120,15 @@ def order(
     :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
+    expected_of = [homes(candidate) for candidate in candidates]
+    known = any(expected is not None for expected in expected_of)
     ranked = []
-    for candidate in candidates:
+    for candidate, expected in zip(candidates, expected_of, strict=True):
         used = [(domains[uuid], amount) for uuid, amount in candidate.l3 if uuid in domains]
         places = [domain for domain, _ in used]
-        expected, chosen = homes(candidate), gpus(candidate)
+        chosen = gpus(candidate)
         rank = CandidateRank(
+            int(known and expected is None),
             int(candidate.fallback_cpus),
             sum([d.uuid in taken and not holds(d, amount) for d, amount in used])
             + len(lacking(left, candidate.parts)),

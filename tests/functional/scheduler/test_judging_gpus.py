@@ -15,7 +15,7 @@ from nova_numa_ext.scheduler import decision, gpus, nova_objects
 from nova_numa_ext.scheduler.judge import Surroundings
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View
 from placement_traits.fleet_arrays import FleetArrays
-from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass
+from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass, TierTrait
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.functional.scheduler.test_judging import (
@@ -123,6 +123,8 @@ def gpu_questions(draw):
     }
     asked = objects.InstancePCIRequest(
         request_id=REQUEST,
+        # Without an alias nova takes it for a port's and looks at no candidate.
+        alias_name=draw(st.sampled_from(["gpu", None])),
         count=draw(st.integers(1, 2)),
         spec=[draw(st.sampled_from(SPECS))],
         numa_policy=draw(st.sampled_from(POLICIES)),
@@ -237,6 +239,36 @@ def test_a_gpu_of_the_node_that_nova_will_pick_comes_first(nova_configuration, u
     cells = [idle_cell(node, memory_usage=used) for node, used in enumerate(used_mb)]
     state.numa_topology = objects.NUMATopology(cells=cells)
     assert orders({"numa_ext:gpu_policy": "topo"}, state, view, guest=pinned_guest()) == best
+
+
+@pytest.mark.parametrize(("minimum", "passes"), [("0", True), ("0.7", False)])
+def test_a_set_that_nova_will_drop_does_not_stand_for_its_host(nova_configuration, minimum, passes):
+    """The linked pair is the best set, but its node has no room: nova claims the other pair, whose utility counts."""
+    flavor = {**BE, "pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "4"}
+    flavor |= {"numa_ext:gpu_policy": "topo", "numa_ext:min_utility": minimum}
+    state, view = sockets_of_gpus((0, 1), (3, 4))
+    view = replace(view, traits=frozenset({TierTrait.BE}))
+    full = idle_cell(0, pinned_cpus=set(idle_cell(0).pcpuset))
+    state.numa_topology = objects.NUMATopology(cells=[full, idle_cell(1)])
+    report_free(state, 0, 1, 3, 4)
+    for pool in state.pci_stats.pools:
+        pool["numa_node"] = int(pool["rp_uuid"] in {"gpu-3", "gpu-4"})
+    for raw in state.allocation_candidates:
+        raw["mappings"] = {f"{REQUEST}-{n}": [uuid] for n, uuid in enumerate(raw["allocations"])}
+    asked = objects.InstancePCIRequest(
+        request_id=REQUEST, alias_name="gpu", count=2, spec=[{}], numa_policy="legacy"
+    )
+    spec = request_spec(
+        flavor,
+        instance_uuid="server",
+        numa_topology=pinned_guest(),
+        pci_requests=objects.InstancePCIRequests(requests=[asked]),
+    )
+    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
+    judged = decision.decide(decision.parse_spec(spec), spec, [state], around).verdicts["root"]
+    assert [each.candidate.index for each in judged.candidates] == [1, 0]
+    below = any(reason.term == "gpu_utility_below_minimum" for reason in judged.reasons)
+    assert below != passes
 
 
 def test_what_the_requests_earlier_server_has_used_up_comes_last(nova_configuration):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.policy.numa.candidates import Candidate, order
 from placement_traits.names import NeighbourTrait
+from placement_traits.reason import Reason
 from placement_traits.request import parse
 from tests.support.fleet import amount, at, be, domain, host, hosts, lc
 
@@ -52,6 +53,17 @@ def first(request, view, candidates, nodes=None, **more):
 def test_the_domain_of_the_predicted_node_comes_first():
     view = host(*(domain(number) for number in range(4)))
     assert first(lc(), view, [on(i, i) for i in range(4)], nodes=(2,)) == 2
+
+
+def test_a_candidate_that_nova_will_drop_comes_last():
+    """With it the devices are on nodes where the guest does not fit; what nova claims is what is scored."""
+    view = host(domain(0), domain(1))
+    dropped, claimed = on(0, 0), on(1, 1, fallback=True)
+    ranked = order(
+        lc(), view, [dropped, claimed], lambda c: at((0,), view) if c is claimed else None
+    )
+    assert [each.candidate for each in ranked] == [claimed, dropped]
+    assert ranked[1].rank.loses_to(ranked[0].rank) == Reason("no_cells", 1, 0)
 
 
 def test_each_group_goes_to_the_domain_of_its_own_guest_cell():
