@@ -143,7 +143,26 @@ class LaterFilters:
         self._filters = () if self.foreign else tuple(each() for each in later)
 
     def passed(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
-        """Return the hosts that pass all of them; as when nova asks, candidates that a filter refuses are gone."""
+        """Return the hosts that pass all of them.
+
+        A host passes if one of its candidates does. What nova asks of each candidate is expensive where devices are
+        requested, so hosts show their best candidate first, and all only where that one is refused.
+        """
+        offered = {state.uuid: state.allocation_candidates for state in host_states}
+        for state in host_states:
+            state.allocation_candidates = offered[state.uuid][:1]
+        through = self._through(host_states, spec)
+        for state in host_states:
+            state.allocation_candidates = offered[state.uuid]
+        known = {state.uuid for state in through}
+        others = [
+            state
+            for state in host_states
+            if state.uuid not in known and len(state.allocation_candidates) > 1
+        ]
+        return [*through, *self._through(others, spec)]
+
+    def _through(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
         left = list(host_states)
         for each in self._filters:
             if left and each.run_filter_for_index(0):

@@ -96,6 +96,41 @@ def test_hosts_that_a_later_filter_refuses_do_not_use_up_the_list(
     assert selected(clouds(HOSTS), asked, 1, 4).selected == every
 
 
+def test_nova_is_asked_about_the_best_candidate_of_a_host_first(
+    nova_configuration, clouds, monkeypatch
+):
+    """What nova asks of a candidate with devices takes milliseconds, and one that passes is enough."""
+    passes, asked = numa_topology_filter.NUMATopologyFilter.host_passes, {}
+
+    def host_passes(self, state, spec):
+        asked.setdefault(state.host, []).append(len(state.allocation_candidates))
+        return passes(self, state, spec)
+
+    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
+    selected(clouds(HOSTS), FLAVOR["LC two nodes"], 1, 4)
+    # By us and then by nova itself, and by nova alone.
+    assert {tuple(counts) for counts in asked.values()} == {(1, 12), (12,)}
+
+
+def test_a_host_passes_ahead_with_any_of_its_candidates(nova_configuration, clouds, monkeypatch):
+    """Here nova takes candidates in the first L3 domain only, which is seldom the best one."""
+    passes = numa_topology_filter.NUMATopologyFilter.host_passes
+
+    def host_passes(self, state, spec):
+        state.allocation_candidates = [
+            each
+            for each in state.allocation_candidates
+            if any(uuid.endswith("10") for uuid in each["allocations"])
+        ]
+        return bool(state.allocation_candidates) and passes(self, state, spec)
+
+    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
+    asked = FLAVOR["LC one node"]
+    every = selected(clouds(HOSTS), asked, 1, 0).selected
+    assert every
+    assert selected(clouds(HOSTS), asked, 1, 4).selected == every
+
+
 def test_nova_names_the_filter_that_refuses_all(nova_configuration, clouds, monkeypatch):
     """Ours returns some hosts that pass it: nova's log tells then which filter returned none."""
     monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", lambda *_: False)
