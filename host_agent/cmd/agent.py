@@ -26,6 +26,7 @@ from host_agent.control.assembly import agent as assembly
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import NumaExtError
+from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger("host_agent")
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(conf)
     except NumaExtError as error:
         LOG.error("%s", error)
-        return 1
+        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
 
 
 def _run(conf: Configuration) -> int:

@@ -20,6 +20,7 @@ from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.util.background import BackgroundTasks
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger(__name__)
 
@@ -118,15 +119,18 @@ def _named(uuid: str, titles: Mapping[str, str]) -> dict[str, str]:
 def bus(conf: cfg.ConfigOpts, url: str, host: str) -> Notify:
     """Return what sends notifications to a message bus.
 
-    :raises CapabilityMissingError: oslo.messaging is not installed
+    :raises ConfigurationError: oslo.messaging is not installed, or cannot use the URL
     """
     try:
         import oslo_messaging  # type: ignore[import-untyped]
     except ImportError as error:
-        raise CapabilityMissingError(
+        raise ConfigurationError(
             "[slo]notify_url needs oslo.messaging: install nova-numa-ext[notify], or leave the option out"
         ) from error
-    transport = oslo_messaging.get_notification_transport(conf, url=url)
+    try:
+        transport = oslo_messaging.get_notification_transport(conf, url=url)
+    except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure) as error:
+        raise ConfigurationError(f"[slo]notify_url cannot be used: {error}") from error
     sender = oslo_messaging.Notifier(
         transport,
         publisher_id=f"numa-host-agent.{host}",

@@ -14,7 +14,7 @@ from host_agent.observe.counters.libvirt import LibvirtCounters
 from host_agent.observe.counters.perf import PerfCounters
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import FirstOf, LoggedOnce, NoCounters
-from placement_traits.errors import CapabilityMissingError
+from placement_traits.oslo_options import ConfigurationError
 
 GROUP: Final = "numa_ext.counter_sources"
 
@@ -40,7 +40,7 @@ SOURCES: Final[Mapping[str, Make]] = {
 def build(name: str, host: CounterHost) -> CounterSource:
     """Return the source that ``[counters]source`` names.
 
-    :raises CapabilityMissingError: no installed distribution provides it
+    :raises ConfigurationError: no installed distribution provides it
     """
     make = SOURCES.get(name)
     return make(host) if make else LoggedOnce(_plug_in(name)(host))
@@ -49,7 +49,7 @@ def build(name: str, host: CounterHost) -> CounterSource:
 def _plug_in(name: str) -> Any:
     for found in entry_points(group=GROUP, name=name):
         return found.load()
-    raise CapabilityMissingError(
+    raise ConfigurationError(
         f"[counters]source = {name}: no installed distribution provides it (entry point group {GROUP}; model comes "
         f"with nova-numa-ext-emulation): install one, or choose one of {', '.join(SOURCES)}"
     )

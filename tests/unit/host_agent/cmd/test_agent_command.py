@@ -2,6 +2,8 @@
 """The daemon's start: what may be missing, and what must be reported."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,26 @@ def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
     assert "controls this host already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("[agent]\ninterval_s = soon", "[agent]interval_s = soon"),
+        ("[counters]\nsource = nothing", "[counters]source = nothing: no installed distribution"),
+        ("[slo]\nnotify_url = rabbit", "[slo]notify_url cannot be used: "),
+        ("[slo]\nnotify_url = hare://", "[slo]notify_url cannot be used: "),
+        ("agent", "No ':' or '=' found in assignment: 'agent'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_ends_it_with_78_and_a_sentence(
+    lines: str, sentence: str, tmp_path: Path
+) -> None:
+    """``RestartPreventExitStatus=78``: the next start would find the same."""
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}/state\n{lines}\n")
+    command = [sys.executable, "-m", "host_agent.cmd.agent", f"--config-file={config}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -26,7 +26,8 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
-from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from placement_traits.errors import InvalidValueError
+from placement_traits.oslo_options import ConfigurationError
 from tests.support.balanced import BalancedAgent
 from tests.support.fake_host import FakeHost
 
@@ -109,7 +110,7 @@ def test_a_source_that_is_not_installed_is_refused_with_a_sentence(
     monkeypatch.setattr(registry, "entry_points", lambda **_wanted: EntryPoints())
     host = FakeHost(four_nodes())
     conf = load(tmp_path, f"[counters]\nsource = model\n[host]\nresctrl = {tmp_path}/none\n")
-    with pytest.raises(CapabilityMissingError, match="model comes with nova-numa-ext-emulation"):
+    with pytest.raises(ConfigurationError, match="model comes with nova-numa-ext-emulation"):
         build_balancing(conf, host, host, lambda _file: None)
 
 
