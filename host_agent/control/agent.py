@@ -128,7 +128,7 @@ class Agent:
     def round(self, *, full: bool, relist: bool) -> Round:
         """Take one turn.
 
-        :param full: everything is read again
+        :param full: everything is read again, but libvirt's domains
         :param relist: libvirt is asked for its domains
         :raises ServiceUnavailableError: libvirt does not answer, and has not yet since the start
         """
@@ -136,7 +136,8 @@ class Agent:
         self._coarse = None
         observation = self._observe(full=full, relist=relist)
         if self._paused_mark.exists():
-            return self._notify(Round(observation, seconds=self._clock() - started, paused=True))
+            seconds, listed = self._clock() - started, not self._libvirt_lost
+            return self._notify(Round(observation, seconds=seconds, paused=True, listed=listed))
         coarse = self._decide(observation)
         self._refiners.new_round()
         done = self._apply(coarse, observation, started)
@@ -220,7 +221,7 @@ class Agent:
             if not self._libvirt_lost:
                 LOG.warning("%s; going on with the servers known so far", error)
             self._libvirt_lost = True
-            return self._observer.observe(full=False, relist=False)
+            return self._observer.observe(full=full, relist=False)
         if relist and self._libvirt_lost:
             LOG.info("libvirt answers again")
             self._libvirt_lost = False

@@ -95,7 +95,7 @@ class Observer:
         :param relist: ask libvirt for its domains; else those of the last time are taken
         :raises ServiceUnavailableError: libvirt does not answer
         """
-        if full or relist:
+        if relist:
             self._list()
         topology = self._topology = self._topology_now(full=full)
         guests = (self._guest(workload, full=full) for workload in self._workloads.values())

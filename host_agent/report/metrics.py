@@ -4,9 +4,14 @@
 The exporter renders the last round when it is asked, so that an unread endpoint costs nothing.
 """
 
+import platform
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
+from itertools import accumulate
 from typing import Any, Final, Protocol, runtime_checkable
 
 from host_agent.model.assignment import Guest
@@ -15,6 +20,18 @@ from host_agent.model.round import Round
 from placement_traits.metrics import MetricSpec
 
 _SERVER: Final = ("server", "name")
+_DISTRIBUTION: Final = "nova-numa-ext"
+_ROUND_BOUNDS_S: Final = (
+    0.01,
+    0.03,
+    0.1,
+    0.3,
+    1.0,
+    3.0,
+    10.0,
+    30.0,
+)  # full rounds take ten times others
+_ROUND_BUCKETS: Final = (*map(str, _ROUND_BOUNDS_S), "+Inf")
 
 
 METRICS: Final[dict[str, MetricSpec]] = {
@@ -24,7 +41,19 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "numa_ext_servers", "gauge", "Servers on this host, by what the agent does.", ("state",)
         ),
         MetricSpec("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
+        MetricSpec("numa_ext_round_seconds", "histogram", "Durations of rounds, seconds."),
         MetricSpec("numa_ext_rounds", "counter", "Rounds, by how they ended.", ("result",)),
+        MetricSpec(
+            "numa_ext_libvirt_lost",
+            "gauge",
+            "1 while libvirt does not answer: rounds go on with the servers known before.",
+        ),
+        MetricSpec(
+            "numa_ext_build_info",
+            "gauge",
+            "1: versions of the agent and of its Python.",
+            ("version", "python"),
+        ),
         MetricSpec(
             "numa_ext_refiner_failures",
             "counter",
@@ -181,6 +210,8 @@ class Metrics:
         self._unwritten: Counter[str] = Counter()
         self._refiner_failures: Counter[str] = Counter()
         self._listener_failures: Counter[str] = Counter()
+        self._durations = [0] * (len(_ROUND_BOUNDS_S) + 1)
+        self._duration_s = 0.0
         self._last: Round | None = None
         self._included: list[Measured] = []
         self.placement_synced = False
@@ -218,10 +249,12 @@ class Metrics:
         """Take note of a round."""
         with self._lock:
             self._rounds["done"] += 1
+            self._durations[bisect_left(_ROUND_BOUNDS_S, done.seconds)] += 1
+            self._duration_s += done.seconds
             self._last = done
 
     def samples(self) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
-        """Yield metric, label values and value."""
+        """Yield metric, label values and value; histograms are :meth:`durations`."""
         with self._lock:
             last, actions, rounds = self._last, dict(self._actions), dict(self._rounds)
             unwritten = dict(self._unwritten)
@@ -238,15 +271,27 @@ class Metrics:
         for file, number in sorted(unwritten.items()):
             yield METRICS["numa_ext_unwritten"], (file,), number
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
+        yield METRICS["numa_ext_libvirt_lost"], (), float(last is None or not last.listed)
+        yield METRICS["numa_ext_build_info"], _versions(), 1.0
         if last is not None:
             yield from _of_round(last)
         for controller in self._included:
             for name, labels, value in controller.samples():
                 yield METRICS[name], labels, value
 
+    def durations(self) -> tuple[list[tuple[str, float]], float]:
+        """Return the histogram of rounds: (upper bound in seconds, rounds up to it), and the sum of all durations."""
+        with self._lock:
+            totals = accumulate(self._durations)
+            return list(zip(_ROUND_BUCKETS, totals, strict=True)), self._duration_s
+
     def collect(self) -> Iterator[Any]:
         """Render for prometheus_client (a custom collector)."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
         families: dict[str, Any] = {}
         kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
@@ -256,7 +301,15 @@ class Metrics:
                 family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
                 families[metric.name] = family
             family.add_metric(labels, value)
+        rounds = METRICS["numa_ext_round_seconds"]
+        buckets, total_s = self.durations()
+        yield HistogramMetricFamily(rounds.name, rounds.help, buckets, total_s)
         yield from families.values()
+
+
+@cache
+def _versions() -> tuple[str, str]:
+    return metadata.version(_DISTRIBUTION), platform.python_version()
 
 
 def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:

@@ -6,9 +6,12 @@ shared.
 """
 
 import errno
+import platform
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -548,6 +551,60 @@ def test_without_libvirt_it_goes_on_with_what_it_knows(bench: Bench) -> None:
     assert bench.host.memory_mb(server) == {0: 64}
 
 
+def test_without_libvirt_a_full_round_reads_all_that_is_not_libvirts(bench: Bench) -> None:
+    bench.host.boot(be(), {0: 64})
+    bench.round()
+    bench.host.libvirt_down = True
+    bench.host.topology = without_cpus(bench.host.topology, 7)
+    assert 7 not in bench.round(full=True).observation.topology.cpus
+
+
+def test_libvirt_that_is_lost_is_a_metric_and_rounds_tell_it(bench: Bench) -> None:
+    def lost() -> float:
+        return dict(_values(bench.metrics))["numa_ext_libvirt_lost", ()]
+
+    assert lost() == 1, "it has not answered yet"
+    assert (bench.round().listed, lost()) == (True, 0)
+    bench.host.libvirt_down = True
+    assert (bench.round().listed, lost()) == (False, 1)
+    (bench.folder / "paused").touch()
+    assert (bench.round().listed, lost()) == (False, 1)
+    bench.host.libvirt_down = False
+    assert (bench.round().listed, lost()) == (True, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_storm_of_restarts_of_libvirtd_two_rounds_are_enough(
+    bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers come and go while libvirtd does, too; the loop runs by itself."""
+    storm, chance = 40, random.Random(seed)
+    stop, rounds = threading.Event(), 0
+    servers = [bench.host.boot(lc()), bench.host.boot(be(), {3: 64})]
+    settled: list[tuple[str, object]] = []
+
+    def another_round(_seconds: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        bench.host.libvirt_down = rounds < storm and chance.random() < 0.6
+        if rounds < storm and chance.random() < 0.3:
+            bench.host.delete(servers.pop(chance.randrange(len(servers))))
+        while rounds <= storm and len(servers) < 2:
+            servers.append(bench.host.boot(be(), {chance.randrange(4): 64}))
+        if rounds == storm + 2:
+            settled.extend(bench.host.writes)
+        elif rounds == storm + 4:
+            stop.set()
+
+    bench.host.waited = another_round
+    # Each connection that opens or breaks is an event.
+    monkeypatch.setattr(bench.host, "has_events", lambda: rounds <= storm)
+    bench.agent.run(stop)
+    assert bench.host.writes == settled, "after the second round nothing was left to do"
+    assert {request.uuid for request in bench.host.requests} == {each.uuid for each in servers}
+    assert dict(_values(bench.metrics))["numa_ext_rounds", ("done",)] == rounds
+
+
 def test_without_libvirt_from_the_start_it_says_so(bench: Bench) -> None:
     bench.host.libvirt_down = True
     with pytest.raises(ServiceUnavailableError):
@@ -701,6 +758,28 @@ def test_metrics_are_named_in_one_table(bench: Bench) -> None:
     assert {name for name, _ in values} <= set(METRICS)
     families = {family.name for family in bench.metrics.collect()}
     assert families <= set(METRICS)
+
+
+def test_durations_of_rounds_are_a_histogram(bench: Bench) -> None:
+    seen = bench.round()
+    before, _ = bench.metrics.durations()
+    for seconds in (0.02, 0.03, 2.0, 100.0):
+        bench.metrics.on_round(replace(seen, seconds=seconds))
+    after, total_s = bench.metrics.durations()
+    new = {bound: count - old for (bound, count), (_, old) in zip(after, before, strict=True)}
+    assert new == {
+        "0.01": 0, "0.03": 2, "0.1": 2, "0.3": 2, "1.0": 2, "3.0": 3, "10.0": 3, "30.0": 3, "+Inf": 4
+    }  # fmt: skip
+    assert total_s == pytest.approx(102.05 + seen.seconds)
+    (family,) = (f for f in bench.metrics.collect() if f.name == "numa_ext_round_seconds")
+    assert [sample.value for sample in family.samples if sample.name.endswith("_count")] == [5]
+
+
+def test_metrics_name_the_build(bench: Bench) -> None:
+    (found,) = (
+        labels for (name, labels), _ in _values(bench.metrics) if name == "numa_ext_build_info"
+    )
+    assert found == (metadata.version("nova-numa-ext"), platform.python_version())
 
 
 def _values(metrics: Metrics) -> list[tuple[tuple[str, tuple[str, ...]], float]]:
