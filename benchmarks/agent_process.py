@@ -169,7 +169,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
     parts = assembly.build(
         conf,
         out=sys.stderr.write,
-        source=TestDriver(conf.libvirt_host.uri),
+        source=TestDriver(conf.libvirt_host.uri, conf.libvirt_host.timeout_s),
         privileged=RememberingOperations(paths, nodes, where),
     )
     agent = parts.agent

@@ -67,9 +67,12 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
         parts.privileged.graceful_shutdown()
         return 0
     stop = threading.Event()
+    # Not in this thread: a handler of Python waits for the call that its thread is in, and for the locks that it holds.
+    rounds = threading.Thread(target=parts.agent.run, args=(stop,), name="rounds", daemon=True)
 
     def end(_number: int, _frame: object) -> None:
         stop.set()
+        parts.source.end()
         parts.source.wake()
 
     signal.signal(signal.SIGTERM, end)
@@ -82,7 +85,8 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
         parts.slo.start()
     faulthandler.enable()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
-    parts.agent.run(stop)
+    rounds.start()
+    rounds.join()
     parts.service_manager.stopping()
     if parts.slo is not None:
         parts.slo.close()

@@ -23,6 +23,15 @@ class LibvirtOptions(Section):
         change="libvirt listens elsewhere",
         leave="nova's own [libvirt] section has no connection_uri",
     )
+    timeout_s: float = option(
+        10.0,
+        "Longest wait for an answer of libvirt, seconds. One that does not answer is lost, as one that is down: the "
+        "agent goes on with the servers that it knows, and learns of others when libvirt answers again.",
+        minimum=1.0,
+        maximum=20.0,
+        change="libvirt takes longer to list the servers of this host though it works (raise)",
+        leave="numa_ext_libvirt_lost stays 0",
+    )
     pid_dir: Path = option(
         Path("/run/libvirt/qemu"),
         "Folder of libvirt's pid files. Only root may be able to write there: the agent trusts it to tell which "

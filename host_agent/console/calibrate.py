@@ -87,7 +87,7 @@ def _profiler(
 
 def _check_idle(conf: Configuration) -> None:
     """The readers take all CPUs, those of latency-critical servers, too."""
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         running = len(source.domains())
     finally:

@@ -101,7 +101,7 @@ def _serves_ours(where: str) -> bool:
 
 
 def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         number = len(source.domains())
         yield Finding("libvirt", Level.GOOD, f"{source.hostname()}, {number} domains")
@@ -217,7 +217,7 @@ def _same_pages(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
 
 def _mergeable(conf: Configuration) -> list[str]:
     """Titles of managed servers whose memory KSM may merge; empty when libvirt does not answer."""
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         found = [
             parse(domain.xml, domain.activity, manage_untagged=conf.agent.manage_untagged)

@@ -45,7 +45,7 @@ def heal(conf: Configuration, *, dry_run: bool) -> list[Row]:
     :param dry_run: only say what would be done
     :raises NumaExtError: libvirt, Placement or nova does not answer
     """
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         root = conf.host.name or source.hostname()
         found = source.domains()

@@ -118,7 +118,7 @@ def _reset(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     rows += _written(privileged.reset_partitions, "rdt", result)
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         observer = build_observer(conf, source, privileged)
         observation = observer.observe(full=True, relist=True)

@@ -60,7 +60,7 @@ def _host(conf: Configuration) -> str:
     known = published_host.store(conf.paths.published).load() or conf.host.name
     if known:
         return known
-    source = LibvirtSource(conf.libvirt_host.uri)
+    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
         return source.hostname()
     finally:

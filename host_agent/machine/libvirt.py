@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libvirt of this host: domains, lifecycle events, and a connection that comes back.
 
-Events only say *look again*; what is true is always read from the domain list, so a lost event costs time until the
-next resync and nothing else. libvirt is imported on first use: it takes long to load and tests do without it.
+Events (a domain's life, a device plugged in) only say *look again*; what is true is always read from the domain list,
+so a lost event costs time until the next resync and nothing else. libvirt is imported on first use: it takes long to
+load and tests do without it.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from host_agent.model.workload import Activity
+from host_agent.util.deadline import WHOLE, Deadline
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)
 
 _KEEPALIVE_S: Final = 5
 _KEEPALIVE_COUNT: Final = 3
+# Calls about one domain wait for its QEMU; where those of two do not return it is libvirt that does not answer.
+_OVERDUE_DOMAINS_MAX: Final = 2
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +63,66 @@ class DomainSource(Protocol):
     def wake(self) -> None:
         """End a wait; that alone is no event."""
 
+    def end(self) -> None:
+        """Let no call wait for libvirt any more: the agent ends."""
+
 
 class LibvirtSource:
     """A connection to libvirtd that is opened again whenever it was lost; any thread may use it.
 
+    Every call has a deadline: libvirt's own keepalive breaks a connection whose other end is gone, but not one to a
+    libvirtd that lives and does not answer, and opening one has no time limit at all.
+
     :param uri: connection URI
+    :param timeout_s: longest wait for an answer, seconds
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, timeout_s: float) -> None:
         self._uri = uri
         self._connection: Any = None
         self._opening = threading.Lock()
         self._woken = threading.Event()
         self._changed = threading.Event()
         self._loop: threading.Thread | None = None
+        self._deadline = Deadline(timeout_s, "libvirt-call", _OVERDUE_DOMAINS_MAX)
+        self._listed: dict[str, ListedDomain] = {}
+        self._unreadable: dict[str, str] = {}
 
     def hostname(self) -> str:
         """Return libvirt's host name, which nova uses as hypervisor hostname.
 
         :raises ServiceUnavailableError: libvirt does not answer
         """
-        with self._using() as connection:
-            return str(connection.getHostname())
+        return self._call(lambda connection: str(connection.getHostname()))
 
     def domains(self) -> tuple[ListedDomain, ...]:
-        """List all active domains with their live XML.
+        """List all active domains with their live XML; one that cannot be read is as it was read last.
 
         :raises ServiceUnavailableError: libvirt does not answer
         """
-        with self._using() as connection:
-            return tuple(self._listed(connection))
+        return self._call(self._list)
 
-    @staticmethod
-    def _listed(connection: Any) -> Iterator[ListedDomain]:
+    def _list(self, connection: Any) -> tuple[ListedDomain, ...]:
         import libvirt
 
+        listed, unreadable = {}, {}
         for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            uuid = domain.UUIDString()
             try:
                 state = domain.state()[0]
-                yield ListedDomain(domain.UUIDString(), domain.XMLDesc(), _activity(state))
+                listed[uuid] = ListedDomain(uuid, domain.XMLDesc(), _activity(state))
             except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                    continue  # it has ended meanwhile
+                if not connection.isAlive():
                     raise
+                unreadable[uuid] = str(error)
+                if uuid in self._listed:
+                    listed[uuid] = self._listed[uuid]
+        for uuid in unreadable.keys() - self._unreadable.keys():
+            LOG.warning("libvirt cannot describe domain %s: %s", uuid, unreadable[uuid])
+        self._listed, self._unreadable = listed, unreadable
+        return tuple(listed.values())
 
     def migrating(self, uuid: str) -> bool:
         """Tell whether a job (migration, dump, save) runs on the domain.
@@ -107,7 +131,7 @@ class LibvirtSource:
         """
         import libvirt
 
-        with self._using() as connection:
+        def runs(connection: Any) -> bool:
             try:
                 job = connection.lookupByUUIDString(uuid).jobInfo()
             except libvirt.libvirtError as error:
@@ -117,7 +141,9 @@ class LibvirtSource:
                 ):
                     return False
                 raise
-        return bool(job[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+            return bool(job[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+
+        return self._call(runs, uuid)
 
     def attach(self, uuid: str, device: str) -> None:
         """Plug a device into a running domain, until it ends.
@@ -128,7 +154,7 @@ class LibvirtSource:
         """
         import libvirt
 
-        with self._using() as connection:
+        def plug(connection: Any) -> None:
             try:
                 domain = connection.lookupByUUIDString(uuid)
                 domain.attachDeviceFlags(device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
@@ -138,6 +164,8 @@ class LibvirtSource:
                     raise
                 raise CapabilityMissingError(f"libvirt plugs nothing in: {error}") from error
 
+        self._call(plug, uuid)
+
     def perf_totals(self) -> Mapping[str, Mapping[str, int]]:
         """Return UUID -> event -> total of all running domains whose perf events nova has turned on.
 
@@ -145,44 +173,76 @@ class LibvirtSource:
         """
         import libvirt
 
-        with self._using() as connection:
+        def totals(connection: Any) -> Mapping[str, Mapping[str, int]]:
             found = connection.getAllDomainStats(
                 libvirt.VIR_DOMAIN_STATS_PERF, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
             )
             return {
                 domain.UUIDString(): {
                     name.removeprefix("perf."): total
-                    for name, total in totals.items()
+                    for name, total in counted.items()
                     if name.startswith("perf.")
                 }
-                for domain, totals in found
+                for domain, counted in found
             }
 
+        return self._call(totals)
+
     def wait(self, seconds: float) -> bool:
-        """Wait for a lifecycle event or :meth:`wake`; return whether there was one."""
+        """Wait for an event or :meth:`wake`; return whether there was one."""
         happened = self._woken.wait(seconds)
-        self._woken.clear()
+        if happened:
+            self._woken.clear()
         return happened
 
     def has_events(self) -> bool:
-        """Tell whether there was a lifecycle event, a new connection or a device plugged in since the last call."""
+        """Tell whether there was an event, a new connection or a device plugged in since the last call."""
         changed = self._changed.is_set()
-        self._changed.clear()
+        if (
+            changed
+        ):  # one that comes before this line is seen by the listing, a later one by the next call
+            self._changed.clear()
         return changed
 
     def wake(self) -> None:
         """End a wait; that alone is no event."""
         self._woken.set()
 
+    def end(self) -> None:
+        """Let no call wait for libvirt any more: the agent ends."""
+        self._deadline.end()
+
     def close(self) -> None:
-        """Close the connection."""
-        with self._opening:
-            self._close()
+        """Close the connection, if libvirt lets us."""
+
+        def close() -> None:
+            with self._opening:
+                self._close()
+
+        with suppress(TimeoutError):
+            self._deadline.call(close)
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             _quietly(connection.close)
+
+    def _call(self, work: Callable[[Any], _Answer], domain: str = WHOLE) -> _Answer:
+        """Do what needs a connection, within the deadline.
+
+        :param work: takes the connection
+        :param domain: UUID of the only domain that it is about
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+
+        def connected() -> _Answer:
+            with self._using() as connection:
+                return work(connection)
+
+        try:
+            return self._deadline.call(connected, domain)
+        except TimeoutError as error:
+            raise ServiceUnavailableError(f"libvirt does not answer: {error}") from error
 
     @contextmanager
     def _using(self) -> Iterator[Any]:
@@ -217,9 +277,11 @@ class LibvirtSource:
             LOG.debug(
                 "no keepalive on %s: %s", self._uri, error
             )  # drivers within the process have none
-        connection.domainEventRegisterAny(
-            None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_event, None
-        )
+        for event in (
+            libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+        ):
+            connection.domainEventRegisterAny(None, event, self._on_event, None)
         # A libvirtd that ends wakes the loop, which then looks for it every round.
         connection.registerCloseCallback(self._on_event, None)
         self._connection = connection

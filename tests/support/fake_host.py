@@ -160,6 +160,9 @@ class FakeHost:
     def wake(self) -> None:
         pass
 
+    def end(self) -> None:
+        pass
+
     # -- privileged operations -----------------------------------------------------------------------------------------
 
     def _find(self, uuid: str) -> _Running:

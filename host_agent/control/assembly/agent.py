@@ -63,7 +63,7 @@ def build(
     """
     paths = conf.paths
     dry_run = conf.dry_run
-    source = source or LibvirtSource(conf.libvirt_host.uri)
+    source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
     metrics = Metrics()
     heartbeat = Heartbeat(privileged, conf.release_after_s)

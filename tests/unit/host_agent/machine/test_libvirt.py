@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection to libvirt, used by the loop and by the thread that plugs ports: libvirt's own test driver answers."""
 
+import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ GONE = "11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def source() -> Iterator[LibvirtSource]:
-    made = LibvirtSource("test:///default")
+    made = LibvirtSource("test:///default", timeout_s=10.0)
     yield made
     made.close()
 
@@ -103,3 +106,110 @@ def test_a_wake_ends_the_wait_and_is_no_news_of_domains(source: LibvirtSource) -
     source._on_event()
     assert source.wait(60.0)
     assert [source.has_events(), source.has_events()] == [True, False]
+
+
+def test_an_event_that_comes_while_it_is_asked_for_is_not_lost(
+    source: LibvirtSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: between the look and the clearing."""
+    really, came = source._changed.is_set, []
+
+    def then_one_comes() -> bool:
+        seen = really()
+        if not came:
+            came.append(True)
+            source._on_event()
+        return seen
+
+    monkeypatch.setattr(source._changed, "is_set", then_one_comes)
+    assert [source.has_events(), source.has_events(), source.has_events()] == [False, True, False]
+
+
+@pytest.fixture
+def silent() -> Iterator[LibvirtSource]:
+    """A libvirtd that accepts connections and never answers."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as libvirtd:
+        libvirtd.bind(f"{folder}/sock")
+        libvirtd.listen(50)
+        yield LibvirtSource(f"qemu+unix:///system?socket={folder}/sock", timeout_s=0.1)
+
+
+def test_a_libvirt_that_accepts_and_does_not_answer_is_as_one_that_is_down(
+    silent: LibvirtSource,
+) -> None:
+    """H5: opening a connection has no time limit in libvirt."""
+    with pytest.raises(
+        ServiceUnavailableError, match=r"libvirt does not answer: no answer in 0\.1 s"
+    ):
+        silent.domains()
+    before = threading.active_count()
+    asked = time.monotonic()
+    for ask in (silent.domains, silent.hostname, lambda: silent.migrating(GONE)):
+        with pytest.raises(ServiceUnavailableError, match="no answer for"):
+            ask()
+    assert time.monotonic() - asked < 0.1, "each asked again"
+    assert threading.active_count() <= before, "threads pile up"
+
+
+def test_at_the_agents_end_nobody_waits_for_libvirt(silent: LibvirtSource) -> None:
+    patient = LibvirtSource(silent._uri, timeout_s=60.0)
+    threading.Timer(0.1, patient.end).start()
+    asked = time.monotonic()
+    with pytest.raises(ServiceUnavailableError, match="the agent ends"):
+        patient.domains()
+    assert time.monotonic() - asked < 10
+
+
+THREE = "".join(
+    f"<domain type='test'><name>{name}</name><uuid>{name * 8}-{name * 4}-4000-8000-000000000000</uuid>"
+    "<memory unit='MiB'>64</memory><os><type>hvm</type></os></domain>"
+    for name in "abc"
+)
+
+
+class Unreadable:
+    """Makes libvirt fail to describe a domain; the connection lives."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name = ""
+        really = libvirt.virDomain.XMLDesc
+
+        def described(domain: Any) -> str:
+            if domain.name() == self.name:
+                raise libvirt.libvirtError("internal error: its status file is damaged")
+            return str(really(domain))
+
+        monkeypatch.setattr(libvirt.virDomain, "XMLDesc", described)
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
+    return Unreadable(monkeypatch)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> LibvirtSource:
+    """libvirt's test driver with domains a, b and c."""
+    (tmp_path / "node.xml").write_text(f"<node>{THREE}</node>")
+    return LibvirtSource(f"test://{tmp_path}/node.xml", timeout_s=10.0)
+
+
+def test_a_domain_that_libvirt_cannot_describe_keeps_no_other_from_being_listed(
+    three: LibvirtSource, unreadable: Unreadable, caplog: pytest.LogCaptureFixture
+) -> None:
+    unreadable.name = "b"
+    for _listing in range(2):
+        assert [domain.uuid[0] for domain in three.domains()] == ["a", "c"]
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert warned[0].startswith("libvirt cannot describe domain bbbbbbbb-")
+    assert warned[0].endswith("internal error: its status file is damaged")
+
+
+def test_a_known_domain_that_libvirt_cannot_describe_stays_as_it_was(
+    three: LibvirtSource, unreadable: Unreadable
+) -> None:
+    """It runs: left out of the list, it would lose its partition."""
+    before = three.domains()
+    unreadable.name = "b"
+    assert [three.domains(), three.domains()] == [before, before]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of a real agent as its service manager sees them, and a libvirt that accepts and does not answer."""
+
+import fcntl
+import os
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from emulation.servers import BE_SPECS, Server
+from host_agent.util import notify
+from tests.functional.host_agent.conftest import ComputeHost, wait_for
+from tests.functional.host_agent.test_agent import BE_GROUP, BE_LEVEL, be_level
+
+pytestmark = pytest.mark.root
+
+RELEASE_S = 4
+
+
+class NotifiedAgent:
+    """The agent with a service manager's socket, and the metrics that it serves."""
+
+    def __init__(self, host: ComputeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._receiver = notify.Receiver()
+        self._states: list[str] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        with monkeypatch.context() as patch:
+            patch.setenv(notify.VARIABLE, self._receiver.address)
+            self.process = host.agent(
+                agent__metrics_port=self._port,
+                agent__resync_s=1,
+                libvirt_host__timeout_s=1,
+                rdt__release_after_s=RELEASE_S,
+            )
+
+    def states(self) -> list[str]:
+        """All notifications so far."""
+        self._states += self._receiver.received(self.process.pid)
+        return self._states
+
+    def finish_round(self) -> None:
+        """Wait for the next finished round."""
+        before = self.states().count("WATCHDOG=1")
+        wait_for(lambda: self.states().count("WATCHDOG=1") > before, "a finished round", 30)
+
+    def metric(self, name: str) -> float:
+        """A metric without labels."""
+        url = f"http://127.0.0.1:{self._port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+    def stop(self) -> float:
+        """Send SIGTERM; return the seconds that the agent took to end as it should."""
+        begun = time.monotonic()
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+        return time.monotonic() - begun
+
+    def kill(self) -> None:
+        """End what is left of it."""
+        self.process.kill()
+        self.process.wait(10)
+        self._receiver.close()
+
+
+@pytest.fixture
+def notified(
+    host: ComputeHost, pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NotifiedAgent]:
+    """An agent that has finished a round: the best-effort server is throttled."""
+    found = NotifiedAgent(host, monkeypatch)
+    try:
+        found.finish_round()
+        assert be_level(host) == BE_LEVEL
+        yield found
+    finally:
+        found.kill()
+
+
+@contextmanager
+def held(host: ComputeHost) -> Iterator[None]:
+    """Hold resctrl's lock, as a tool that hangs would: a round waits for it, and nothing else does."""
+    tree = os.open(host.resctrl, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(tree, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(tree)
+
+
+@contextmanager
+def silent_libvirtd(host: ComputeHost) -> Iterator[None]:
+    """libvirtd accepts connections and answers none."""
+    host.libvirtd.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        host.libvirtd.send_signal(signal.SIGCONT)
+
+
+def test_the_service_manager_learns_of_each_finished_round_and_of_no_other(
+    host: ComputeHost, notified: NotifiedAgent
+) -> None:
+    notified.finish_round()
+    with held(host):
+        time.sleep(1)  # what does not need the lock may end
+        before = len(notified.states())
+        time.sleep(2.5)
+        assert len(notified.states()) == before, "a round that hangs is reported"
+    notified.finish_round()
+    notified.stop()
+    states = notified.states()
+    assert (states[0], states[-1]) == ("READY=1", "STOPPING=1")
+    assert set(states[1:-1]) == {"WATCHDOG=1"}
+
+
+def test_a_libvirt_that_accepts_and_does_not_answer_stops_neither_rounds_nor_throttles_nor_the_end(
+    host: ComputeHost, notified: NotifiedAgent
+) -> None:
+    """H5. The dead man's switch, the controllers and the kernel agree about what is in effect all the while."""
+    assert notified.metric("numa_ext_libvirt_lost") == 0
+    with silent_libvirtd(host):
+        wait_for(lambda: notified.metric("numa_ext_libvirt_lost") == 1, "the loss", 30)
+        lost = time.monotonic()
+        (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=100\n")
+        wait_for(lambda: be_level(host) == BE_LEVEL, "control without libvirt", 30)
+        while time.monotonic() < lost + 1.5 * RELEASE_S:
+            assert be_level(host) == BE_LEVEL, "the dead man's switch has released it"
+            time.sleep(0.1)
+        notified.finish_round()
+        assert notified.stop() < 5
+        assert notified.states()[-1] == "STOPPING=1"
+    assert be_level(host) == BE_LEVEL
+
+
+def test_when_libvirt_answers_again_servers_that_came_meanwhile_are_found(
+    host: ComputeHost, notified: NotifiedAgent
+) -> None:
+    with silent_libvirtd(host):
+        wait_for(lambda: notified.metric("numa_ext_libvirt_lost") == 1, "the loss", 30)
+    late = Server("late", BE_SPECS)
+    host.boot(late)
+    wait_for(lambda: host.group_of(host.pid(late)), "the late server", 60)
+    assert notified.metric("numa_ext_libvirt_lost") == 0
+    notified.stop()
