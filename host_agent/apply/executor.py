@@ -10,8 +10,9 @@ every round.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from host_agent.apply.page_backoff import PageBackoff
 from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
 from host_agent.conf.options import Options
@@ -33,6 +34,11 @@ from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
+
+_STUCK: Final = (
+    "the kernel did not move all pages: it leaves those that another process maps, too (merged by KSM, shared with "
+    "virtiofsd or vhost-user); it is tried again ever more rarely"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class Executor:
         self._report = report
         self._options = options
         self._hooks = hooks
+        self._backoff = PageBackoff(hooks.clock)
         self._decided: dict[str, Assignment] = {}
 
     def apply(
@@ -128,6 +135,7 @@ class Executor:
         for uuid in set(self._decided) - {desired.uuid for desired in decision.assignments}:
             gone = self._decided.pop(uuid)
             self._resource_control.gone(uuid)
+            self._backoff.gone(uuid)
             self._report.gone(uuid, gone.nodes)
 
     def _report_sight(self, guest: Guest) -> None:
@@ -190,7 +198,14 @@ class Executor:
         if not memory.enabled:
             return
         end = self._hooks.clock() + slice_s
-        queue = [item for item in work if item[2].targets]
+        queue = []
+        for item in work:
+            uuid, targets = item[0].uuid, item[2].targets
+            stuck_kb = self._backoff.stuck_kb(uuid, targets, memory.dead_band)
+            if stuck_kb:
+                outcomes[uuid] = replace(outcomes[uuid], stuck_kb=stuck_kb)
+            elif targets:
+                queue.append(item)
         queue.sort(key=lambda item: -item[2].misplaced)
         for position, (desired, guest, todo) in enumerate(queue):
             self._hooks.progress()
@@ -213,6 +228,7 @@ class Executor:
                 self._report.failed(guest, "move", str(error))
                 outcomes[desired.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))
                 continue
+            self._backoff.walked(desired.uuid, todo.targets, report, memory.dead_band)
             if report.over:
                 self._hooks.moved(desired.uuid)
             outcomes[desired.uuid] = self._report_move(desired, guest, todo, report, outcome)
@@ -227,7 +243,7 @@ class Executor:
     ) -> Outcome:
         problem = report.problem
         if not problem and report.failed:
-            problem = f"the kernel did not move {report.failed} pages"
+            problem = _STUCK
         what = {"shares": dict(desired.memory_shares or {}), **report._asdict()}
         measured = {"shares": guest.memory_shares, "misplaced": round(todo.misplaced, 4)}
         if problem:

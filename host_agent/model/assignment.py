@@ -202,6 +202,7 @@ class Outcome:
     :param pinned: threads pinned
     :param moved_kb: memory moved, KiB
     :param remaining_kb: memory still to move, KiB
+    :param stuck_kb: memory that the kernel did not move and that is left alone for now, KiB
     :param place: where it is in resource control, None when not looked at
     :param problems: what failed
     """
@@ -209,6 +210,7 @@ class Outcome:
     pinned: int = 0
     moved_kb: int = 0
     remaining_kb: int = 0
+    stuck_kb: int = 0
     place: PartitionPlace | None = None
     problems: tuple[str, ...] = ()
 

@@ -127,7 +127,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_server_misplaced_mb",
             "gauge",
-            "Guest memory that is still to be moved, MiB.",
+            "Guest memory that is still to be moved, MiB, what the kernel did not move included.",
             _SERVER,
         ),
         MetricSpec(
@@ -327,7 +327,8 @@ def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]
         outcome = done.outcomes.get(guest.uuid)
         assignment = done.decision.get(guest.uuid)
         if outcome is not None:
-            yield METRICS["numa_ext_server_misplaced_mb"], who, outcome.remaining_kb / 1024
+            misplaced_kb = outcome.remaining_kb + outcome.stuck_kb
+            yield METRICS["numa_ext_server_misplaced_mb"], who, misplaced_kb / 1024
         if outcome is not None and outcome.place is not None and outcome.place.group:
             yield METRICS["numa_ext_server_exclusive"], who, float(outcome.place.exclusive)
         if assignment is not None and assignment.partition is not None:

@@ -9,6 +9,7 @@ import errno
 import platform
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
@@ -29,6 +30,7 @@ from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Sta
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
+from host_agent.model.process import MoveReport, RamRange
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
@@ -71,6 +73,7 @@ class Bench:
         self.dry_run = dry_run
         self.levels = Levels()
         self.listeners: tuple[Listener, ...] = ()
+        self.clock = time.monotonic
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -80,6 +83,9 @@ class Bench:
         path = self.nodes / f"node{node}" / "meminfo"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"Node {node} MemTotal: 9999999 kB\nNode {node} MemFree: {mb * 1024} kB\n")
+
+    def now(self) -> float:
+        return self.clock()
 
     def write(self, entry: Entry) -> None:
         self.journal.append(entry)
@@ -103,6 +109,7 @@ class Bench:
             seam=seam,
             levels=self.levels,
             count=self.metrics.count,
+            clock=self.now,
             dry_run=self.dry_run,
         )
         self.agent = Agent(
@@ -221,6 +228,75 @@ def test_a_promise_counts_for_servers_that_are_left_alone_too(
     server = bench.host.boot(be(memory_mb=512), {0: 256, 1: 256})
     bench.round()
     assert (bench.host.vcpu_cpus(server) == ["0"]) is stays
+
+
+class Stuck:
+    """Pages that another process maps, too: the mover walks them all and moves none."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attempts = self.walks = 0
+        self.now_s = 0.0
+        self.bench = bench
+        guest_ram = bench.host.guest_ram
+
+        def walk(uuid: str) -> tuple[RamRange, ...]:
+            self.walks += 1
+            return guest_ram(uuid)
+
+        def move(_uuid: str, _targets: object, _limits: object) -> MoveReport:
+            self.attempts += 1
+            return MoveReport(0, 4096, 1000 + self.attempts, 1, 0.1, "")
+
+        monkeypatch.setattr(bench.host, "guest_ram", walk)
+        monkeypatch.setattr(bench.host, "move_memory", move)
+        bench.clock = lambda: self.now_s
+
+    def rounds(self, number: int, every_s: float = 2.0) -> None:
+        for _round in range(number):
+            self.bench.round(full=False)
+            self.now_s += every_s
+
+
+def test_pages_that_do_not_move_are_tried_ever_more_rarely(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt and each look after it walks the page tables of the whole guest."""
+    stuck = Stuck(bench, monkeypatch)
+    server = bench.host.boot(lc(), {1: 60, 2: 4})
+    stuck.rounds(30)
+    assert (stuck.attempts, stuck.walks) == (1, 2)
+    assert dict(_values(bench.metrics))["numa_ext_server_misplaced_mb", (server.uuid, "lc")] == 4
+    stuck.rounds(24 * 60, every_s=60.0)
+    assert 24 <= stuck.attempts <= 24 + 6, "a day: doubled until it is once an hour"
+    (entry,) = bench.entries("move")
+    assert entry.result is Result.FAILED
+    assert "KSM" in entry.problem
+
+
+def test_pages_that_are_left_alone_keep_no_refiner_and_no_loop_awake(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Stuck(bench, monkeypatch).rounds(1)
+    bench.host.boot(lc(), {1: 60, 2: 4})
+    bench.round()
+    done = bench.round()
+    (outcome,) = done.outcomes.values()
+    assert outcome.stuck_kb == 4096
+    assert not outcome.touched
+    assert not done.unfinished
+
+
+def test_pages_that_shall_go_elsewhere_are_tried_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as while_shared:
+        stuck = Stuck(bench, while_shared)
+        server = bench.host.boot(be(), {0: 32, 3: 32})
+        stuck.rounds(2)
+        assert stuck.attempts == 1
+    bench.host.boot(lc(cpu=1, node=0))  # it drives the other away
+    bench.round()
+    assert bench.host.memory_mb(server) in ({1: 64}, {2: 64}, {3: 64})
 
 
 def test_a_bound_servers_stray_pages_come_home(bench: Bench) -> None:
