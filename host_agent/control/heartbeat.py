@@ -38,7 +38,7 @@ class Heartbeat:
         self._privileged = privileged
         self._after_s = after_s
         self._clock = clock
-        self._sent_s = -math.inf
+        self._sent_s, self._taken_s = -math.inf, clock()
         self._failing = False
         self._problem = ""
 
@@ -56,6 +56,13 @@ class Heartbeat:
         """Take note of a round that failed as a whole."""
         self._failing = True
 
+    def lapsed(self) -> bool:
+        """Tell whether the switch waits no longer: it takes all throttles off until the next heartbeat.
+
+        Any thread may ask.
+        """
+        return self._clock() - self._taken_s >= self._after_s
+
     def _send(self) -> None:
         now = self._clock()
         if now - self._sent_s < _EVERY * self._after_s:
@@ -64,6 +71,7 @@ class Heartbeat:
         problem = ""
         try:
             self._privileged.heartbeat(self._after_s)
+            self._taken_s = now
         except (NumaExtError, OSError) as error:
             problem = str(error)
         if problem and problem != self._problem:

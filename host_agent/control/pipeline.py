@@ -84,6 +84,7 @@ class RefinerHost:
     :param metrics: count actions and state files that could not be written
     :param feeds: sources of latencies beside the ports, best first; empty where objectives are not watched
     :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
+    :param lapsed: returns whether the dead man's switch takes all throttles off
     """
 
     conf: Configuration
@@ -93,6 +94,7 @@ class RefinerHost:
     metrics: Metrics
     feeds: tuple[LatencyFeed, ...] = ()
     throttles: bool = True
+    lapsed: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)

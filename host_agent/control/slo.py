@@ -65,6 +65,7 @@ class SloHost:
     :param wake: starts a round of the agent now
     :param plug: sees to it that these servers have a latency port where they want one; does not wait
     :param paused: returns whether an operator has paused the agent
+    :param lapsed: returns whether the dead man's switch takes all throttles off, because rounds hang or fail
     :param margin_mb: MiB that stay free on every node
     """
 
@@ -75,6 +76,7 @@ class SloHost:
     wake: Callable[[], None]
     plug: Callable[[Iterable[LcServer]], None] = lambda _lcs: None
     paused: Callable[[], bool] = lambda: False
+    lapsed: Callable[[], bool] = lambda: False
     margin_mb: float = 0.0
 
 
@@ -120,7 +122,7 @@ class SloController:
         self._problem, self._retry_s, self._suspect = "", 0.0, False
         self._decided_s = self._traffic_s = self._shown_s = -math.inf
         self._writing = threading.Lock()
-        self._paused = self._round_paused = False
+        self._paused = self._round_paused = self._lapsed = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -253,7 +255,7 @@ class SloController:
         if early > 0.0 and not self._stop.wait(early):
             self._sources.receive(0.0, self._clock)
         self._decided_s = now = self._clock()
-        if self._on_hold():
+        if self._on_hold() or self._released():
             return
         self._decide(view, now)
         self._look_around(now)
@@ -268,6 +270,17 @@ class SloController:
             self._round_paused = False
             self._save()
         return paused
+
+    def _released(self) -> bool:
+        """Tell whether the dead man's switch has the last word: what is written now, it would not take off again."""
+        before, self._lapsed = self._lapsed, self._host.lapsed()
+        if self._lapsed and not before:
+            problem = "no round ends: the dead man's switch takes all throttles off"
+            LOG.warning("%s", problem)
+            self._report.write(Entry("throttle", Result.FAILED, problem=problem))
+        if self._lapsed or before:
+            self._enforce(self._view)
+        return self._lapsed
 
     def _decide(self, view: SloView, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
@@ -302,6 +315,9 @@ class SloController:
     def _enforce(self, view: SloView) -> None:
         """Write the levels that differ from the effective ones; leave the rest to a round."""
         with self._writing:
+            if self._host.lapsed():
+                self._effective, self._suspect = {}, True
+                return
             levels = of_groups(self._levels(view), self._places)
             todo = [
                 level for level in levels if self._effective.get(level.group) != level.mba_percent

@@ -74,7 +74,7 @@ def build(
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
     refined_by = refiners.build(
-        RefinerHost(conf, source, privileged, journal, metrics, feeds, throttles)
+        RefinerHost(conf, source, privileged, journal, metrics, feeds, throttles, heartbeat.lapsed)
     )
     for refiner in refined_by:
         if isinstance(refiner, Measured):

@@ -51,6 +51,7 @@ def build(host: RefinerHost) -> SloController | None:
             host.source.wake,
             plug=ports.serve if slo.channel else lambda _lcs: None,
             paused=paths.paused.exists,
+            lapsed=host.lapsed,
             margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),

@@ -932,6 +932,22 @@ def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_
     assert bench.host.cpu_levels == {server.uuid: 20}
 
 
+def test_after_a_hang_as_long_as_the_dead_mans_switch_waits_groups_are_looked_at_at_once(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has released them; what the last round has found is true no more."""
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=1e9, release_after_s=60.0)))
+    times = iter((0.0, 59.0, 119.0, 120.0))
+    monkeypatch.setattr(bench.agent._executor._resource_control, "_clock", times.__next__)
+    monkeypatch.setattr(bench.agent._executor._resource_control, "limit_cpu_time", lambda *_: None)
+    bench.host.boot(be())
+    looks = []
+    for _round in range(4):
+        bench.round()
+        looks.append(bench.host.partition_calls)
+    assert looks == [1, 1, 2, 2]
+
+
 def test_groups_that_cannot_be_written_are_looked_at_before_their_time(
     make_bench: Callable[..., Bench],
 ) -> None:

@@ -23,6 +23,7 @@ from host_agent.machine.privileged import watchdog
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
+from placement_traits.errors import ServiceUnavailableError
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
@@ -96,6 +97,29 @@ def test_a_round_that_takes_longer_than_the_patience_gives_signs_all_the_while(
     assert host.now_s > 5 * AFTER_S, "observing, pinning and moving each took their time"
     times = [0.0, *host.signs, host.now_s]
     assert max(after - before for before, after in pairwise(times)) < AFTER_S / 3
+
+
+def test_it_lapses_when_the_switch_has_got_none_for_as_long_as_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = SlowHost(four_nodes())
+    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
+    looped = agent(host, sign, tmp_path)
+    looped.round(full=True, relist=True)
+    assert not sign.lapsed()
+    host.now_s += AFTER_S
+    assert sign.lapsed()
+
+    def refuse(_after_s: float) -> None:
+        raise ServiceUnavailableError("the helper is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(host, "heartbeat", refuse)
+        sign.progress()
+        assert sign.lapsed(), "it was given, and not taken"
+    host.now_s += AFTER_S
+    sign.progress()
+    assert not sign.lapsed()
 
 
 def test_not_each_step_is_a_sign(tmp_path: Path) -> None:

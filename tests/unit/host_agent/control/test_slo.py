@@ -98,6 +98,7 @@ class Bench:
         self.journal: list[Entry] = []
         self.levels: list[tuple[GroupLevel, ...]] = []
         self.refused = ""
+        self.lapsed = False
         self.wakes = 0
         self.proposals: list[tuple[str, ...]] = []
         self.guests: dict[str, Guest] = {}
@@ -125,6 +126,7 @@ class Bench:
                 self._wake,
                 plug=self.ports.serve,
                 paused=(self.folder / "paused").exists,
+                lapsed=lambda: self.lapsed,
             ),
             SloStore(self.folder / "slo.json"),
             SloReport(
@@ -401,6 +403,33 @@ def test_a_pause_in_the_middle_of_a_search_is_noticed_at_once_and_leaves_nobody_
     (bench.folder / "paused").unlink()
     bench.report(1500, 1.0)
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {10}, "it does not go on"
+
+
+def test_what_the_dead_mans_switch_has_released_is_not_believed_to_be_in_effect(
+    bench: Bench,
+) -> None:
+    """H5: rounds hang, this thread lives; what it throttled now would stay throttled until they go on."""
+    bench.search()
+    throttled, written = bench.levels[-1], len(bench.levels)
+    bench.lapsed = True
+    bench.report(1500, 2.0)
+    assert len(bench.levels) == written
+    assert bench.controller._effective == {}
+    (entry,) = bench.entries("throttle")
+    assert entry.problem == "no round ends: the dead man's switch takes all throttles off"
+    bench.lapsed = False
+    bench.poll()
+    assert bench.levels[written:] == [throttled], "all of it is written again, not what differs"
+    assert bench.controller.suspect(), "the executor looks at once, too"
+
+
+def test_an_agent_that_ends_while_its_rounds_hang_throttles_nobody(bench: Bench) -> None:
+    bench.search()
+    bench.lapsed = True
+    bench.poll()
+    written = len(bench.levels)
+    bench.controller.close()
+    assert len(bench.levels) == written
 
 
 def test_a_level_that_overtook_the_executor_is_written_again(bench: Bench) -> None:
