@@ -29,6 +29,7 @@ from host_agent.model.assignment import (
     difference,
 )
 from host_agent.model.journal import Result
+from host_agent.model.modes import Feature, Modes
 from host_agent.model.process import MoveLimits, MoveReport
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
@@ -60,9 +61,9 @@ class RoundHooks:
 class Executor:
     """Makes decisions true.
 
-    :param privileged: the seam; a read-only one for a dry run
+    :param privileged: the seam
     :param resource_control: partitions and CPU time
-    :param report: where actions are reported; in a dry run nothing is verified
+    :param report: where actions are reported
     :param options: limits and switches
     :param hooks: what a round asks of and reports to other parts
     """
@@ -84,11 +85,12 @@ class Executor:
         self._decided: dict[str, Assignment] = {}
 
     def apply(
-        self, decision: Decision, observation: Observation, slice_s: float
+        self, decision: Decision, observation: Observation, slice_s: float, modes: Modes
     ) -> dict[str, Outcome]:
         """Make a decision true as far as this round's limits allow.
 
         :param slice_s: time that page moves of all servers together may take, seconds
+        :param modes: what a feature that observes would do is only reported
         :returns: by server, what was done; a server that the agent may not touch now has no entry
         """
         self._report_decision(decision, observation)
@@ -102,16 +104,17 @@ class Executor:
             self._report_sight(guest)
             if guest.blocked_by:
                 continue
-            outcomes[desired.uuid], todo = self._pin(desired, guest, observation)
+            outcomes[desired.uuid], todo = self._pin(desired, guest, observation, modes)
             if todo is not None:
                 work.append((desired, guest, todo))
-        places = self._resource_control.partition(decision, observation)
+        act = modes.act(Feature.RDT)
+        places = self._resource_control.partition(decision, observation, act=act)
         self._hooks.progress()
-        self._resource_control.limit_cpu_time(decision, observation)
+        self._resource_control.limit_cpu_time(decision, observation, act=act)
         for uuid, place in places.items():
             if uuid in outcomes:
                 outcomes[uuid] = replace(outcomes[uuid], place=place)
-        self._move_pages(work, outcomes, slice_s)
+        self._move_pages(work, outcomes, slice_s, act=modes.act(Feature.MEMORY))
         return outcomes
 
     # -- decisions -----------------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class Executor:
     # -- pins ----------------------------------------------------------------------------------------------------------
 
     def _pin(
-        self, desired: Assignment, guest: Guest, observation: Observation
+        self, desired: Assignment, guest: Guest, observation: Observation, modes: Modes
     ) -> tuple[Outcome, Difference | None]:
         """Pin threads; return also what else differs, None when the assignment is refused."""
         try:
@@ -162,6 +165,9 @@ class Executor:
         before = {t.tid: t.cpus for t in guest.process.threads} if guest.process else {}
         what = {pin.tid: pin.cpus for pin in todo.pins}
         measured = {"before": {pin.tid: before.get(pin.tid) for pin in todo.pins}}
+        if not modes.act(Feature.PINNING):
+            self._report.would(guest, "pin", what=what, measured=measured)
+            return Outcome(), todo
         try:
             failures = self._privileged.pin(desired.uuid, todo.pins)
             problems = [f"thread {failure.tid}: {failure.problem}" for failure in failures]
@@ -177,8 +183,6 @@ class Executor:
 
     def _unpinned(self, desired: Assignment, guest: Guest) -> list[str]:
         """Read the threads again and name those that are not where they were put."""
-        if self._report.dry_run:
-            return []
         now = replace(guest, process=self._privileged.process(desired.uuid))
         left = difference(desired, now, 1.0).pins
         return [
@@ -193,6 +197,8 @@ class Executor:
         work: list[tuple[Assignment, Guest, Difference]],
         outcomes: dict[str, Outcome],
         slice_s: float,
+        *,
+        act: bool,
     ) -> None:
         memory = self._options.memory
         if not memory.enabled:
@@ -222,6 +228,9 @@ class Executor:
                 if stays:
                     self._report.noted(guest, "move", stays)
                     continue
+                if not act:
+                    self._report.would(guest, "move", **_move(desired, guest, todo))
+                    continue
                 limits = MoveLimits(1 << 40, memory.rate_mbps, seconds, memory.pause_ms)
                 report = self._privileged.move_memory(desired.uuid, todo.targets, limits)
             except (NumaExtError, OSError) as error:
@@ -244,18 +253,25 @@ class Executor:
         problem = report.problem
         if not problem and report.failed:
             problem = _STUCK
-        what = {"shares": dict(desired.memory_shares or {}), **report._asdict()}
-        measured = {"shares": guest.memory_shares, "misplaced": round(todo.misplaced, 4)}
+        entry = _move(desired, guest, todo, **report._asdict())
         if problem:
-            self._report.failed(guest, "move", problem, what=what, measured=measured)
+            self._report.failed(guest, "move", problem, **entry)
         else:
-            self._report.done(guest, "move", what=what, measured=measured)
+            self._report.done(guest, "move", **entry)
         return replace(
             outcome,
             moved_kb=report.moved_kb,
             remaining_kb=report.remaining_kb,
             problems=(*outcome.problems, *filter(None, (problem,))),
         )
+
+
+def _move(desired: Assignment, guest: Guest, todo: Difference, **moved: Any) -> dict[str, Any]:
+    """Return what the journal says of a move of pages, and of what it was decided on."""
+    return {
+        "what": {"shares": dict(desired.memory_shares or {}), **moved},
+        "measured": {"shares": guest.memory_shares, "misplaced": round(todo.misplaced, 4)},
+    }
 
 
 def gpu_reasons(desired: Assignment, guest: Guest) -> tuple[Reason, ...]:

@@ -22,28 +22,24 @@ class ActionReport:
 
     :param journal: where actions are noted
     :param count: counts actions for the metrics
-    :param dry_run: actions are reported as ``would``
     """
 
-    def __init__(
-        self, journal: ActionJournal, count: Count = _ignore_count, *, dry_run: bool = False
-    ) -> None:
+    def __init__(self, journal: ActionJournal, count: Count = _ignore_count) -> None:
         self._journal = journal
         self._count = count
-        self.dry_run = dry_run
         self._reported: dict[tuple[str, str], str] = {}
 
     def done(self, guest: Guest | None, action: str, **more: Any) -> None:
         """Report an action that was carried out; with None it is about the host."""
-        result = Result.DONE
-        if self.dry_run:  # nothing is done, so the same differs in every round
-            result = Result.WOULD
-            if not self._is_new(guest, action, f"would {more.get('what')}"):
-                return
-        else:
-            self.settled(guest.uuid if guest else "", action)
-        self.entry(guest, action, result, **more)
-        self._count(action, result)
+        self.settled(guest.uuid if guest else "", action)
+        self.entry(guest, action, Result.DONE, **more)
+        self._count(action, Result.DONE)
+
+    def would(self, guest: Guest | None, action: str, **more: Any) -> None:
+        """Report and count once what is not carried out now: it would be the same in every round."""
+        if self._is_new(guest, action, f"would {more.get('what')}"):
+            self.entry(guest, action, Result.WOULD, **more)
+            self._count(action, Result.WOULD)
 
     def failed(self, guest: Guest | None, action: str, problem: str, **more: Any) -> None:
         """Report a failure, and count it however often it happens."""

@@ -102,7 +102,7 @@ class ResourceControl:
         self._levels = levels or NoLevels()
         self._clock = clock
         self._partitioned: _Partitioned | None = None
-        self._limited: tuple[tuple[tuple[str, int], ...], float] | None = None
+        self._limited: tuple[tuple[bool, tuple[tuple[str, int], ...]], float] | None = None
         self._places: dict[str, PartitionPlace] = {}
 
     def gone(self, uuid: str) -> None:
@@ -110,9 +110,13 @@ class ResourceControl:
         self._places.pop(uuid, None)
 
     def partition(
-        self, decision: Decision, observation: Observation
+        self, decision: Decision, observation: Observation, *, act: bool
     ) -> Mapping[str, PartitionPlace]:
-        """Ask for the partitions when anything changed, and now and then to find tampering."""
+        """Ask for the partitions when anything changed, and now and then to find tampering.
+
+        :param act: false: only report what would be written
+        :returns: by server, where it is now; nothing where only what would be written was reported
+        """
         rdt = self._options
         if not rdt.enabled:
             return {}
@@ -126,21 +130,27 @@ class ResourceControl:
                 )
             return {}
         # A domain that wakes up has the kernel's defaults: all ways for every group.
-        key = (requests, _threads(requests, observation), observation.topology.rdt.l3_ids)
+        domains = observation.topology.rdt.l3_ids
+        key = (act, requests, _threads(requests, observation), domains)
         last = self._partitioned
         now = self._clock()
         suspect = self._levels.suspect()
         if last and last.key == key and now - last.at < self._every_s and not suspect:
             return last.places
         superseded = self._levels.superseded()
-        report = self._partitions.partition(requests, write=not self._report.dry_run)
+        report = self._partitions.partition(requests, write=act)
+        if not act:
+            self._foretell(report, observation)
+            shared = shared_classes(requests, report.places)
+            self._partitioned = _Partitioned(key, now, {}, shared, False)
+            return {}
         if report.problem:
             self._report.failed(None, "partition", report.problem)
         elif (
             last
             and last.good
             and last.key == key
-            and (foreign := self._foreign(report.writes, superseded | self._levels.superseded()))
+            and (foreign := beyond_levels(report.writes, superseded | self._levels.superseded()))
         ):
             LOG.warning(
                 "others have changed RDT groups; put right: %s", "; ".join(map(str, foreign))
@@ -163,9 +173,16 @@ class ResourceControl:
         self._levels.placed(places)
         return places
 
-    def _foreign(self, writes: tuple[Write, ...], superseded: frozenset[str]) -> tuple[Write, ...]:
-        """Return what undoes others' work, not only levels that the SLO controller has written itself."""
-        return () if self._report.dry_run else beyond_levels(writes, superseded)
+    def _foretell(self, report: PartitionReport, observation: Observation) -> None:
+        """Report what would be written."""
+        if report.problem:
+            self._report.failed(None, "partition", report.problem)
+        elif report.writes:
+            self._report.would(None, "partition", what={"writes": _texts(report.writes)})
+        for place in report.places:
+            if place.moved:
+                guest = observation.get(place.uuid)
+                self._report.would(guest, "join", what={"group": place.group})
 
     def _report_place(self, guest: Guest | None, place: PartitionPlace, reported: str) -> None:
         what = {
@@ -192,10 +209,12 @@ class ResourceControl:
                 "; ".join(map(sentence, place.reasons)),
             )
 
-    def limit_cpu_time(self, decision: Decision, observation: Observation) -> None:
+    def limit_cpu_time(self, decision: Decision, observation: Observation, *, act: bool) -> None:
         """Throttle best-effort servers by CPU time where their memory traffic cannot be.
 
         Where that is switched off what an earlier agent has left is released, once.
+
+        :param act: false: only report what would be written
         """
         rdt, capability = self._options, observation.topology.rdt
         used = rdt.enabled and rdt.cpu_time_fallback and not (capability and capability.mba)
@@ -208,16 +227,17 @@ class ResourceControl:
             and request.mba_percent
         )
         now, last = self._clock(), self._limited
-        if last and last[0] == levels and (not used or now - last[1] < self._every_s):
+        if last and last[0] == (act, levels) and (not used or now - last[1] < self._every_s):
             return
         try:
-            report = self._privileged.limit_cpu_time(levels, not self._report.dry_run)
+            report = self._privileged.limit_cpu_time(levels, act)
         except (NumaExtError, OSError) as error:
             self._report.failed(None, "throttle", str(error))
             return
-        self._limited = levels, now
+        self._limited = (act, levels), now
         if report.writes:
-            self._report.done(None, "throttle", what={"writes": report.writes})
+            tell = self._report.done if act else self._report.would
+            tell(None, "throttle", what={"writes": report.writes})
         for uuid, problem in report.problems:
             self._report.failed(observation.get(uuid), "throttle", problem)
 

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from placement_traits.options import HostAddress, Port, Section, option
 
@@ -15,6 +15,18 @@ class AgentOptions(Section):
     section: ClassVar = "agent"
     title: ClassVar = "The host agent's loop, files and metrics"
 
+    mode: Literal["observe", "enforce"] = option(
+        "enforce",
+        "What is done with what was decided on this host. Of this, the mode of a feature ([pinning], [memory], [rdt], "
+        "[slo]) and the switch of the fleet (openstack numa host set --mode) the one counts that does the least.",
+        choices={
+            "observe": "everything is read and planned; what would be done is in the journal and in metrics (result "
+            "would), and nothing on the host is changed",
+            "enforce": "what was decided is done",
+        },
+        change="the agent is new on this host, and what it would do is to be seen first",
+        leave="the host is in service with the agent",
+    )
     state_dir: Path = option(
         Path("/var/lib/numa-host-agent"),
         "Folder of the journal, the small state file and the pause mark. Keep it over restarts: it holds the home "
@@ -81,6 +93,16 @@ class PinningOptions(Section):
     section: ClassVar = "pinning"
     title: ClassVar = "vCPU pins"
 
+    mode: Literal["observe", "enforce"] = option(
+        "enforce",
+        "What is done with pins; see [agent]mode.",
+        choices={
+            "observe": "threads stay where they are",
+            "enforce": "threads are pinned",
+        },
+        change="pins are the last feature to be switched on",
+        leave="[agent]mode is enough",
+    )
     enabled: bool = option(
         True,
         "Keep the vCPU threads of dedicated servers on nova's pins and those of floating servers on the CPUs of "

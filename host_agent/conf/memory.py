@@ -2,7 +2,7 @@
 """Options of page moves: section ``[memory]``."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from placement_traits.options import Section, option
 
@@ -14,6 +14,16 @@ class MemoryOptions(Section):
     section: ClassVar = "memory"
     title: ClassVar = "Placement of guest memory over NUMA nodes"
 
+    mode: Literal["observe", "enforce"] = option(
+        "enforce",
+        "What is done with pages; see [agent]mode.",
+        choices={
+            "observe": "pages stay where they are",
+            "enforce": "pages are moved",
+        },
+        change="moves of pages are the last feature to be switched on",
+        leave="[agent]mode is enough",
+    )
     enabled: bool = option(
         True,
         "Move pages that are not on their node. Never widens a cpuset.",

@@ -14,6 +14,17 @@ class RdtOptions(Section):
     section: ClassVar = "rdt"
     title: ClassVar = "Cache and memory-bandwidth partitions (Intel RDT, AMD QoS)"
 
+    mode: Literal["observe", "enforce"] = option(
+        "enforce",
+        "What is done with partitions; see [agent]mode. Where it is observe the host takes no "
+        "latency-critical servers, and [slo] observes, too.",
+        choices={
+            "observe": "groups are planned and compared with those there are, and stay as they are",
+            "enforce": "groups, masks, levels and their members are written",
+        },
+        change="partitions are the last feature to be switched on",
+        leave="[agent]mode is enough",
+    )
     enabled: bool = option(
         True,
         "Partition cache and memory bandwidth.",

@@ -2,7 +2,7 @@
 """Options of latency objectives: section ``[slo]``, where latencies come from and the controller that keeps them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from host_agent.conf.latency import FeedOptions, PrometheusOptions
 from placement_traits.errors import InvalidValueError
@@ -121,6 +121,18 @@ class SloOptions(Section):
     section: ClassVar = "slo"
     title: ClassVar = "Latency objectives and the SLO controller (BALM)"
 
+    mode: Literal["observe", "enforce"] = option(
+        "enforce",
+        "What is done to keep objectives; see [agent]mode.",
+        choices={
+            "observe": "latencies are read where a port or Prometheus is there, violations are counted, and what would "
+            "be done first about each is journalled; no port is plugged, nothing is throttled, and no server is "
+            "proposed for migration",
+            "enforce": "best-effort servers are throttled",
+        },
+        change="objectives are to be watched for some weeks before anything is throttled for them",
+        leave="[agent]mode is enough",
+    )
     enabled: bool = option(
         True,
         "Take memory bandwidth from best-effort servers when a latency-critical one comes near its "

@@ -16,6 +16,7 @@ from host_agent.apply.executor import Executor
 from host_agent.conf.options import Options
 from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
+from host_agent.control.rollout import Rollout
 from host_agent.decide.cores.placement import decide
 from host_agent.machine.libvirt import DomainSource
 from host_agent.model.assignment import Decision, Observation
@@ -93,6 +94,7 @@ class Agent:
     :param options: the operator's
     :param files: its own
     :param listeners: called about rounds
+    :param rollout: the modes; None: as the options say
     :param write: false: not even the agent's own threads are moved
     """
 
@@ -103,6 +105,7 @@ class Agent:
         files: AgentFiles,
         listeners: Listeners = _NO_LISTENERS,
         *,
+        rollout: Rollout | None = None,
         write: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -112,6 +115,7 @@ class Agent:
         self._store = home_nodes_store.store(files.home_nodes) if files.home_nodes else None
         self._paused_mark = files.paused
         self._listeners = listeners
+        self._rollout = rollout or Rollout(options)
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
@@ -173,11 +177,14 @@ class Agent:
 
     def _apply(self, coarse: Decision, observation: Observation, started: float) -> Round:
         decision = self._refiners.refine(coarse, observation)
-        outcomes = self._executor.apply(decision, observation, self._slice_s())
+        modes = self._rollout.modes
+        outcomes = self._executor.apply(decision, observation, self._slice_s(), modes)
         self._touched = frozenset(uuid for uuid, done in outcomes.items() if done.touched)
         seconds = self._clock() - started
         return self._notify(
-            Round(observation, decision, outcomes, seconds, listed=not self._libvirt_lost)
+            Round(
+                observation, decision, outcomes, seconds, listed=not self._libvirt_lost, modes=modes
+            )
         )
 
     def _slice_s(self) -> float:

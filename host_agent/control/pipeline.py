@@ -29,6 +29,7 @@ from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.journal import ActionJournal
+from host_agent.model.modes import Feature
 from host_agent.observe.latency.feeds import LatencyFeed
 from host_agent.report.metrics import Metrics
 
@@ -85,6 +86,7 @@ class RefinerHost:
     :param feeds: sources of latencies beside the ports, best first; empty where objectives are not watched
     :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
     :param lapsed: returns whether the dead man's switch takes all throttles off
+    :param acts: returns whether what a feature decides is carried out now
     """
 
     conf: Configuration
@@ -95,6 +97,7 @@ class RefinerHost:
     feeds: tuple[LatencyFeed, ...] = ()
     throttles: bool = True
     lapsed: Callable[[], bool] = lambda: False
+    acts: Callable[[Feature], bool] = lambda _feature: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class SloHost:
     :param plug: sees to it that these servers have a latency port where they want one; does not wait
     :param paused: returns whether an operator has paused the agent
     :param lapsed: returns whether the dead man's switch takes all throttles off, because rounds hang or fail
+    :param acts: returns whether anything may be changed now, see :class:`~host_agent.control.rollout.Rollout`
     :param margin_mb: MiB that stay free on every node
     """
 
@@ -77,6 +78,7 @@ class SloHost:
     plug: Callable[[Iterable[LcServer]], None] = lambda _lcs: None
     paused: Callable[[], bool] = lambda: False
     lapsed: Callable[[], bool] = lambda: False
+    acts: Callable[[], bool] = lambda: True
     margin_mb: float = 0.0
 
 
@@ -123,6 +125,7 @@ class SloController:
         self._decided_s = self._traffic_s = self._shown_s = -math.inf
         self._writing = threading.Lock()
         self._paused = self._round_paused = self._lapsed = False
+        self._observes = not host.acts()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,7 +138,8 @@ class SloController:
             self._topology = observation.topology
         view = look(decision, observation, self._host.margin_mb, self._legal)
         self._view = view
-        self._host.plug(view.lcs)
+        if not self._observes:
+            self._host.plug(view.lcs)
         state = self._state
         self._refined_s = self._clock()
         self._refined = self._levels(view)
@@ -202,7 +206,8 @@ class SloController:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2.0 * _IDLE_S)
-        self._settle()
+        if not self._observes:
+            self._settle()
         self._sources.close()
 
     def _settle(self) -> None:
@@ -255,9 +260,14 @@ class SloController:
         if early > 0.0 and not self._stop.wait(early):
             self._sources.receive(0.0, self._clock)
         self._decided_s = now = self._clock()
-        if self._on_hold() or self._released():
+        if self._on_hold():
             return
-        self._decide(view, now)
+        if self._only_observes():
+            self._foresee(view, now)
+        elif self._released():
+            return
+        else:
+            self._decide(view, now)
         self._look_around(now)
 
     def _on_hold(self) -> bool:
@@ -282,6 +292,35 @@ class SloController:
             self._enforce(self._view)
         return self._lapsed
 
+    def _only_observes(self) -> bool:
+        """Tell whether nothing may be changed; when that begins, what may stand so is written before."""
+        observes = not self._host.acts()
+        before, self._observes = self._observes, observes
+        if observes and not before:
+            self._settle()
+            self._acts = False
+            self._forget_targets()
+            self._save()
+        return observes
+
+    def _foresee(self, view: SloView, now: float) -> None:
+        """Report what would be done first. Nothing is done, so nothing can be judged and nothing more be foreseen."""
+        readings = self._sources.read(now, self._state.judge_from_s)
+        self._reporting = self._sources.reporting
+        seen = view.measured(readings, self._traffic)
+        self._report.violations(seen, self._sources)
+        if not readings:
+            return
+        decision = balm.decide(seen, self._state, self._options.balm, now)
+        self._state = decision.state
+        if decision.changes:
+            self._report.foreseen(seen, decision)
+            self._forget_targets()
+
+    def _forget_targets(self) -> None:
+        state = self._state
+        self._state = BalmState(parked=state.parked, ignored=state.ignored, spent_s=state.spent_s)
+
     def _decide(self, view: SloView, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
         self._reporting = self._sources.reporting
@@ -303,12 +342,9 @@ class SloController:
 
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
-        state = self._state
-        if state.targets:
+        if self._state.targets:
             self._report.rest()
-            self._state = BalmState(
-                parked=state.parked, ignored=state.ignored, spent_s=state.spent_s
-            )
+            self._forget_targets()
             self._enforce(self._view)
             self._save()
 

@@ -2,6 +2,7 @@
 """What the SLO controller reports: journal, status for the console, metrics, proposals to a higher layer."""
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ from placement_traits.reason import Reason
 LOG = logging.getLogger(__name__)
 
 _ACTIONS: Final = 10
+_FORESEEN_AGAIN_S: Final = 60.0
 
 Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
 
@@ -99,6 +101,8 @@ class SloReport:
         self._shown = _Shown()
         self._violated: dict[str, float] = {}
         self._unsatisfiable: frozenset[str] = frozenset()
+        self._foreseen: Mapping[str, int] = {}
+        self._foreseen_s = -math.inf
 
     def restore(self, status: Mapping[str, Any]) -> None:
         """Go on with the last actions of the agent before."""
@@ -147,6 +151,15 @@ class SloReport:
             self._note("balm", "", what={"phase": phase}, reasons=reasons)
         for event in decision.events:
             self._event(event)
+
+    def foreseen(self, seen: SloView, decision: BalmDecision) -> None:
+        """Write what would be done, and again now and then for as long as it would be."""
+        levels = {uuid: target.level for uuid, target in decision.changes.items()}
+        now = self._clock()
+        if levels == self._foreseen and now - self._foreseen_s < _FORESEEN_AGAIN_S:
+            return
+        self._foreseen, self._foreseen_s = levels, now
+        self.decision(seen, replace(decision, events=()), Result.WOULD)
 
     def rest(self) -> None:
         """Write that the controller has no targets any more."""

@@ -16,7 +16,7 @@ class Result(StrEnum):
 
     DONE = "done"
     FAILED = "failed"
-    WOULD = "would"  # dry run
+    WOULD = "would"  # dry run, or what only observes
     NOTED = "noted"  # nothing was to be done, but it is worth knowing
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from host_agent.model.assignment import Decision, Observation, Outcome
+from host_agent.model.modes import Modes
+from nova_numa_ext.policy.modes import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Round:
     :param outcomes: what was done, by server
     :param seconds: time taken
     :param paused: an operator has paused the agent: nothing was decided or done
+    :param modes: what of the decision was carried out
     :param listed: the servers are those that libvirt runs; False: those known before it was lost
     """
 
@@ -25,6 +28,7 @@ class Round:
     seconds: float = 0.0
     paused: bool = False
     listed: bool = True
+    modes: Modes = field(default_factory=lambda: Modes.all(Mode.ENFORCE))
 
     @property
     def unfinished(self) -> bool:

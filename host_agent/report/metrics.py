@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Result
+from host_agent.model.modes import Feature
 from host_agent.model.round import Round
 from placement_traits.metrics import MetricSpec
 
@@ -39,6 +40,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
     for metric in (
         MetricSpec(
             "numa_ext_servers", "gauge", "Servers on this host, by what the agent does.", ("state",)
+        ),
+        MetricSpec(
+            "numa_ext_mode",
+            "gauge",
+            "1 for the mode of a feature (pinning, memory, rdt, slo). What observe would do is counted by "
+            "numa_ext_actions, result would.",
+            ("feature", "mode"),
         ),
         MetricSpec("numa_ext_loop_seconds", "gauge", "Duration of the last round, seconds."),
         MetricSpec("numa_ext_round_seconds", "histogram", "Durations of rounds, seconds."),
@@ -315,6 +323,8 @@ def _versions() -> tuple[str, str]:
 def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
     yield METRICS["numa_ext_loop_seconds"], (), done.seconds
     yield METRICS["numa_ext_paused"], (), float(done.paused)
+    for feature, mode in done.modes.of.items():
+        yield METRICS["numa_ext_mode"], (feature.value, mode.value), 1.0
     states = Counter(_state(guest) for guest in done.observation.guests)
     for state, number in sorted(states.items()):
         yield METRICS["numa_ext_servers"], (state,), number
@@ -331,7 +341,7 @@ def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]
             yield METRICS["numa_ext_server_misplaced_mb"], who, misplaced_kb / 1024
         if outcome is not None and outcome.place is not None and outcome.place.group:
             yield METRICS["numa_ext_server_exclusive"], who, float(outcome.place.exclusive)
-        if assignment is not None and assignment.partition is not None:
+        if assignment is not None and assignment.partition and done.modes.act(Feature.RDT):
             for l3, ways in assignment.partition.ways.items():
                 yield METRICS["numa_ext_server_ways"], (*who, str(l3)), ways
             for l3, percent in assignment.partition.mba_percent.items():

@@ -8,6 +8,7 @@ from host_agent.conf.options import Options
 from host_agent.decide.amounts.claims import Claim, Part
 from host_agent.decide.partitions.requests import l3_amounts
 from host_agent.model.assignment import Guest
+from host_agent.model.modes import Feature
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
@@ -104,6 +105,11 @@ def reserved_neighbourhood(done: Round, *, pinned: bool = True) -> dict[int, int
     return dict(found)
 
 
+def pins(done: Round, options: Options) -> bool:
+    """Tell whether vCPUs are where they were decided to be."""
+    return options.pinning.enabled and done.modes.act(Feature.PINNING)
+
+
 def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -> list[Claim]:
     """Return the claims with those of servers that the agent places: their bandwidth is split over their domains.
 
@@ -158,13 +164,14 @@ def published_tree(
         has, None: nothing is held back
     :param unsatisfiable: servers whose objective cannot be kept here
     """
+    partitions = options.rdt.enabled and done.modes.act(Feature.RDT)
     settings = TreeSettings(
         packing=_PACKING[options.placement.cell_packing],
-        tiers=frozenset(Tier) if options.rdt.enabled else frozenset({Tier.BE}),
+        tiers=frozenset(Tier) if partitions else frozenset({Tier.BE}),
         min_be_ways=options.rdt.shared_ways_min,
         foreign_groups=foreign_groups,
     )
-    pinned = options.pinning.enabled
+    pinned = pins(done, options)
     units = reserved_neighbourhood(done, pinned=pinned)
     states = {
         l3: L3State(traits, 0 if reserved_mbps is None else reserved_mbps.get(l3), units.get(l3, 0))

@@ -19,7 +19,7 @@ from host_agent.decide.amounts.claims import Claim, claims
 from host_agent.model.round import Round
 from host_agent.report.beat import Beat
 from host_agent.report.metrics import Metrics
-from host_agent.report.published import declarations, movable, published_tree
+from host_agent.report.published import declarations, movable, pins, published_tree
 from host_agent.report.rehome import Rehomer, Settled
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.errors import NumaExtError
@@ -118,7 +118,7 @@ class Publisher:
         reserved: Mapping[int, int] | None = None
         reservation = self._facts.reservation
         if reservation is not None:
-            declared = declarations(done, placed, pinned=self._options.pinning.enabled)
+            declared = declarations(done, placed, pinned=pins(done, self._options))
             reserved = reservation.reserved_mbps(done.observation.topology, declared)
         facts = self._facts
         tree = published_tree(

@@ -28,14 +28,13 @@ def make_executor(
     count: Count = _no_count,
     progress: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
-    dry_run: bool = False,
 ) -> Executor:
     """Return an executor; the host itself partitions.
 
     :param seam: the way to the privileged operations; None: the host itself
     """
     privileged = seam or host
-    report = ActionReport(journal, count, dry_run=dry_run)
+    report = ActionReport(journal, count)
     control = ResourceControl(host, privileged, report, options.rdt, levels, clock=clock)
     hooks = RoundHooks(host.migrating, moved, progress, clock)
     return Executor(privileged, control, report, options, hooks)

@@ -18,6 +18,7 @@ from host_agent.control.assembly.observer import build_observer
 from host_agent.control.heartbeat import Heartbeat
 from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
+from host_agent.control.rollout import Rollout
 from host_agent.control.slo import SloController
 from host_agent.control.topology_store import KnownTopology
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
@@ -66,6 +67,7 @@ def build(
     source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
     metrics = Metrics()
+    rollout = Rollout(conf, dry_run=dry_run)
     heartbeat = Heartbeat(privileged, conf.release_after_s)
     throttles = conf.rdt.enabled and not dry_run
     progress = heartbeat.progress if throttles else lambda: None
@@ -74,13 +76,23 @@ def build(
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
     refined_by = refiners.build(
-        RefinerHost(conf, source, privileged, journal, metrics, feeds, throttles, heartbeat.lapsed)
+        RefinerHost(
+            conf,
+            source,
+            privileged,
+            journal,
+            metrics,
+            feeds,
+            throttles,
+            lapsed=heartbeat.lapsed,
+            acts=rollout.acts,
+        )
     )
     for refiner in refined_by:
         if isinstance(refiner, Measured):
             metrics.include(refiner)
     slo = next((found for found in refined_by if isinstance(found, SloController)), None)
-    report = ActionReport(journal, metrics.count, dry_run=dry_run)
+    report = ActionReport(journal, metrics.count)
     partitions = Partitions(privileged, conf.rdt)
     executor = Executor(
         privileged,
@@ -103,6 +115,7 @@ def build(
         conf,
         AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
         Listeners(tuple(done), (metrics.failed_round, heartbeat.failed), metrics.failed_listener),
+        rollout=rollout,
         write=not dry_run,
     )
     return Parts(

@@ -2,6 +2,7 @@
 """Put NUMA balancing together from the configuration: its sensors, its guard, its files."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from host_agent.conf.configuration import Configuration
 from host_agent.control.balancing import BalancingRefiner
@@ -11,6 +12,7 @@ from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
 from host_agent.model.counters import ServerCounters
+from host_agent.model.modes import Feature
 from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
@@ -21,7 +23,14 @@ from host_agent.observe.latency.feeds import CounterReader
 def build(host: RefinerHost) -> BalancingRefiner:
     """Return the refiner; the feeds that need counters take its readings, too."""
     also = [feed.take for feed in host.feeds if isinstance(feed, CounterReader)]
-    return build_balancing(host.conf, host.source, host.privileged, host.metrics.lost, also)
+    return build_balancing(
+        host.conf,
+        host.source,
+        host.privileged,
+        host.metrics.lost,
+        also,
+        acts=partial(host.acts, Feature.MEMORY),
+    )
 
 
 def build_balancing(
@@ -30,18 +39,22 @@ def build_balancing(
     privileged: Privileged,
     lost: Callable[[str], None],
     also: Sequence[Callable[[Mapping[str, ServerCounters], float], None]] = (),
+    *,
+    acts: Callable[[], bool] = lambda: True,
 ) -> BalancingRefiner:
     """Return the refiner for cores and memory shares.
 
     :param lost: called for each state file that could not be written
+    :param acts: returns whether pages are moved: a search for the best spread of memory waits for them
     :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.stacks.Shared`
     """
     paths = conf.paths
+    guard = Guard(paths.proc, conf.agent.resync_s)
     return BalancingRefiner(
         Shared(_counters(conf, source, privileged), also),
         conf,
         CalibrationFile(paths.calibration).weights,
-        Guard(paths.proc, conf.agent.resync_s),
+        lambda: guard() if acts() else "[memory] only observes",
         file=None if conf.dry_run else paths.balancing,
         lost=lost,
     )

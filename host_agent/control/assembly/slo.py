@@ -11,6 +11,7 @@ from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.machine.rdt.backend import tree
 from host_agent.model.levels import mba_levels, quota_levels
+from host_agent.model.modes import Feature
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.ports import SloPorts
@@ -52,6 +53,7 @@ def build(host: RefinerHost) -> SloController | None:
             plug=ports.serve if slo.channel else lambda _lcs: None,
             paused=paths.paused.exists,
             lapsed=host.lapsed,
+            acts=lambda: host.acts(Feature.SLO),
             margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),

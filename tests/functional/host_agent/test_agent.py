@@ -105,6 +105,32 @@ def test_a_dry_run_writes_nothing(host: ComputeHost, pair: tuple[Server, Server]
     }
 
 
+def test_a_host_that_observes_says_what_it_would_do_and_then_does_it(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    pids = [host.pid(server) for server in pair]
+    before = fingerprint(host, *pids)
+    host.run_once(agent__mode="observe")
+    after = fingerprint(host, *pids)
+    assert after.pop("state") != before.pop("state"), "its own files are written: the journal"
+    assert after == before
+    would = [entry["action"] for entry in journal(host) if entry["result"] == "would"]
+    assert {"pin", "partition", "join"} <= set(would)
+    host.run_once()
+    partitioned(host, *pair)
+
+
+def test_features_are_switched_on_one_by_one(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    host.run_once(rdt__mode="observe")
+    assert vcpu_cpus(host.pid(pair[1])) == ["0"], "pins are enforced"
+    assert host.groups() == set()
+    assert host.schemata()["L3"][0] == "fff"
+    host.run_once()
+    partitioned(host, *pair)
+
+
 def test_deleting_a_server_releases_what_it_had(
     host: ComputeHost, pair: tuple[Server, Server]
 ) -> None:

@@ -22,11 +22,13 @@ from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply import own_threads
 from host_agent.apply.resource_control import NoLevels
+from host_agent.conf.agent import AgentOptions, PinningOptions
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
 from host_agent.control import home_nodes_store
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
+from host_agent.control.rollout import Rollout
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
@@ -110,7 +112,6 @@ class Bench:
             levels=self.levels,
             count=self.metrics.count,
             clock=self.now,
-            dry_run=self.dry_run,
         )
         self.agent = Agent(
             Stages(self.host, observer, executor),
@@ -125,6 +126,7 @@ class Bench:
                 (self.metrics.failed_round,),
                 self.metrics.failed_listener,
             ),
+            rollout=Rollout(self.options, dry_run=self.dry_run),
             write=False,
         )
 
@@ -391,6 +393,57 @@ def test_a_dry_run_says_each_thing_once(make_bench: Callable[..., Bench]) -> Non
     bench.host.boot(lc())
     bench.round()
     assert {entry.title for entry in bench.journal[before:]} >= {"lc"}
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        (Options(agent=AgentOptions(mode="observe")), set()),
+        (Options(pinning=PinningOptions(mode="observe")), {"partition", "move"}),
+        (Options(memory=MemoryOptions(mode="observe")), {"pin", "partition"}),
+        (Options(rdt=RdtOptions(mode="observe")), {"pin", "move"}),
+    ],
+)
+def test_what_observes_is_planned_journalled_and_counted_but_not_written(
+    make_bench: Callable[..., Bench], options: Options, written: set[str]
+) -> None:
+    bench = make_bench(options=options)
+    bench.host.boot(lc())
+    bench.host.boot(be(), {0: 32, 3: 32})
+    for _round in range(3):
+        done = bench.round()
+    assert {name for name, _ in bench.host.writes} == written
+    would = {"pin", "partition", "move"} - written
+    assert {e.action for e in bench.journal if e.result is Result.WOULD} == would
+    found = dict(_values(bench.metrics))
+    counted = {action: found["numa_ext_actions", (action, "would")] for action in would}
+    assert set(counted.values()) <= {1, 2}, "once for each server, not in every round"
+    assert all(found["numa_ext_mode", (f.value, "observe")] for f in done.modes.observed)
+
+
+def test_what_observed_is_enforced_as_if_it_were_new(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(options=Options(agent=AgentOptions(mode="observe")))
+    bench.host.boot(lc())
+    bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    bench.options = Options(rdt=RdtOptions(verify_s=1e9))
+    bench.restart()
+    bench.round()
+    assert {name for name, _ in bench.host.writes} == {"pin", "partition", "move"}
+
+
+def test_a_host_that_observes_throttles_nobody_by_cpu_time(
+    make_bench: Callable[..., Bench],
+) -> None:
+    options = RdtOptions(cpu_time_fallback=True, mode="observe")
+    bench = make_bench(options=Options(rdt=options))
+    bench.host.topology = replace(bench.host.topology, rdt=None)
+    for cpu, node in ((1, 0), (3, 1), (5, 2), (7, 3)):
+        bench.host.boot(lc(cpu, node))
+    bench.host.boot(be())
+    bench.round()
+    assert bench.host.cpu_levels == {}
+    assert [entry.result for entry in bench.entries("throttle")] == [Result.WOULD]
 
 
 def test_without_rdt_nothing_is_asked_for_and_nothing_is_a_failure(
@@ -939,7 +992,9 @@ def test_after_a_hang_as_long_as_the_dead_mans_switch_waits_groups_are_looked_at
     bench = make_bench(options=Options(rdt=RdtOptions(verify_s=1e9, release_after_s=60.0)))
     times = iter((0.0, 59.0, 119.0, 120.0))
     monkeypatch.setattr(bench.agent._executor._resource_control, "_clock", times.__next__)
-    monkeypatch.setattr(bench.agent._executor._resource_control, "limit_cpu_time", lambda *_: None)
+    monkeypatch.setattr(
+        bench.agent._executor._resource_control, "limit_cpu_time", lambda *_, act: None
+    )
     bench.host.boot(be())
     looks = []
     for _round in range(4):

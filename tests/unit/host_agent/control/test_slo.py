@@ -105,6 +105,7 @@ class Bench:
         self.proxy = IpcProxy(0.25)
         self.ipc = 2.0
         self.options = SloOptions(**slo)  # type: ignore[arg-type]
+        self.acts = True
         nodes = folder / "node"
         for node in range(4):
             (nodes / f"node{node}").mkdir(parents=True, exist_ok=True)
@@ -127,6 +128,7 @@ class Bench:
                 plug=self.ports.serve,
                 paused=(self.folder / "paused").exists,
                 lapsed=lambda: self.lapsed,
+                acts=lambda: self.acts,
             ),
             SloStore(self.folder / "slo.json"),
             SloReport(
@@ -678,3 +680,49 @@ def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
     for guest in bench.guests.values():
         guest.close()
     bench.controller.close()
+
+
+def test_a_controller_that_observes_reports_violations_and_what_it_would_do_first(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.acts = False
+    bench.restart()
+    _, be = bench.watch()
+    bench.host.boot(Server("silent", SLO, cpus=(3,), node=1, devices=CONTROLLER))
+    bench.round()
+    before, fixed = len(bench.journal), bench.level(be)
+    bench.report(1500, 5.0)
+    bench.round()
+    assert bench.levels == []
+    assert [name for name, _ in bench.host.writes if name in ("throttle", "attach")] == []
+    assert bench.level(be) == fixed
+    said = [(entry.action, entry.result.value) for entry in bench.journal[before:]]
+    assert said == [("violated", "noted"), ("balm", "would")]
+    assert bench.proposals == []
+    assert bench.controller.unsatisfiable() == frozenset()
+
+
+def test_a_controller_that_is_switched_to_observe_leaves_what_may_stand(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    _, be = bench.search()
+    assert bench.levels[-1][0].mba_percent == ((1, 10),)
+    bench.acts = False
+    bench.poll()
+    assert bench.levels[-1][0].mba_percent == ((1, 100),), "the level before the search"
+    written = len(bench.levels)
+    bench.report(1500, 3.0)
+    bench.controller.close()
+    assert len(bench.levels) == written
+    assert bench.kept(be) is None
+
+
+def test_a_controller_that_may_act_again_searches_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.acts = False
+    bench.restart()
+    bench.watch()
+    bench.report(1500, 1.0)
+    bench.acts = True
+    bench.report(1500, 1.0)
+    assert bench.levels[-1][0].mba_percent == ((1, 10),)
