@@ -212,7 +212,6 @@ auth_type = admin_token
 endpoint = http://127.0.0.1:{port}
 token = admin
 endpoint_override = http://127.0.0.1:{port}
-rehome = false
 [counters]
 source = model
 """)

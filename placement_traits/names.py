@@ -292,6 +292,12 @@ def l3_provider(root: str, l3_id: int) -> str:
     return f"{root}:l3_{l3_id}"
 
 
+def parse_l3_provider(root: str, name: str) -> int | None:
+    """Return the L3 domain of a provider that :func:`l3_provider` has named, None for any other provider."""
+    number = name.removeprefix(f"{root}:l3_")
+    return int(number) if number != name and number.isdecimal() else None
+
+
 def gpu_provider(root: str, address: str) -> str:
     """Name of the provider that describes the GPU at PCI ``address`` under compute node ``root``."""
     return f"{root}:gpu-{address}"

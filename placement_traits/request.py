@@ -201,6 +201,16 @@ class L3Amount:
     bandwidth_mbps: int
     neighbourhood: int = 0
 
+    @property
+    def resources(self) -> dict[str, int]:
+        """The amounts by resource class."""
+        every = {
+            names.LLC_WAY: self.ways,
+            names.MEMORY_BANDWIDTH_MBPS: self.bandwidth_mbps,
+            names.LLC_NEIGHBOURHOOD: self.neighbourhood,
+        }
+        return {name: number for name, number in every.items() if number}
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:

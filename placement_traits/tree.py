@@ -19,6 +19,7 @@ The tree of a host with four L3 domains and one GPU::
     └─ compute1:gpu-0000:81:00.0 traits: GPU, NODE_0, SWITCH_0, links
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -309,6 +310,37 @@ def desired_tree(
 ) -> ProviderTree:
     """Return the tree that Placement should hold for a host: :func:`publish`, then :func:`to_tree`."""
     return to_tree(root, publish(topology, settings, state))
+
+
+def with_reserved(tree: ProviderTree, more: Mapping[str, Mapping[str, int]]) -> ProviderTree:
+    """Return a tree in which more is reserved, up to all that there is.
+
+    What the desired tree leaves open (``reserved`` None) stays open.
+
+    :param more: amounts by resource class by provider name
+    """
+    return dataclasses.replace(
+        tree,
+        children=tuple(
+            dataclasses.replace(child, inventories=_reserving(child.inventories, more[child.name]))
+            if child.name in more
+            else child
+            for child in tree.children
+        ),
+    )
+
+
+def _reserving(
+    inventories: Mapping[str, Inventory], more: Mapping[str, int]
+) -> dict[str, Inventory]:
+    return {
+        name: inventory
+        if inventory.reserved is None
+        else dataclasses.replace(
+            inventory, reserved=min(inventory.total, inventory.reserved + more.get(name, 0))
+        )
+        for name, inventory in inventories.items()
+    }
 
 
 def to_tree(root: str, published: Published) -> ProviderTree:

@@ -3,9 +3,8 @@
 
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
-back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``heal`` makes allocations in
-Placement whole; ``withdraw`` takes this host's tiers out of Placement; ``device-spec`` prints lines for nova.conf;
-``calibrate`` measures memory bandwidths.
+back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``withdraw`` takes this host's tiers out
+of Placement; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths.
 
 Each command loads what it needs when it runs: on a busy host that is most of the time that a command takes.
 """
@@ -84,12 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         "Not beside an agent that runs unpaused.",
     )
     release.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    heal = add(
-        "heal",
-        _heal,
-        "Give servers of this host back what they should hold in Placement (classes of service, ways, bandwidth).",
-    )
-    heal.add_argument("--dry-run", action="store_true", help="only say what would be done")
     withdrawn = add(
         "withdraw",
         _withdraw,
@@ -198,14 +191,6 @@ def _release(conf: "Configuration", options: argparse.Namespace) -> int:
 
     _show(options, release(conf, dry_run=options.dry_run))
     return 0
-
-
-def _heal(conf: "Configuration", options: argparse.Namespace) -> int:
-    from host_agent.console.heal import heal
-
-    rows = heal(conf, dry_run=options.dry_run)
-    _show(options, rows)
-    return 1 if any(row["result"] == "failed" for row in rows) else 0
 
 
 def _withdraw(conf: "Configuration", options: argparse.Namespace) -> int:

@@ -67,21 +67,6 @@ class PlacementOptions(Section):
         change="reserved moves all the time (raise)",
         leave="domains are sold to the last MB/s: held back is what is sure to be used",
     )
-    rehome: bool = option(
-        True,
-        "Move the ways and bandwidth of a server in Placement to the L3 domain where nova-compute really put it, "
-        "when nothing is under way with the server. Nova is asked for that, so the user of this section needs the "
-        "admin role. Where it is off, Placement may count a server in a domain where it does not run.",
-        change="the agent cannot have admin credentials",
-        leave="az:host is used, which skips our filter",
-    )
-    rehome_after_s: float = option(
-        10.0,
-        "Seconds that a server must have run where it is before its allocation is moved.",
-        minimum=0.0,
-        change="servers are migrated right after their start by your own tools (raise)",
-        leave="none of this applies: nova is asked in any case whether something is under way",
-    )
 
     @property
     def reserved_bandwidth_dead_band(self) -> float:

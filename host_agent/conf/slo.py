@@ -174,10 +174,11 @@ class SloOptions(Section):
     live_migrate: bool = option(
         False,
         "Ask nova to live-migrate the heaviest best-effort server whose throttling has shown an effect, but not "
-        "enough, on a server that reports a violation beyond chance. Needs credentials with the admin role in "
-        "[placement]. At most one server in ten minutes, and one in six hours for the sake of the same "
-        "latency-critical server.",
-        change="spare hosts are there and no approval is needed",
+        "enough, on a server that reports a violation beyond chance. The role numa_ext_host does not allow it: the "
+        "user of [placement] needs another role beside it, to which nova's policy grants "
+        "os_compute_api:os-migrate-server:migrate_live, and who takes over the host has it, too. At most one server "
+        "in ten minutes, and one in six hours for the sake of the same latency-critical server.",
+        change="spare hosts are there, no approval is needed, and no program behind notify_url can do it instead",
         leave="migrations are yours to decide: the proposal is in the journal and the metrics",
     )
 

@@ -6,7 +6,7 @@ import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
@@ -23,6 +23,7 @@ from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 
 _ANSWER_S: Final = 2.0
+HOST_ROLE: Final = "numa_ext_host"  # as etc/placement/policy.yaml spells it
 _AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
 
 
@@ -44,7 +45,6 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _huge_pages(paths),
         lambda: _nova_conf(conf),
         lambda: _placement(conf),
-        lambda: _nova(conf),
     )
     return [finding for one in checks for finding in one()]
 
@@ -272,23 +272,28 @@ def _placement(conf: Configuration) -> Iterator[Finding]:
     from placement_traits.client import PlacementClient
 
     try:
-        PlacementClient(make_adapter(conf)).get("/resource_classes")
+        adapter = make_adapter(conf)
+        PlacementClient(adapter).get("/resource_classes")
     except NumaExtError as error:
         yield Finding("placement", Level.BROKEN, str(error))
         return
     yield Finding("placement", Level.GOOD, "answers")
+    yield from credentials(adapter)
 
 
-def _nova(conf: Configuration) -> Iterator[Finding]:
-    """Nova is asked before an allocation is moved or healed."""
-    if not conf.placement.enabled or not conf.placement.rehome:
+def credentials(adapter: Any) -> Iterator[Finding]:
+    """Look for roles of this host's Keystone user beside the host's: they are lost with the host.
+
+    :param adapter: a keystoneauth1 adapter with the credentials
+    """
+    access = getattr(adapter.session.auth, "get_access", None)
+    if access is None:  # no Keystone
         return
-    from host_agent.report.clients import make_adapter
-    from host_agent.report.nova_api import NovaApi
-
-    try:
-        NovaApi(make_adapter(conf, "compute")).check()
-    except NumaExtError as error:
-        yield Finding("nova API", Level.DEGRADED, f"allocations are not re-homed: {error}")
-        return
-    yield Finding("nova API", Level.GOOD, "answers")
+    more = sorted(set(access(adapter.session).role_names) - {HOST_ROLE})
+    yield verdict(
+        "credentials",
+        not more,
+        f"only the role {HOST_ROLE}",
+        f"the user of [placement] has the role {', '.join(more)}, too: who takes over this host has it. Give the host "
+        f"a Keystone user with the role {HOST_ROLE} alone, and Placement the policy file etc/placement/policy.yaml",
+    )

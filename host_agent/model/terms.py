@@ -111,7 +111,6 @@ class Term(StrEnum):
     IGNORED = "ignored"
     THROTTLE_BUDGET_S = "throttle_budget_s"
     LATENCY_UNKNOWN = "latency_unknown"
-    RUNS_ELSEWHERE = "runs_elsewhere"
 
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
@@ -206,7 +205,6 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.IGNORED: "server {where} is not listened to for {value} s",
         Term.THROTTLE_BUDGET_S: "others were throttled for server {where} in vain for {value} s, {against} are allowed",
         Term.LATENCY_UNKNOWN: "no latency is known: {value}",
-        Term.RUNS_ELSEWHERE: "it runs at {value}, Placement has it at {against}",
     }
 )
 

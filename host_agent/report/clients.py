@@ -12,7 +12,7 @@ from host_agent.conf.configuration import Configuration
 from placement_traits.errors import CapabilityMissingError
 
 if TYPE_CHECKING:
-    from host_agent.report.allocations import Allocations
+    from host_agent.report.claimed import ClaimReader
     from placement_traits.beats import BeatWriter
     from placement_traits.reporter import Reporter
 
@@ -45,7 +45,7 @@ def make_adapter(conf: Configuration, service: str = "placement") -> Any:
         raise CapabilityMissingError(f"[placement] holds no usable credentials: {error}") from error
     if auth is None:
         raise CapabilityMissingError(
-            "[placement] holds no auth_type: copy nova-compute's [placement] section, or set enabled = false"
+            "[placement] holds no auth_type: give it the Keystone user of this host, or set enabled = false"
         )
     if service != "placement":
         return adapter.Adapter(
@@ -83,18 +83,13 @@ def make_beat_writer(conf: Configuration, root: str) -> "BeatWriter":
     return BeatWriter(PlacementClient(make_adapter(conf)), root)
 
 
-def make_allocations(conf: Configuration, root: str) -> "Allocations":
-    """Return the allocations of this host's servers, over sessions made from ``[placement]``.
+def make_claim_reader(conf: Configuration, root: str) -> "ClaimReader":
+    """Return what reads the claims on this host, over a session made from ``[placement]``.
 
     :param root: name of nova's root provider
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    from host_agent.report.allocations import Allocations
-    from host_agent.report.nova_api import NovaApi
-    from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
+    from host_agent.report.claimed import ClaimReader
+    from placement_traits.client import PlacementClient
 
-    placement, nova = make_adapter(conf), NovaApi(make_adapter(conf, "compute"))
-    once = PlacementClient(
-        placement, RetrySettings(attempts=1), microversion=ALLOCATIONS_MICROVERSION
-    )
-    return Allocations(PlacementClient(placement), once, root, nova.why_busy)
+    return ClaimReader(PlacementClient(make_adapter(conf)), root)

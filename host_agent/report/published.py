@@ -118,21 +118,14 @@ def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -
     return [*placed, *_unbound(done, placed, pinned=pinned)]
 
 
-def movable(done: Round, placed: Sequence[Claim]) -> list[Claim]:
-    """Return the claims that have one right place in Placement.
-
-    Besides those of servers that nova has bound to cells, that of a floating server while its vCPU threads can run in
-    one L3 domain only. One that is spread over several stays where it was claimed.
-
-    :param placed: of the servers that nova has bound to cells
-    """
+def in_use(done: Round, declared: Sequence[Claim]) -> tuple[Claim, ...]:
+    """Return the claims of servers that run: a paused one may be arriving, and nova has not finished with it."""
     running = {
         guest.uuid
         for guest in done.observation.guests
-        if guest.workload.floating and guest.workload.activity is Activity.RUNNING
+        if guest.workload.activity is Activity.RUNNING
     }
-    unbound = _unbound(done, placed, pinned=False)
-    return [*placed, *(one for one in unbound if one.uuid in running and len(one.parts) == 1)]
+    return tuple(claim for claim in declared if claim.uuid in running)
 
 
 def _unbound(done: Round, placed: Sequence[Claim], *, pinned: bool) -> Iterator[Claim]:

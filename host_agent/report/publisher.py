@@ -5,6 +5,9 @@
 makes Placement equal to it: at once when the tree changes, now and then otherwise (a deleted compute service takes
 our providers with it), and with growing pauses while Placement does not answer. What was missed meanwhile is nothing
 but the newest tree, so catching up is one pass.
+
+Before it writes, the thread reads what servers have claimed of the L3 domains: what one uses in another domain than it
+is counted in is reserved there. The agent changes no allocation; ``numa-ext-heal`` does.
 """
 
 import functools
@@ -15,15 +18,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from host_agent.conf.options import Options
-from host_agent.decide.amounts.claims import Claim, claims
+from host_agent.decide.amounts.claims import Claim, claimed_elsewhere, claims
 from host_agent.model.round import Round
 from host_agent.report.beat import Beat
+from host_agent.report.claimed import Claimed
 from host_agent.report.metrics import Metrics
-from host_agent.report.published import declarations, movable, pins, published_tree
-from host_agent.report.rehome import Rehomer, Settled
+from host_agent.report.published import declarations, in_use, pins, published_tree
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.errors import NumaExtError
-from placement_traits.tree import ProviderTree
+from placement_traits import names
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.tree import ProviderTree, with_reserved
 
 LOG = logging.getLogger(__name__)
 
@@ -49,17 +53,23 @@ class PublishedFacts:
     reservation: BandwidthReservation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rehoming:
-    """How allocations follow the servers.
+class ClaimSource(Protocol):
+    """What servers have claimed of L3 domains: :class:`host_agent.report.claimed.ClaimReader`."""
 
-    :param settled: picks servers that have been where they are for some time
-    :param make: makes what moves their allocations there, for a root's name, in the publisher's thread; called again
-        until it succeeds
+    def read(self) -> Claimed:
+        """Return the claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Desired:
+    """What Placement should hold.
+
+    :param tree: the provider tree
+    :param claims: what servers use, where they run
     """
 
-    settled: Settled
-    make: Callable[[str], Rehomer]
+    tree: ProviderTree
+    claims: tuple[Claim, ...]
 
 
 _NO_FACTS: Final = PublishedFacts()
@@ -74,7 +84,8 @@ class Publisher:
         until it succeeds
     :param metrics: show whether Placement is up to date
     :param facts: published beside what a round shows
-    :param rehoming: moves allocations; None moves none
+    :param make_claim_source: makes what reads claims, for a root's name, in the thread; called again until it succeeds;
+        None: nothing is reserved for servers that are counted elsewhere
     :param make_beat: makes what beats, for a root's name, in the thread; called again until it succeeds; None: none
     """
 
@@ -86,7 +97,7 @@ class Publisher:
         metrics: Metrics,
         facts: PublishedFacts = _NO_FACTS,
         *,
-        rehoming: Rehoming | None = None,
+        make_claim_source: Callable[[str], ClaimSource] | None = None,
         make_beat: Callable[[str], Beat] | None = None,
     ) -> None:
         self._options = options
@@ -94,31 +105,28 @@ class Publisher:
         self._make_writer = make_writer
         self._metrics = metrics
         self._facts = facts
-        self._settled = rehoming.settled if rehoming else None
-        self._rehomer = functools.cache(rehoming.make) if rehoming else None
+        self._claim_source = functools.cache(make_claim_source) if make_claim_source else None
         self._beat = functools.cache(make_beat) if make_beat else None
-        self._claims: tuple[Claim, ...] = ()
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
-        self._desired: ProviderTree | None = None
-        self._written: ProviderTree | None = None
+        self._desired: _Desired | None = None
+        self._written: _Desired | None = None
         self._finished_round = False  # since the last pass
         self._failed = False  # the last pass did; new trees wait for its pause
         self._stopped = False
         self._problems: tuple[str, ...] = ()
 
     def on_round(self, done: Round) -> None:
-        """Take note of a round; without present knowledge of who runs where no allocation is moved."""
+        """Take note of a round; a paused one shows that the agent is there, and nothing new."""
         if done.paused:
             with self._changed:
-                self._claims = self._settled.of(()) if self._settled else ()
                 self._take_round()
             return
         placed = claims(done.observation)
+        declared = declarations(done, placed, pinned=pins(done, self._options))
         reserved: Mapping[int, int] | None = None
         reservation = self._facts.reservation
         if reservation is not None:
-            declared = declarations(done, placed, pinned=pins(done, self._options))
             reserved = reservation.reserved_mbps(done.observation.topology, declared)
         facts = self._facts
         tree = published_tree(
@@ -129,13 +137,12 @@ class Publisher:
             reserved,
             unsatisfiable=facts.unsatisfiable(),
         )
+        desired = _Desired(tree, in_use(done, declared))
         with self._changed:
-            present = movable(done, placed) if done.listed else ()
-            self._claims = self._settled.of(present) if self._settled else ()
             self._take_round()
-            if tree != self._desired:
-                self._desired = tree
-                self._metrics.placement_synced = tree == self._written
+            if desired != self._desired:
+                self._desired = desired
+                self._metrics.placement_synced = desired == self._written
                 self._changed.notify()
 
     def _take_round(self) -> None:
@@ -162,11 +169,11 @@ class Publisher:
     def _run(self) -> None:
         pause: float | None = None
         while True:
-            tree = self._next(pause)
-            if tree is None:
+            desired = self._next(pause)
+            if desired is None:
                 return
             interval = self._options.placement.interval_s
-            pause = interval if self._pass(tree) else self._longer(pause)
+            pause = interval if self._pass(desired) else self._longer(pause)
 
     def _longer(self, pause: float | None) -> float:
         placement = self._options.placement
@@ -174,7 +181,7 @@ class Publisher:
             return min(1.0, placement.backoff_max_s)
         return min(pause * 2, placement.backoff_max_s)
 
-    def _next(self, pause: float | None) -> ProviderTree | None:
+    def _next(self, pause: float | None) -> _Desired | None:
         """Wait for a new tree or the end of the pause; None at the end."""
         with self._changed:
             # While Placement is down a new tree is no reason to hurry; when it is up it is.
@@ -188,13 +195,14 @@ class Publisher:
     def _is_new(self) -> bool:
         return self._stopped or (self._desired is not None and self._desired != self._written)
 
-    def _pass(self, tree: ProviderTree) -> bool:
+    def _pass(self, desired: _Desired) -> bool:
         """Write once; tell whether Placement is up to date."""
         try:
             if self._writer is None:
                 self._writer = self._make_writer()
-            report = self._writer.sync(tree)
-            problems = (*report.problems, *self._rehome(), *self._beat_now())
+            elsewhere, problems = self._elsewhere(desired.claims)
+            report = self._writer.sync(with_reserved(desired.tree, elsewhere))
+            problems = (*problems, *report.problems, *self._beat_now())
         except NumaExtError as error:
             self._log((str(error),))
             return self._synced(None)
@@ -204,16 +212,25 @@ class Publisher:
         for change in report.changes:
             LOG.info("Placement: %s %s %s", change.provider, change.what, change.detail)
         self._log(problems)
-        return self._synced(tree)
+        return self._synced(desired)
 
-    def _rehome(self) -> tuple[str, ...]:
-        """Move allocations; that it cannot be done is a problem to log, not a tree that is not written."""
-        if self._rehomer is None:
-            return ()
+    def _elsewhere(
+        self, claims: tuple[Claim, ...]
+    ) -> tuple[Mapping[str, Mapping[str, int]], tuple[str, ...]]:
+        """Return what servers use by provider while it is counted elsewhere, and why that is not known.
+
+        :raises ServiceUnavailableError: Placement does not answer
+        """
+        if self._claim_source is None or not claims:
+            return {}, ()
+        root = self._root()
         try:
-            return self._rehomer(self._root()).turn(self._claims)
+            found = claimed_elsewhere(claims, self._claim_source(root).read())
+        except ServiceUnavailableError:
+            raise
         except NumaExtError as error:
-            return (f"Allocations are not re-homed. {error}",)
+            return {}, (f"Nothing is reserved for servers that are counted elsewhere. {error}",)
+        return {names.l3_provider(root, l3): amounts for l3, amounts in found.items()}, ()
 
     def _beat_now(self) -> tuple[str, ...]:
         """Beat if it is time; that it cannot be done is a problem to log, as above."""
@@ -225,13 +242,13 @@ class Publisher:
             return (f"The beat of this host is not written. {error}",)
         return ()
 
-    def _synced(self, tree: ProviderTree | None) -> bool:
+    def _synced(self, written: _Desired | None) -> bool:
         with self._changed:
-            self._written = tree
-            self._failed = tree is None
+            self._written = written
+            self._failed = written is None
             self._finished_round |= self._failed  # the same rounds may be attempted again
-            self._metrics.placement_synced = tree is not None and tree == self._desired
-        return tree is not None
+            self._metrics.placement_synced = written is not None and written == self._desired
+        return written is not None
 
     def _log(self, problems: tuple[str, ...]) -> None:
         """Log problems once, and again only when they change."""

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from host_agent.decide.amounts.claims import Claim, declared_mbps
 from host_agent.decide.amounts.reserved_bandwidth import (
@@ -13,6 +14,8 @@ from host_agent.decide.amounts.reserved_bandwidth import (
 from host_agent.observe.bandwidth import Bandwidth
 from placement_traits.topology import HostTopology
 from placement_traits.tree import bandwidth_shares
+
+_TOTAL: Final = "mbm_total_bytes"
 
 
 class BandwidthReservation:
@@ -40,11 +43,13 @@ class BandwidthReservation:
     def reserved_mbps(self, topology: HostTopology, claims: Sequence[Claim]) -> Mapping[int, int]:
         """Return what to publish as ``reserved``, MB/s by L3 domain; looks at the counters when it is time.
 
-        Where traffic is unknown (no MBM, or a counter began again) the value stays as it is; what an earlier agent has
-        published stays in Placement until there is one.
+        Without MBM nothing is held back. Where traffic is unknown (a counter began again) the value stays as it is;
+        what an earlier agent has published stays in Placement until there is one.
 
         :param claims: of all servers that declared bandwidth
         """
+        if topology.rdt is None or not topology.rdt.monitors(_TOTAL):
+            return dict.fromkeys(bandwidth_shares(topology), 0)
         now = self._clock()
         elapsed = self._interval_s if self._looked is None else now - self._looked
         if elapsed < self._interval_s:

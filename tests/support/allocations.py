@@ -7,33 +7,29 @@ from nova.scheduler.client import report
 
 from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
-from host_agent.decide.amounts.claims import claims
-from host_agent.model.assignment import Guest, Observation
-from host_agent.model.workload import Activity, parse
-from host_agent.report.allocations import Allocations
-from host_agent.report.rehome import Rehomer
+from nova_numa_ext.cli.fleet import one_reading
+from nova_numa_ext.cli.heal import Healer
+from nova_numa_ext.cli.nova_servers import NovaServers
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from tests.support.faults import FaultyAdapter
 from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
+from tests.support.nova_api import NovaApi
 
 SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 L3_PART = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
 
 
-class Lines(list):
-    """A journal that keeps its entries."""
-
-    def write(self, entry):
-        self.append(entry)
-
-
 class TwoComputes:
-    """h1 with our tree and a PCI provider, h2 beside it; nova's own client, and ours with a hook before each request.
+    """h1 with our tree and a PCI provider, h2 beside it; nova's own client, and ours with hooks.
 
     The ``host`` fixture of ``tests/functional/placement`` draws them.
+
+    :ivar api: nova's API
+    :ivar before_post: called once, right before our write
+    :ivar after_asking: called once, when nova has been asked whether something is under way
     """
 
     def __init__(self, adapter):
@@ -44,26 +40,28 @@ class TwoComputes:
         self.cloud.child(self.cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
         self.nova = report.SchedulerReportClient(adapter=_novas(adapter))
         self.context = nova_context.RequestContext("user", "project", is_admin=True)
-        self.before_post = None  # called once, right before our write
-        self.after_asking = None  # called once, after nova was asked
-        self.busy = {}  # server -> what nova says is under way
-        self.journal = Lines()
+        self.before_post = None
+        self.after_asking = None
+        self.api = NovaApi()
+        self.api.fault = self._asked
         self.adapter = FaultyAdapter(adapter, self._race)
-        client = self.cloud.connect(self.adapter)
         once = self.cloud.connect(self.adapter, 1, ALLOCATIONS_MICROVERSION)
-        self.allocations = Allocations(client, once, "h1", self._why_busy)
-        self.rehomer = Rehomer(self.allocations, "h1", self.journal)
+        self.healer = Healer(
+            NovaServers(self.api),
+            self.cloud.connect(self.adapter),
+            once,
+            lambda: one_reading(adapter),
+        )
 
     def _race(self, method, url):
-        if (method, url) == ("POST", "/allocations") and self.before_post:
+        if (method, url) in (("POST", "/allocations"), ("POST", "/reshaper")) and self.before_post:
             race, self.before_post = self.before_post, None
             race()
 
-    def _why_busy(self, server, _host):
-        race, self.after_asking = self.after_asking, None
-        if race:
+    def _asked(self, path):
+        if path.startswith("/os-migrations?instance_uuid=") and self.after_asking:
+            race, self.after_asking = self.after_asking, None
             race()
-        return self.busy.get(server, "")
 
     def claim(self, server, l3, host="h1", pci=False, consumer_type="INSTANCE", **resources):
         """Claim as nova-scheduler does."""
@@ -74,6 +72,10 @@ class TwoComputes:
         }
         if pci:
             held["h1_0000:05:00.0"] = {"CUSTOM_PCI_GPU": 1}
+        return self.allocate(server.uuid, held, consumer_type)
+
+    def allocate(self, consumer, held, consumer_type="INSTANCE"):
+        """Let a new consumer hold amounts by provider name."""
         body = {
             "allocations": {
                 self.cloud.uuid(name): {"resources": amounts} for name, amounts in held.items()
@@ -83,8 +85,8 @@ class TwoComputes:
             "consumer_generation": None,
             "consumer_type": consumer_type,
         }
-        self.cloud.client.put(f"/allocations/{server.uuid}", body)
-        return self.held(server.uuid)
+        self.cloud.client.put(f"/allocations/{consumer}", body)
+        return self.held(consumer)
 
     def held(self, consumer):
         """What a consumer holds: amounts by provider name."""
@@ -94,19 +96,30 @@ class TwoComputes:
             for rp, entry in found.items()
         }
 
-    def turn(self, *servers):
-        """Let the agent look once at servers that run here."""
-        return self.rehomer.turn(running(*servers))
+    def reserve(self, provider, **amounts):
+        """Reserve as the agent does."""
+        path = f"/resource_providers/{self.cloud.uuid(provider)}/inventories"
+        body = self.cloud.client.get(path)
+        for name, amount in amounts.items():
+            body["inventories"][name]["reserved"] = amount
+        self.cloud.client.put(path, body)
+
+    def reserved(self, provider):
+        """What is reserved of a provider, by class."""
+        path = f"/resource_providers/{self.cloud.uuid(provider)}/inventories"
+        found = self.cloud.client.get(path)["inventories"]
+        return {name: stock["reserved"] for name, stock in found.items() if stock["reserved"]}
+
+    def heal(self, *servers, write=True):
+        """Let nova have these servers on h1, where they are, and heal; returns the rows."""
+        for server in servers:
+            if server.uuid not in self.api.servers:
+                self.api.add(server)
+        return list(self.healer.run(write=write))
 
 
 def _novas(adapter):
     return Adapter(adapter.session, service_type="placement", raise_exc=False)
-
-
-def running(*servers, activity=Activity.RUNNING):
-    """The claims of servers that run."""
-    guests = tuple(Guest(parse(server.xml, activity)) for server in servers)
-    return claims(Observation(four_nodes(), guests))
 
 
 def server_on(node, title="lc", specs=SPECS):

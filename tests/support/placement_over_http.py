@@ -62,7 +62,6 @@ class PlacementOverHttp:
             "placement__token": "admin",
             "placement__interval_s": 1,
             "placement__backoff_max_s": 1,
-            "placement__rehome": False,
         }
 
 

@@ -104,7 +104,7 @@ def build(
     publisher = None
     if conf.placement.enabled and not dry_run:
         unsatisfiable = slo.unsatisfiable if slo else frozenset
-        publisher = placement.build(conf, source, metrics, journal, unsatisfiable)
+        publisher = placement.build(conf, source, metrics, unsatisfiable)
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []

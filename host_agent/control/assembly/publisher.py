@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put together what publishes in Placement: clients, measured traffic, the agent that moves allocations."""
+"""Put together what publishes in Placement: clients, measured traffic, claims."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,12 @@ from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.journal import ActionJournal
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report import published_host
 from host_agent.report.beat import Beat
-from host_agent.report.clients import make_allocations, make_beat_writer, make_reporter
+from host_agent.report.clients import make_beat_writer, make_claim_reader, make_reporter
 from host_agent.report.metrics import Metrics
-from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
-from host_agent.report.rehome import Rehomer, Settled
+from host_agent.report.publisher import PublishedFacts, Publisher
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.best_effort import BestEffortWriter
 
@@ -24,16 +22,12 @@ def build(
     conf: Configuration,
     source: DomainSource,
     metrics: Metrics,
-    journal: ActionJournal,
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
 ) -> Publisher:
     """Return what publishes in Placement, not yet started.
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     """
-    rehoming = Rehoming(
-        Settled(conf.placement.rehome_after_s), lambda root: _rehomer(conf, root, journal)
-    )
     resctrl = tree(conf.paths)
     return Publisher(
         conf,
@@ -43,7 +37,7 @@ def build(
         PublishedFacts(
             lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
         ),
-        rehoming=rehoming if conf.placement.rehome else None,
+        make_claim_source=lambda root: make_claim_reader(conf, root),
         make_beat=lambda root: Beat(make_beat_writer(conf, root)),
     )
 
@@ -55,11 +49,6 @@ def _root(conf: Configuration, source: DomainSource, metrics: Metrics) -> str:
     if kept.load() != name:
         BestEffortWriter("state", metrics.lost).attempt(lambda: kept.save(name))
     return name
-
-
-def _rehomer(conf: Configuration, root: str, journal: ActionJournal) -> Rehomer:
-    """Return what moves allocations; parameters and errors as of :func:`make_allocations`."""
-    return Rehomer(make_allocations(conf, root), root, journal)
 
 
 def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:

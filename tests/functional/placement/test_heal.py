@@ -1,69 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``heal`` rebuilds what ``nova-manage placement heal_allocations`` cannot: nested amounts."""
+"""What servers hold follows the cells that nova-compute chose; what was lost is given back; nova is never disturbed."""
 
+import itertools
+import json
 import uuid
-from types import SimpleNamespace
 
 import pytest
-from lxml import etree
+from keystoneauth1 import exceptions as keystone_errors
 from nova import objects
 from nova.scheduler import utils
-from nova.virt.libvirt import config as libvirt_config
 
-from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
-from host_agent.conf import configuration
-from host_agent.console import heal as heal_module
-from host_agent.console.heal import heal_claims
-from host_agent.control import home_nodes_store
-from host_agent.decide.amounts.claims import claims, floating_claims
-from host_agent.machine.libvirt import ListedDomain
-from host_agent.model.assignment import Guest, Observation
-from host_agent.model.workload import Activity, parse
-from host_agent.report.nova_resources import nova_part
-from placement_traits import journal
+from nova_numa_ext import endpoints
+from nova_numa_ext.cli import heal_command
+from nova_numa_ext.policy.numa.nova_part import Sizes, nova_part
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
-from tests.support.allocations import L3_PART, SPECS, running, server_on
+from tests.support.allocations import L3_PART, SPECS, server_on
+from tests.support.faults import FaultyAdapter, answer, refuse
 
 objects.register_all()
 # What a flavor asks of Placement; nova 33 has it under another name.
 novas_resources = (
     getattr(utils, "resources_from_flavor_and_bfv", None) or utils.resources_for_limits
 )
-PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
+NOVAS = {"PCPU": 1, "MEMORY_MB": 64}
+CLOS = {"CUSTOM_RDT_CLOS": 1}
 DECLARED = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 BANDWIDTH = {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
+STRICT = {
+    **SPECS,
+    "numa_ext:interference_class": "rabbit",
+    "resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD": "1000",
+}
+WHOLE = {"CUSTOM_LLC_NEIGHBOURHOOD": 1000}
+FULL = {**SPECS, "resources_NODE:CUSTOM_LLC_WAY": "13"}
+
+
+def results(rows):
+    return [str(row.result) for row in rows]
+
+
+# Where they run -------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_l3_part_moves(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0, pci=True)
+    (row,) = host.heal(server)
+    after = host.held(server.uuid)
+    assert after.pop("h1:l3_2") == before.pop("h1:l3_0") == L3_PART
+    assert after == before
+    assert (row.result, row.host, row.server, row.uuid) == ("done", "h1", "lc", server.uuid)
+    assert row.change == (
+        "h1:l3_0 -CUSTOM_LLC_WAY 4 -CUSTOM_MEMORY_BANDWIDTH_MBPS 2000; "
+        "h1:l3_2 +CUSTOM_LLC_WAY 4 +CUSTOM_MEMORY_BANDWIDTH_MBPS 2000"
+    )
+    assert host.heal() == []
+
+
+def test_what_is_right_is_not_written(host):
+    server = server_on(node=1)
+    before = host.claim(server, l3=1)
+    assert host.heal(server) == []
+    assert {method for method, _ in host.adapter.log} == {"GET"}
+    assert host.held(server.uuid) == before
+
+
+def test_two_servers_in_full_domains_swap_places(host):
+    a, b = server_on(2, "a", FULL), server_on(3, "b", FULL)
+    host.claim(a, l3=3, CUSTOM_LLC_WAY=13)
+    host.claim(b, l3=2, CUSTOM_LLC_WAY=13)
+    assert results(host.heal(a, b)) == ["done", "done"]
+    assert "h1:l3_2" in host.held(a.uuid)
+    assert "h1:l3_3" in host.held(b.uuid)
+
+
+def test_a_full_domain_is_told_and_does_not_keep_others_from_moving(host):
+    full, stuck, free = server_on(0, "full", FULL), server_on(0, "stuck"), server_on(2, "free")
+    host.claim(full, l3=0, CUSTOM_LLC_WAY=13)
+    host.claim(stuck, l3=1)
+    host.claim(free, l3=3)
+    told, moved = sorted(host.heal(full, stuck, free), key=lambda row: row.server, reverse=True)
+    assert "h1:l3_2" in host.held(free.uuid)
+    assert "h1:l3_1" in host.held(stuck.uuid)
+    assert (told.result, moved.result) == ("failed", "done")
+    assert "CUSTOM_LLC_WAY" in told.problem
+
+
+def test_a_server_of_two_cells_keeps_the_half_that_is_right(host):
+    specs = {
+        **{key: value for key, value in SPECS.items() if not key.startswith("resources_")},
+        "hw:numa_nodes": "2",
+        "resources_N0:CUSTOM_LLC_WAY": "4",
+        "resources_N1:CUSTOM_LLC_WAY": "2",
+        "group_policy": "isolate",
+    }
+    server = Server("two", specs, cpus=(0, 6), vcpus=2)
+    host.api.add(server, cells=[(0, (0,)), (3, (6,))])
+    rest = {"h1": {"PCPU": 2, "MEMORY_MB": 64}, "h1:rdt": CLOS}
+    half = {"h1:l3_0": {"CUSTOM_LLC_WAY": 4}}
+    host.allocate(server.uuid, {**half, "h1:l3_1": {"CUSTOM_LLC_WAY": 2}, **rest})
+    assert results(host.heal()) == ["done"]
+    assert host.held(server.uuid) == {**half, "h1:l3_3": {"CUSTOM_LLC_WAY": 2}, **rest}
+
+
+def test_the_neighbourhood_of_a_strict_server_moves_with_it(host):
+    server = server_on(node=2, specs=STRICT)
+    host.claim(server, l3=0, **WHOLE)
+    assert results(host.heal(server)) == ["done"]
+    assert host.held(server.uuid)["h1:l3_2"] == {**L3_PART, **WHOLE}
+
+
+def test_a_strict_server_beside_a_claim_that_excludes_it_is_told(host):
+    """Nova was not asked (``az:host``), or lost a race: the operator has to migrate one of them."""
+    rabbit, other = server_on(2, "rabbit", STRICT), server_on(2, "other", STRICT)
+    host.claim(rabbit, l3=2, **WHOLE)
+    host.claim(other, l3=0, **WHOLE)
+    (row,) = host.heal(rabbit, other)
+    assert (row.result, row.server) == ("failed", "other")
+    assert "h1:l3_0" in host.held(other.uuid)
+
+
+# What an agent has reserved for it ------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_the_place_of_what_was_reserved_for_it(host):
+    """The domain is full with both; nothing else that is reserved there is given away."""
+    full, server = (
+        server_on(2, "full", {**SPECS, "resources_NODE:CUSTOM_LLC_WAY": "9"}),
+        server_on(2),
+    )
+    host.claim(full, l3=2, CUSTOM_LLC_WAY=9)
+    host.claim(server, l3=0)
+    host.reserve("h1:l3_2", CUSTOM_LLC_WAY=4, CUSTOM_MEMORY_BANDWIDTH_MBPS=3000)
+    assert results(host.heal(full, server)) == ["done"]
+    assert "h1:l3_2" in host.held(server.uuid)
+    assert host.reserved("h1:l3_2") == {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 3000}
+
+
+def test_servers_swap_full_domains_in_which_each_is_reserved(host):
+    a, b = server_on(2, "a", FULL), server_on(3, "b", FULL)
+    host.claim(a, l3=3, CUSTOM_LLC_WAY=13)
+    host.claim(b, l3=2, CUSTOM_LLC_WAY=13)
+    for provider in ("h1:l3_2", "h1:l3_3"):
+        host.reserve(provider, CUSTOM_LLC_WAY=13, CUSTOM_MEMORY_BANDWIDTH_MBPS=2000)
+    assert results(host.heal(a, b)) == ["done", "done"]
+    assert "h1:l3_2" in host.held(a.uuid)
+    assert host.reserved("h1:l3_2") == {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
+
+
+def test_a_domain_that_is_too_full_all_the_same_keeps_what_is_reserved(host):
+    full, server = server_on(2, "full", FULL), server_on(2)
+    host.claim(full, l3=2, CUSTOM_LLC_WAY=13)
+    before = host.claim(server, l3=0)
+    host.reserve("h1:l3_2", CUSTOM_MEMORY_BANDWIDTH_MBPS=9000)
+    assert results(host.heal(full, server)) == ["failed"]
+    assert host.held(server.uuid) == before
+    assert host.reserved("h1:l3_2") == {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 9000}
+
+
+# What was lost --------------------------------------------------------------------------------------------------------
 
 
 def flavor_of(extra_specs, **sizes):
     values = {"vcpus": 1, "memory_mb": 64, "root_gb": 0, "ephemeral_gb": 0, "swap": 0, **sizes}
     return objects.Flavor(name="f", flavorid="f", extra_specs=extra_specs, **values)
-
-
-def metadata(flavor, root_type="image"):
-    """The metadata as nova's own libvirt driver writes it."""
-    flavor_part = libvirt_config.LibvirtConfigGuestMetaNovaFlavor()
-    flavor_part.name, flavor_part.id = flavor.name, flavor.flavorid
-    flavor_part.memory, flavor_part.vcpus = flavor.memory_mb, flavor.vcpus
-    flavor_part.disk, flavor_part.ephemeral = flavor.root_gb, flavor.ephemeral_gb
-    flavor_part.swap, flavor_part.extra_specs = flavor.swap, flavor.extra_specs
-    owner = libvirt_config.LibvirtConfigGuestMetaNovaOwner()
-    owner.userid, owner.username = USER, "user"
-    owner.projectid, owner.projectname = PROJECT, "project"
-    instance = libvirt_config.LibvirtConfigGuestMetaNovaInstance()
-    instance.package, instance.name = "34.0.0", "lc"
-    instance.flavor, instance.owner = flavor_part, owner
-    if root_type:
-        instance.roottype, instance.rootid = root_type, uuid.uuid4()
-    return f"<domain><metadata>{etree.tostring(instance.format_dom()).decode()}</metadata></domain>"
-
-
-def heal(host, server, xml=None, *, dry_run=False):
-    """Run the command's inside for one server of h1."""
-    domains = {server.uuid: xml or metadata(flavor_of(SPECS))}
-    journal = None if dry_run else host.journal
-    return heal_claims(host.allocations, "h1", running(server), domains, journal)
 
 
 def test_nova_itself_cannot_heal_such_a_server(host):
@@ -77,185 +179,437 @@ def test_nova_itself_cannot_heal_such_a_server(host):
 
 def test_a_server_that_lost_everything_gets_it_back(host):
     server = server_on(node=1)
-    wanted = {
-        "h1": {"PCPU": 1, "MEMORY_MB": 64},
-        "h1:rdt": {"CUSTOM_RDT_CLOS": 1},
-        "h1:l3_1": L3_PART,
-    }
-    (row,) = heal(host, server)
-    assert (row["result"], row["holds"], row["should_hold"]) == ("done", {}, wanted)
+    wanted = {"h1": NOVAS, "h1:rdt": CLOS, "h1:l3_1": L3_PART}
+    (row,) = host.heal(server)
+    assert (row.result, row.holds, row.should_hold) == ("done", {}, wanted)
     assert host.held(server.uuid) == wanted
     body = host.cloud.client.get(f"/allocations/{server.uuid}")
-    assert (body["project_id"], body["user_id"]) == (PROJECT, USER)
+    assert (body["project_id"], body["user_id"]) == ("project", "user")
     assert body["consumer_type"] == "unknown"  # as nova leaves it
-    assert [entry.action for entry in host.journal] == ["heal"]
-    assert heal(host, server) == []
-
-
-def test_the_command_reads_libvirt_and_writes_its_journal(host, monkeypatch, tmp_path):
-    server, floating = server_on(node=1), Server("be", DECLARED, shared="0-7")
-    owner = f"<nova:owner><nova:user uuid='{USER}'>u</nova:user><nova:project uuid='{PROJECT}'>p</nova:project>"
-    listed = tuple(
-        ListedDomain(
-            each.uuid,
-            each.xml.replace("<nova:flavor", f"{owner}</nova:owner><nova:flavor"),
-            Activity.RUNNING,
-        )
-        for each in (server, floating)
-    )
-    libvirt = SimpleNamespace(domains=lambda: listed, close=lambda: None)
-    monkeypatch.setattr(heal_module, "LibvirtSource", lambda _uri: libvirt)
-    monkeypatch.setattr(heal_module, "make_allocations", lambda _conf, _root: host.allocations)
-    monkeypatch.setattr(heal_module, "topology_reader", lambda _conf: four_nodes)
-    config = tmp_path / "agent.conf"
-    config.write_text(f"[host]\nname = h1\n[agent]\nstate_dir = {tmp_path}\n")
-    conf = configuration.load([f"--config-file={config}"])
-    home_nodes_store.store(conf.paths.home_nodes).save({floating.uuid: (3,)})
-    assert [row["result"] for row in heal_module.heal(conf, dry_run=True)] == ["would", "would"]
-    assert [row["result"] for row in heal_module.heal(conf, dry_run=False)] == ["done", "done"]
-    assert set(host.held(server.uuid)) == {"h1", "h1:rdt", "h1:l3_1"}
-    assert set(host.held(floating.uuid)) == {"h1", "h1:l3_3"}
-    (entry, other) = journal.read(conf.paths.journal)
-    assert (entry["action"], entry["result"], entry["server"]) == ("heal", "done", server.uuid)
-    assert other["server"] == floating.uuid
+    assert host.heal() == []
 
 
 def test_novas_part_is_left_as_it_is_when_there_is_one(host):
     server = server_on(node=1)
-    host.cloud.claim(
-        server.uuid, allocations={host.cloud.uuid("h1"): {"PCPU": 1, "MEMORY_MB": 512}}
-    )
-    (row,) = heal(host, server)
-    assert row["result"] == "done"
+    host.allocate(server.uuid, {"h1": {"PCPU": 1, "MEMORY_MB": 512}})
+    assert results(host.heal(server)) == ["done"]
     assert host.held(server.uuid) == {
         "h1": {"PCPU": 1, "MEMORY_MB": 512},
-        "h1:rdt": {"CUSTOM_RDT_CLOS": 1},
+        "h1:rdt": CLOS,
         "h1:l3_1": L3_PART,
     }
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(host):
+def test_a_dry_run_shows_the_same_and_writes_nothing(host):
     server = server_on(node=1)
-    (row,) = heal(host, server, dry_run=True)
-    assert row["result"] == "would"
-    assert set(row["should_hold"]) == {"h1", "h1:rdt", "h1:l3_1"}
+    (row,) = host.heal(server, write=False)
+    assert row.result == "would"
+    assert set(row.should_hold) == {"h1", "h1:rdt", "h1:l3_1"}
     assert host.held(server.uuid) == {}
-    assert host.journal == []
 
 
-def heal_floating(host, server, *others, home=()):
-    """Heal a server without a NUMA topology; ``others`` run beside it."""
-    guests = tuple(Guest(parse(each.xml, Activity.RUNNING)) for each in (*others, server))
-    observation = Observation(four_nodes(), guests)
-    home_nodes = {server.uuid: home} if home else {}
-    found = floating_claims(observation, home_nodes, claims(observation))
-    xml = {server.uuid: metadata(flavor_of(server.specs))}
-    return heal_claims(host.allocations, "h1", found, xml, host.journal)
-
-
-@pytest.mark.parametrize(("home", "l3"), [((2,), "h1:l3_2"), ((), "h1:l3_1")])
-def test_a_floating_server_gets_its_bandwidth_in_its_home(host, home, l3):
-    """Without a home where least is declared of what its CPUs reach: another server has declared in domain 0."""
-    server = Server("be", DECLARED, shared="0-3")
-    (row,) = heal_floating(host, server, server_on(node=0), home=home)
-    assert row["result"] == "done"
-    assert host.held(server.uuid) == {"h1": {"VCPU": 1, "MEMORY_MB": 64}, l3: BANDWIDTH}
-    assert heal_floating(host, server, home=home) == []
-
-
-def test_floating_servers_without_a_home_are_spread(host):
-    """Nova restricts neither to CPUs."""
-    first, second = (Server(title, DECLARED, shared="") for title in ("be1", "be2"))
-    guests = tuple(Guest(parse(each.xml, Activity.RUNNING)) for each in (first, second))
-    found = floating_claims(Observation(four_nodes(), guests), {}, ())
-    assert [[part.l3 for part in claim.parts] for claim in found] == [[0], [1]]
+def test_floating_servers_get_their_bandwidth_where_least_is_declared(host):
+    """Of domain 0 another server has declared; those healed before in the same run count, too."""
+    other = server_on(node=0)
+    host.claim(other, l3=0)
+    lost = [Server(title, DECLARED, shared="") for title in ("be1", "be2", "be3", "be4")]
+    assert results(host.heal(other, *lost)) == ["done"] * 4
+    held = [host.held(server.uuid) for server in lost]
+    assert [each.pop("h1") for each in held] == [{"VCPU": 1, "MEMORY_MB": 64}] * 4
+    assert sorted(held, key=str) == [{f"h1:l3_{l3}": BANDWIDTH} for l3 in range(4)]
 
 
 def test_a_floating_server_may_hold_its_bandwidth_in_any_domain(host):
     server = Server("be", DECLARED, shared="0-7")
-    h1, l3 = host.cloud.uuid("h1"), host.cloud.uuid("h1:l3_0")
-    host.cloud.claim(server.uuid, allocations={h1: {"VCPU": 1}, l3: BANDWIDTH})
-    assert heal_floating(host, server, home=(2,)) == []
+    host.allocate(server.uuid, {"h1": {"VCPU": 1, "MEMORY_MB": 64}, "h1:l3_3": BANDWIDTH})
+    assert host.heal(server) == []
+
+
+def test_what_cannot_be_counted_is_told_for_this_server_alone(host):
+    strange = server_on(1, "strange", {**SPECS, "resources_OTHER:CUSTOM_FPGA": "1"})
+    rows = host.heal(strange, server_on(2, "plain"))
+    assert [(row.server, row.result) for row in rows] == [("strange", "failed"), ("plain", "done")]
+    assert "resources_OTHER:CUSTOM_FPGA" in rows[0].problem
 
 
 @pytest.mark.parametrize(
     "specs",
-    [
-        BE_SPECS,
-        {**DECLARED, "resources_B:CUSTOM_MEMORY_BANDWIDTH_MBPS": "10", "group_policy": "isolate"},
-    ],
-    ids=["nothing of ours", "more groups than domains"],
+    [{}, BE_SPECS, {**SPECS, "numa_ext:managed": "false"}, {**SPECS, "numa_ext:tier": "XX"}],
+    ids=["none of ours", "nothing counted", "left alone", "malformed"],
 )
-def test_a_floating_server_is_left_out(host, specs):
-    """``nova-manage`` heals what asks for nothing of ours; its one CPU reaches one domain."""
-    assert heal_floating(host, Server("be", specs, shared="0")) == []
+def test_a_server_that_is_not_ours_to_heal_is_left_out(host, specs):
+    """``nova-manage`` heals what asks for nothing of ours."""
+    assert host.heal(server_on(1, specs=specs)) == []
 
 
-def test_a_server_under_way_is_left_to_nova(host):
-    server = server_on(node=1)
-    host.busy[server.uuid] = "task rebuilding"
-    (row,) = heal(host, server)
-    assert (row["result"], row["problem"]) == ("failed", "task rebuilding")
-    assert host.held(server.uuid) == {}
-
-
-def test_what_cannot_be_counted_is_said(host):
-    flavor = flavor_of({**SPECS, "resources_OTHER:CUSTOM_FPGA": "1"})
-    (row,) = heal(host, server_on(node=1), metadata(flavor))
-    assert row["result"] == "failed"
-    assert "resources_OTHER:CUSTOM_FPGA" in row["problem"]
+def test_a_tier_that_the_image_requires_is_assumed(host):
+    """Nova's API does not show it, and without a tier the flavor would make no sense."""
+    specs = {key: value for key, value in SPECS.items() if key != "numa_ext:tier"}
+    server = server_on(1, specs=specs)
+    host.claim(server, l3=0)
+    assert results(host.heal(server)) == ["done"]
 
 
 @pytest.mark.parametrize("from_volume", [False, True])
 @pytest.mark.parametrize("sizes", [{}, {"root_gb": 20, "swap": 1500, "ephemeral_gb": 3}])
 @pytest.mark.parametrize(
-    "extra_specs",
+    ("extra_specs", "pinned"),
     [
-        {},
-        {"hw:cpu_policy": "dedicated"},
-        {"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"},
-        {"resources:VCPU": "0", "resources:CUSTOM_BAREMETAL": "1"},
-        {"resources:MEMORY_MB": "128"},
+        ({}, 0),
+        ({"hw:cpu_policy": "dedicated"}, 4),
+        ({"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"}, 4),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2"}, 3),
+        ({"resources:VCPU": "0", "resources:CUSTOM_BAREMETAL": "1"}, 0),
+        ({"resources:MEMORY_MB": "128"}, 0),
+        ({"resources:PCPU": "4"}, 4),
     ],
 )
-def test_novas_part_is_what_nova_would_count(extra_specs, sizes, from_volume):
+def test_novas_part_is_what_nova_would_count(extra_specs, pinned, sizes, from_volume):
     flavor = flavor_of(extra_specs, vcpus=4, **sizes)
-    xml = metadata(flavor, root_type="" if from_volume else "image")
-    theirs = novas_resources(flavor, is_bfv=from_volume)
-    assert nova_part(xml).resources == dict(theirs)
-
-
-def with_pins(xml, *cpusets):
-    pins = "".join(f"<vcpupin vcpu='{n}' cpuset='{cpus}'/>" for n, cpus in enumerate(cpusets))
-    return xml.replace("</domain>", f"<cputune>{pins}</cputune></domain>")
-
-
-@pytest.mark.parametrize(
-    ("pins", "counted"), [(("2", "3"), "PCPU"), (("0-3", "0-3"), "VCPU"), (("0", "0"), "VCPU")]
-)
-def test_dedicated_vcpus_that_the_image_asked_for_are_seen_by_their_pins(pins, counted):
-    xml = with_pins(metadata(flavor_of({}, vcpus=2)), *pins)
-    assert nova_part(xml).resources == {counted: 2, "MEMORY_MB": 64}
+    ours = nova_part(
+        Sizes(4, 64, flavor.root_gb, flavor.ephemeral_gb, flavor.swap),
+        extra_specs,
+        {},
+        pinned=pinned,
+        from_volume=from_volume,
+    )
+    assert ours == dict(novas_resources(flavor, is_bfv=from_volume))
 
 
 @pytest.mark.parametrize(
-    ("extra_specs", "more", "problem"),
+    ("specs", "image", "problem"),
     [
-        ({"resources:CUSTOM_FPGA": "one"}, "", "resources:CUSTOM_FPGA=one, which is no number"),
-        ({}, "<launchSecurity type='sev'/>", "MEM_ENCRYPTION_CONTEXT is not known"),
-        (
-            {},
-            "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='0-1'/></cputune>",
-            "mixes shared and dedicated",
-        ),
+        ({"resources:CUSTOM_FPGA": "one"}, {}, "resources:CUSTOM_FPGA=one, which is no number"),
+        ({"hw:mem_encryption": "True"}, {}, "MEM_ENCRYPTION_CONTEXT is not known"),
+        ({}, {"hw_mem_encryption": "true"}, "MEM_ENCRYPTION_CONTEXT is not known"),
     ],
 )
-def test_what_cannot_be_rebuilt_is_told_for_this_server_alone(extra_specs, more, problem):
-    xml = metadata(flavor_of(extra_specs, vcpus=2)).replace("</domain>", f"{more}</domain>")
+def test_what_cannot_be_rebuilt_is_told(specs, image, problem):
     with pytest.raises(CapabilityMissingError, match=problem):
-        nova_part(xml)
+        nova_part(Sizes(2, 64), specs, image, pinned=0, from_volume=False)
 
 
-def test_metadata_without_an_owner_is_refused():
-    with pytest.raises(CapabilityMissingError, match="does not show its owner"):
-        nova_part(server_on(node=1).xml)
+# Hands off -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "under_way",
+    [
+        {"OS-EXT-STS:task_state": "migrating"},
+        {"status": "VERIFY_RESIZE"},
+        {"status": "SHELVED"},
+        {"status": "ERROR"},
+    ],
+)
+def test_nothing_is_asked_while_a_server_is_in_flight_and_it_moves_afterwards(host, under_way):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0)
+    host.api.add(server, **under_way)
+    assert host.heal() == []
+    assert not any(path.endswith("/topology") for path in host.api.asked)
+    assert host.held(server.uuid) == before
+    host.api.add(server)
+    assert results(host.heal()) == ["done"]
+
+
+@pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED", "SHUTOFF"])
+def test_a_server_that_rests_keeps_its_cells_and_is_healed(host, status):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server, status=status)
+    assert results(host.heal()) == ["done"]
+
+
+@pytest.mark.parametrize(("status", "result"), [("finished", "left"), ("confirmed", "done")])
+def test_a_migration_that_is_not_over_keeps_us_away(host, status, result):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.migrations = [{"uuid": "m", "instance_uuid": server.uuid, "status": status}]
+    (row,) = host.heal(server)
+    assert row.result == result
+    assert row.problem == ("something is under way: migration finished" if result == "left" else "")
+
+
+def test_a_consumer_that_is_no_server_is_never_touched(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0, consumer_type="MIGRATION")
+    (row,) = host.heal(server)
+    assert (row.result, row.problem) == ("left", "its consumer is of type MIGRATION")
+    assert host.held(server.uuid) == before
+
+
+def test_after_an_evacuation_the_part_of_the_new_host_is_healed_and_the_old_one_is_told(host):
+    server = server_on(node=2)
+    left = {"h2": NOVAS, "h2:rdt": CLOS, "h2:l3_0": L3_PART}
+    host.allocate(server.uuid, {"h1": NOVAS, "h1:rdt": CLOS, "h1:l3_0": L3_PART, **left})
+    moved, told = host.heal(server)
+    assert (moved.result, moved.host) == ("done", "h1")
+    assert host.held(server.uuid) == {"h1": NOVAS, "h1:rdt": CLOS, "h1:l3_2": L3_PART, **left}
+    assert (told.result, told.host, told.server) == ("left", "h2", "lc")
+    assert told.holds == {"h2:rdt": CLOS, "h2:l3_0": L3_PART}
+    assert "when nova-compute of h2 starts" in told.problem
+    assert results(host.heal()) == ["left"]
+
+
+def test_a_server_that_holds_only_another_host_is_left_to_nova(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0, host="h2")
+    here, there = host.heal(server)
+    assert (here.result, here.host, there.host) == ("left", "h1", "h2")
+    assert "nova's own provider" in here.problem
+    assert host.held(server.uuid) == before
+
+
+def test_what_nova_does_not_know_is_told_and_not_deleted(host):
+    gone, moving = server_on(0, "gone"), server_on(1, "moving")
+    before = host.claim(gone, l3=0)
+    host.claim(moving, l3=1)
+    host.api.migrations = [
+        {"uuid": "old", "instance_uuid": "x", "status": "completed"},
+        {"uuid": "older", "instance_uuid": "y", "status": "completed"},
+        {"uuid": moving.uuid, "instance_uuid": "z", "status": "running"},
+    ]
+    (row,) = host.heal()
+    assert (row.result, row.server, row.uuid) == ("left", "", gone.uuid)
+    assert row.holds == {"h1:rdt": CLOS, "h1:l3_0": L3_PART}
+    assert f"audit --delete --resource_provider {host.cloud.uuid('h1')}" in row.problem
+    assert f"allocation delete {gone.uuid}" in row.problem
+    assert host.held(gone.uuid) == before
+
+
+def test_consumers_are_read_only_where_more_is_used_than_servers_account_for(host):
+    server = server_on(node=1)
+    host.claim(server, l3=1)
+    host.heal(server)
+    assert not any(path.endswith("/allocations") for _, path in host.adapter.log)
+
+
+# Races: nova acts between our look and our write ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_first_read", [True, False])
+def test_a_live_migration_that_starts_meanwhile_wins(host, as_first_read):
+    """conductor: the source's allocation goes to the migration, then the server gets one on the target.
+
+    The new consumer has the generation of the old one, so a write with it alone would be accepted.
+    """
+    server, migration = server_on(node=2), str(uuid.uuid4())
+    before = host.claim(server, l3=0)
+    generation = host.cloud.client.get(f"/allocations/{server.uuid}")["consumer_generation"]
+
+    def empty():
+        host.api.servers[server.uuid]["OS-EXT-STS:task_state"] = "migrating"
+        host.api.migrations = [
+            {"uuid": migration, "instance_uuid": server.uuid, "status": "running"}
+        ]
+        assert host.nova.move_allocations(host.context, server.uuid, migration)
+
+    def start():
+        empty()
+        host.claim(server, l3=3, host="h2")
+        found = host.cloud.client.get(f"/allocations/{server.uuid}")
+        assert found["consumer_generation"] == generation
+
+    if as_first_read:
+        host.after_asking = start
+    else:
+        host.before_post = empty
+    (row,) = host.heal(server)
+    assert (row.result, row.problem.partition(":")[0]) == ("left", "something is under way")
+    assert host.held(migration) == before
+    assert set(host.held(server.uuid)) == ({"h2", "h2:rdt", "h2:l3_3"} if as_first_read else set())
+
+
+def test_a_resize_that_is_reverted_meanwhile_wins(host):
+    server, migration = server_on(node=2), server_on(node=0)
+    host.claim(server, l3=0)
+    old = host.claim(migration, l3=1, host="h2", consumer_type="MIGRATION")
+
+    def revert():
+        host.nova.move_allocations(host.context, migration.uuid, server.uuid)
+        host.api.servers[server.uuid]["OS-EXT-SRV-ATTR:hypervisor_hostname"] = "h2"
+
+    host.before_post = revert
+    (row,) = host.heal(server)
+    assert "nova has it on h2" in row.problem
+    assert host.held(server.uuid) == old
+    assert host.held(migration.uuid) == {}
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_server_deleted_meanwhile_is_not_brought_back(host, force):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+
+    def delete():
+        host.nova.delete_allocation_for_instance(host.context, server.uuid, force=force)
+        del host.api.servers[server.uuid]
+
+    host.before_post = delete
+    assert host.heal(server) == []
+    assert host.held(server.uuid) == {}
+
+
+def test_another_writer_is_waited_for(host):
+    """Consumer generations differ at the first write; the second one knows it."""
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+
+    def touch():
+        body = host.cloud.client.get(f"/allocations/{server.uuid}")
+        host.cloud.client.put(f"/allocations/{server.uuid}", body)
+
+    host.before_post = touch
+    assert results(host.heal(server)) == ["done"]
+    assert "h1:l3_2" in host.held(server.uuid)
+
+
+def test_a_writer_that_never_ends_is_told(host):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+
+    def touch():
+        body = host.cloud.client.get(f"/allocations/{server.uuid}")
+        host.cloud.client.put(f"/allocations/{server.uuid}", body)
+        host.before_post = touch
+
+    host.before_post = touch
+    (row,) = host.heal(server)
+    assert (row.result, row.problem.startswith("Its allocation changed meanwhile")) == (
+        "failed",
+        True,
+    )
+
+
+def test_another_server_that_comes_meanwhile_disturbs_nothing(host):
+    """Only the consumer's generation counts: providers change all the time."""
+    server, other = server_on(node=2), server_on(node=2, title="other")
+    host.claim(server, l3=0)
+    host.before_post = lambda: host.claim(other, l3=2)
+    assert results(host.heal(server)) == ["done"]
+    assert host.held(server.uuid)["h1:l3_2"] == host.held(other.uuid)["h1:l3_2"] == L3_PART
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(host, monkeypatch, capsys, tmp_path):
+    """``numa-ext-heal`` over the two computes; returns status, output and errors."""
+    file = tmp_path / "nova.conf"
+    file.write_text("")
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: host.adapter)
+    monkeypatch.setattr(endpoints, "compute", lambda _conf: host.api)
+
+    def run(*words, **options):
+        status = heal_command.main([f"--config-file={file}", *words], **options)
+        output = capsys.readouterr()
+        return status, output.out, output.err
+
+    return run
+
+
+def test_the_plan_is_printed_first_and_then_what_was_done(host, command):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server)
+    change = "h1:l3_0 -CUSTOM_LLC_WAY 4"
+    status, out, _ = command("--dry-run")
+    assert (status, out.startswith(f"would  h1  lc  {change}")) == (0, True)
+    status, out, _ = command("-f", "json")
+    assert (status, [row["result"] for row in json.loads(out)]) == (0, ["done"])
+    assert command() == (0, "All servers hold what they should.\n", "")
+
+
+def test_only_the_hosts_that_are_named_are_looked_at(host, command):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server)
+    assert command("--host", "h2")[1] == "All servers hold what they should.\n"
+    status, _, error = command("--host", "h9")
+    assert (status, error) == (1, "numa-ext-heal: --host: 'h9' is not allowed; allowed: h1, h2\n")
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (lambda _path: answer(403), "needs the role admin"),
+        (lambda _path: answer(500), "Nova answered GET /servers/detail with 500"),
+        (lambda _path: answer(200, "<html>"), "Nova's answer to GET /servers/detail is no JSON"),
+    ],
+)
+def test_trouble_with_nova_is_one_sentence(host, command, fault, sentence):
+    host.api.fault = fault
+    status, out, error = command()
+    assert (status, out) == (1, "Nothing was done.\n")
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_nova_that_cannot_be_reached_is_one_sentence(host, command):
+    def fault(_path):
+        raise keystone_errors.ConnectFailure("no route")
+
+    host.api.fault = fault
+    assert command()[2] == "numa-ext-heal: Nova does not answer GET /servers/detail: no route\n"
+
+
+def test_a_nova_that_hides_nodes_from_this_user_is_told(host, command):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server, nodes=[{"vcpu_set": [0]}])
+    status, out, error = command()
+    assert (status, out) == (1, "Nothing was done.\n")
+    assert error.startswith("numa-ext-heal: Nova does not show on which NUMA nodes servers are")
+
+
+def test_a_placement_that_is_down_ends_the_run_with_one_sentence(host, command, monkeypatch):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server)
+    down = FaultyAdapter(
+        host.adapter, lambda _method, path: refuse(503) if "/allocations/" in path else None
+    )
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: down)
+    monkeypatch.setattr("placement_traits.client.RetrySettings.pause_s", lambda *_: 0.0)
+    status, _, error = command()
+    assert status == 1
+    assert error.startswith("numa-ext-heal: Placement did not answer GET /allocations/")
+    assert error.count("\n") == 1
+
+
+def test_a_loop_goes_on_after_a_fault_and_is_silent_while_all_is_right(host, command):
+    """Down, up and wrong, right."""
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server)
+    runs = itertools.count(1)
+
+    class EnoughError(Exception):
+        pass
+
+    def sleep(seconds):
+        assert seconds == 60
+        host.api.fault = None
+        if next(runs) == 3:
+            raise EnoughError
+
+    host.api.fault = lambda _path: answer(503)
+    with pytest.raises(EnoughError):
+        command("--every", "60", sleep=sleep)
+    assert "h1:l3_2" in host.held(server.uuid)
+
+
+@pytest.mark.parametrize("seconds", ["0", "soon", "1e9"])
+def test_a_pause_that_makes_no_sense_is_refused(command, seconds, capsys):
+    with pytest.raises(SystemExit):
+        command("--every", seconds)
+    assert "a number of seconds from 1 to 86400" in capsys.readouterr().err
+
+
+def test_without_credentials_the_file_is_named(tmp_path, capsys):
+    file = tmp_path / "nova.conf"
+    file.write_text("[placement]\n")
+    assert heal_command.main([f"--config-file={file}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"numa-ext-heal: {file} holds no credentials in [placement]")

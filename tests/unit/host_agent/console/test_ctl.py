@@ -10,7 +10,6 @@ import pytest
 
 from emulation.hosts import four_nodes
 from host_agent.cmd import ctl
-from host_agent.console import heal
 from host_agent.control.assembly import observer
 from placement_traits.topology import HostTopology
 
@@ -45,20 +44,6 @@ def test_device_spec_lines_can_be_pasted_or_parsed(
     assert (spec["resource_class"], spec["address"]) == ("CUSTOM_A100", "0000:05:00.0")
     assert ctl.main([config, "device-spec", "--resource-class", "CUSTOM_A100", "-f", "json"]) == 0
     assert [row["device_spec"] for row in json.loads(capsys.readouterr().out)] == lines
-
-
-@pytest.mark.parametrize(("result", "code"), [("done", 0), ("would", 0), ("failed", 1)])
-def test_heal_ends_with_1_when_a_server_could_not_be_healed(
-    config: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    result: str,
-    code: int,
-) -> None:
-    rows = [{"server": "lc", "result": result}]
-    monkeypatch.setattr(heal, "heal", lambda _conf, *, dry_run: rows if dry_run else [])
-    assert ctl.main([config, "heal", "--dry-run", "-f", "json"]) == code
-    assert json.loads(capsys.readouterr().out) == rows
 
 
 def test_a_drawing_that_cannot_be_written_is_told_in_a_sentence(

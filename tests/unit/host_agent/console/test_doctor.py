@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -180,7 +180,7 @@ def test_missing_bandwidth_and_placement_are_told(host: Host) -> None:
     answers = host.check(enabled="true")
     assert answers["placement"].level is Level.BROKEN
     assert "auth_type" in answers["placement"].detail
-    assert "not re-homed" in answers["nova API"].detail
+    assert not {"credentials", "nova API"} & answers.keys()
 
 
 @pytest.mark.parametrize(
@@ -203,3 +203,26 @@ def test_offline_cpus_are_told_where_nothing_is_known_of_them(
     found = host.check()["offline CPUs"]
     assert found.level is level
     assert found.detail.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("roles", "level", "named"),
+    [
+        (["numa_ext_host"], Level.GOOD, "only the role numa_ext_host"),
+        (["numa_ext_host", "service"], Level.DEGRADED, "has the role service, too"),
+        (["admin", "member", "reader"], Level.DEGRADED, "has the role admin, member, reader, too"),
+    ],
+)
+def test_what_is_lost_with_the_hosts_credentials_is_told(
+    roles: list[str], level: Level, named: str
+) -> None:
+    access = SimpleNamespace(role_names=roles)
+    auth = SimpleNamespace(get_access=lambda _session: access)
+    adapter = SimpleNamespace(session=SimpleNamespace(auth=auth))
+    (finding,) = doctor.credentials(adapter)
+    assert (finding.level, named in finding.detail) == (level, True)
+
+
+def test_without_keystone_no_role_is_looked_for() -> None:
+    adapter = SimpleNamespace(session=SimpleNamespace(auth=object()))
+    assert list(doctor.credentials(adapter)) == []

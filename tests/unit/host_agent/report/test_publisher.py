@@ -22,12 +22,13 @@ from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
+from host_agent.report.claimed import Claimed
 from host_agent.report.clients import make_adapter
 from host_agent.report.metrics import Metrics
-from host_agent.report.published import declarations, movable, neighbours, published_tree
-from host_agent.report.publisher import PublishedFacts, Publisher, Rehoming
-from host_agent.report.rehome import Settled
+from host_agent.report.published import declarations, in_use, neighbours, published_tree
+from host_agent.report.publisher import PublishedFacts, Publisher
 from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, TierTrait
 from placement_traits.tree import ProviderTree
@@ -111,30 +112,14 @@ def test_declared_bandwidth_of_a_floating_server_is_split_over_its_domains() -> 
     assert declared_mbps(found) == {0: 3_000, 1: 2_000}
 
 
-@pytest.mark.parametrize(
-    ("seen", "place"),
-    [("4", (Part(2, 0, 4_000),)), ("4-5", (Part(2, 0, 4_000),)), ("3-4", None), ("", None)],
-)
-def test_declared_bandwidth_follows_a_floating_server_that_keeps_to_one_domain(
-    seen: str, place: tuple[Part, ...] | None
-) -> None:
-    """Issue 3: the host wins, for servers that the agent places, too; L3 domains have two CPUs each."""
+@pytest.mark.parametrize("activity", list(Activity))
+def test_only_what_runs_is_in_use(activity: Activity) -> None:
+    """A paused server may be arriving: nova has not finished with it."""
     specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
-    placed = (Claim("lc", "lc", (Part(0, 4, 1_000),)),)
-    bound, *unbound = movable(floating(specs, seen=seen), placed)
-    assert bound == placed[0]
-    assert [claim.parts for claim in unbound] == ([place] if place else [])
-
-
-def test_the_place_of_a_floating_server_is_not_told_while_it_stands_still() -> None:
-    """A paused one may be arriving: nova has not finished with it."""
-    specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
-    round_ = floating(specs, seen="4")
-    (guest,) = round_.observation.guests
-    still = dataclasses.replace(guest.workload, activity=Activity.PAUSED)
-    guests = (dataclasses.replace(guest, workload=still),)
-    observation = dataclasses.replace(round_.observation, guests=guests)
-    assert movable(dataclasses.replace(round_, observation=observation), ()) == []
+    round_ = turn((Server("be", specs), 4), activity=activity)
+    found = in_use(round_, declarations(round_, ()))
+    expected = [(Part(2, 0, 4_000),)] if activity is Activity.RUNNING else []
+    assert [claim.parts for claim in found] == expected
 
 
 def test_what_is_held_back_is_in_the_tree() -> None:
@@ -299,53 +284,81 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
     assert tries == 3
 
 
-class Rehomer:
-    """Keeps what it was asked to look at."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Claim, ...]] = []
-
-    def turn(self, claims: tuple[Claim, ...]) -> tuple[str, ...]:
-        self.asked.append(claims)
-        raise ServiceUnavailableError("nova is down")
+LC_ON_2 = Server("lc", LC_SPECS, cpus=(5,), node=2)
+WAYS = {LC_ON_2.uuid: {"CUSTOM_LLC_WAY": 4}}
 
 
-def test_after_the_tree_allocations_are_looked_at_and_trouble_there_leaves_the_tree_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    placement, rehomer = Placement(failures=0), Rehomer()
+class Claims:
+    """What servers have claimed, or the error of asking."""
+
+    def __init__(self, held: Claimed, error: Exception | None = None) -> None:
+        self.held = held
+        self.error = error
+
+    def read(self) -> Claimed:
+        if self.error:
+            raise self.error
+        return self.held
+
+
+def publisher_over(placement: Placement, claims: Claims) -> Publisher:
+    """A publisher after a round with a server in L3 domain 2."""
     publisher = Publisher(
         OPTIONS,
         lambda: "compute1",
         lambda: placement,
         Metrics(),
-        rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
+        make_claim_source=lambda _root: claims,
     )
-    lc = Server("lc", LC_SPECS, cpus=(5,), node=2)
-    publisher.on_round(turn((lc, 5)))
-    assert publisher.publish_once()
-    (claims,) = rehomer.asked
-    assert claims == (Claim(lc.uuid, "lc", (Part(2, 4, 0),), clos=1),)
-    assert "Allocations are not re-homed. nova is down" in caplog.text
+    publisher.on_round(turn((LC_ON_2, 5)))
+    return publisher
 
 
-@pytest.mark.parametrize("blind", [{"paused": True}, {"listed": False}])
-def test_allocations_are_not_moved_by_what_was_known_before_a_pause_or_a_lost_libvirt(
-    blind: dict[str, bool],
+def reserved_ways(tree: ProviderTree) -> list[int]:
+    """Reserved ways of the four domains."""
+    children = [tree.child(f"compute1:l3_{l3}") for l3 in range(4)]
+    return [child.inventories["CUSTOM_LLC_WAY"].reserved or 0 for child in children if child]
+
+
+@pytest.mark.parametrize(
+    ("held", "reserved"),
+    [({0: WAYS}, [0, 0, 4, 0]), ({2: WAYS}, [0, 0, 0, 0]), ({}, [0, 0, 0, 0])],
+    ids=["elsewhere", "where it runs", "nowhere"],
+)
+def test_what_is_counted_in_another_domain_is_reserved_where_it_runs(
+    held: Claimed, reserved: list[int]
 ) -> None:
-    rehomer = Rehomer()
-    publisher = Publisher(
-        OPTIONS,
-        lambda: "compute1",
-        lambda: Placement(failures=0),
-        Metrics(),
-        rehoming=Rehoming(Settled(0.0), lambda _root: rehomer),  # type: ignore[arg-type, return-value]
-    )
-    round_ = turn((Server("lc", LC_SPECS, cpus=(5,), node=2), 5))
-    publisher.on_round(round_)
-    publisher.on_round(dataclasses.replace(round_, **blind))
+    placement = Placement(failures=0)
+    assert publisher_over(placement, Claims(held)).publish_once()
+    assert reserved_ways(placement.written[-1]) == reserved
+
+
+def test_what_was_reserved_is_for_sale_again_when_the_claim_has_moved() -> None:
+    placement, claims = Placement(failures=0), Claims({0: WAYS})
+    publisher = publisher_over(placement, claims)
     publisher.publish_once()
-    assert rehomer.asked == [()]
+    claims.held = {2: WAYS}
+    publisher.publish_once()
+    assert [reserved_ways(tree) for tree in placement.written] == [[0, 0, 4, 0], [0, 0, 0, 0]]
+
+
+def test_claims_that_may_not_be_read_leave_the_tree_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An older policy file in Placement."""
+    placement = Placement(failures=0)
+    refused = PlacementError("GET /resource_providers/x/allocations", 403, "", "not allowed")
+    assert publisher_over(placement, Claims({}, refused)).publish_once()
+    assert len(placement.written) == 1
+    assert "Nothing is reserved for servers that are counted elsewhere. Placement" in caplog.text
+
+
+def test_nothing_is_written_by_what_a_placement_that_is_down_does_not_show() -> None:
+    """Written without it, what is reserved would be for sale for a moment."""
+    placement = Placement(failures=0)
+    claims = Claims({0: WAYS}, ServiceUnavailableError("Placement is down"))
+    assert not publisher_over(placement, claims).publish_once()
+    assert placement.written == []
 
 
 def test_traffic_that_nobody_declared_reaches_placement() -> None:

@@ -7,6 +7,7 @@ from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits.topology import RdtCapability
 
 HOST = four_nodes()  # 10,000 MB/s per L3 domain
 CALM = ReservationSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)
@@ -22,7 +23,7 @@ class Clock:
 
 
 class Counters:
-    """Measured traffic of the four domains, MB/s; None where the host has no MBM."""
+    """Measured traffic of the four domains, MB/s; None while it is not known."""
 
     def __init__(self, *mbps: float) -> None:
         self.mbps: tuple[float, ...] | None = mbps
@@ -61,7 +62,7 @@ def test_small_moves_are_not_told() -> None:
     assert reservation.reserved_mbps(HOST, ())[0] == 3_000
 
 
-def test_without_mbm_nothing_changes() -> None:
+def test_while_traffic_is_unknown_nothing_changes() -> None:
     clock, counters = Clock(), Counters(3_000, 0, 0, 0)
     reservation = BandwidthReservation(counters, CALM, 10.0, clock)
     reservation.reserved_mbps(HOST, ())
@@ -70,3 +71,12 @@ def test_without_mbm_nothing_changes() -> None:
     assert reservation.reserved_mbps(HOST, ())[0] == 3_000
     never = BandwidthReservation(counters, CALM, 10.0, clock)
     assert never.reserved_mbps(HOST, ()) == {}, "what an earlier agent has published stays"
+
+
+def test_without_mbm_nothing_is_held_back() -> None:
+    """What an earlier agent or kernel has published does not stay for ever."""
+    blind = four_nodes(rdt=RdtCapability())
+    counters = Counters(3_000, 0, 0, 0)
+    reservation = BandwidthReservation(counters, CALM, 10.0, Clock())
+    assert reservation.reserved_mbps(blind, ()) == dict.fromkeys(range(4), 0)
+    assert counters.looks == 0

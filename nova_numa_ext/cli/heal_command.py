@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-ext-heal``: make what servers hold in Placement agree with where they are."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from keystoneauth1 import exceptions as keystone_errors
+from oslo_config import cfg
+
+from nova_numa_ext import endpoints
+from nova_numa_ext.cli.fleet import one_reading
+from nova_numa_ext.cli.heal import Healer, Result, Row
+from nova_numa_ext.cli.nova_servers import NovaServers
+from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
+from placement_traits.errors import CapabilityMissingError, NumaExtError
+
+_DESCRIPTION = (
+    "Compare what servers hold in Placement of cache ways, classes of service, memory bandwidth and cache "
+    "neighbourhoods with where nova has put them, and make it right: what is counted in another L3 domain than the "
+    "server's moves there, what is missing is added. A server with something under way is left alone, and nothing is "
+    "deleted. Nova (role admin) and Placement (role service) are asked with the credentials of [placement] in nova's "
+    "configuration."
+)
+
+
+def main(
+    argv: Sequence[str] | None = None, *, sleep: Callable[[float], object] = time.sleep
+) -> int:
+    """Heal once, or for ever; returns 0, or 1 when something failed."""
+    arguments = _parser().parse_args(argv)
+    while True:
+        failed = _once(arguments)
+        if arguments.every is None:
+            return int(failed)
+        sleep(arguments.every)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="numa-ext-heal", description=_DESCRIPTION)
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    parser.add_argument(
+        "--every", type=_seconds, metavar="SECONDS", help="go on: again so long after each run"
+    )
+    parser.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this compute node (hypervisor hostname); can be given several times",
+    )
+    parser.add_argument(
+        "-f", "--format", choices=("table", "json"), default="table", help="default: table"
+    )
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        metavar="PATH",
+        help="nova's configuration; default: /etc/nova/nova.conf",
+    )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text}: a number of seconds from 1 to 86400")
+    return number
+
+
+def _once(arguments: argparse.Namespace) -> bool:
+    """Heal once and print it; return whether something failed."""
+    rows: list[Row] = []
+    problem = ""
+    try:
+        healer = _healer(_configuration(arguments.config_file))
+        for row in healer.run(write=not arguments.dry_run, hosts=arguments.host):
+            rows.append(row)
+    except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
+        problem = " ".join(str(error).split())
+    if rows or arguments.every is None:
+        _print(_text(rows, arguments.format, complete=not problem), sys.stdout)
+    if problem:
+        _print(f"numa-ext-heal: {problem}", sys.stderr)
+    return bool(problem) or any(row.result is Result.FAILED for row in rows)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
+    conf = cfg.ConfigOpts()
+    endpoints.register_opts(conf)
+    conf([], project="nova", default_config_files=files)
+    return conf
+
+
+def _healer(conf: cfg.ConfigOpts) -> Healer:
+    placement = endpoints.placement(conf)
+    if placement.session.auth is None:
+        where = ", ".join(conf.config_file) or "/etc/nova/nova.conf"
+        raise CapabilityMissingError(
+            f"{where} holds no credentials in [placement]: give nova's configuration with --config-file"
+        )
+    once = RetrySettings(attempts=1)
+    return Healer(
+        NovaServers(endpoints.compute(conf)),
+        PlacementClient(placement),
+        PlacementClient(placement, once, microversion=ALLOCATIONS_MICROVERSION),
+        lambda: one_reading(placement),
+    )
+
+
+def _text(rows: Sequence[Row], form: str, *, complete: bool) -> str:
+    if form == "json":
+        return json.dumps([row.to_dict() for row in rows], indent=2)
+    if not rows:
+        return "All servers hold what they should." if complete else "Nothing was done."
+    shown = [_columns(row) for row in rows]
+    widths = [max(len(each[column]) for each in shown) for column in range(3)]
+    return "\n".join(
+        f"{result:{widths[0]}}  {host:{widths[1]}}  {server:{widths[2]}}  {rest}"
+        for result, host, server, rest in shown
+    )
+
+
+def _columns(row: Row) -> tuple[Any, ...]:
+    rest = "; ".join(filter(None, (row.change, row.problem)))
+    return str(row.result), row.host, row.server or row.uuid, rest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

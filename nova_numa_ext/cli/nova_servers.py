@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only nova knows of servers: where they are, on which cells and CPUs, and whether something is under way."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from keystoneauth1 import exceptions as keystone_errors
+
+from nova_numa_ext.policy.numa.claims import ServerCell
+from nova_numa_ext.policy.numa.nova_part import Sizes
+from placement_traits.client import HttpAdapter
+from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+
+# Image properties in a server (2.98), their topology (2.78), uuids of migrations (2.59).
+MICROVERSION: Final = "2.98"
+
+# nova.objects.MigrationList: statuses of migrations that need nothing more. "finished" is not one of them: such a
+# resize waits for its confirmation.
+_OVER: Final = frozenset(
+    {"confirmed", "reverted", "error", "failed", "completed", "cancelled", "done"}
+)
+# The host keeps a server's cells in these, and nothing is under way.
+_SETTLED: Final = frozenset({"ACTIVE", "PAUSED", "SUSPENDED", "SHUTOFF"})
+
+
+@dataclass(frozen=True, slots=True)
+class NovaServer:
+    """One server as nova shows it.
+
+    :param host: its compute node (hypervisor), "" without one
+    :param why_busy: status or task that keeps others' hands off it, "" when there is none
+    :param image_properties: those that nova keeps with the server
+    :param from_volume: its root disk is a volume
+    """
+
+    uuid: str
+    name: str
+    host: str
+    why_busy: str
+    project: str
+    user: str
+    sizes: Sizes
+    specs: Mapping[str, str]
+    image_properties: Mapping[str, str]
+    from_volume: bool
+
+
+class NovaServers:
+    """Nova, asked as an administrator.
+
+    All methods raise :class:`ServiceUnavailableError` when nova does not answer, and :class:`CapabilityMissingError`
+    when it does not answer these credentials.
+
+    :param compute: a keystoneauth1 adapter for service type ``compute``
+    """
+
+    def __init__(self, compute: HttpAdapter) -> None:
+        self._compute = compute
+
+    def all(self) -> Iterator[NovaServer]:
+        """Yield all servers of all projects that are on a host, but those of a cell that is down."""
+        query = {"all_tenants": "1", "limit": "500"}
+        while found := self._get("/servers/detail", query)["servers"]:
+            for shown in found:
+                server = _server(shown)
+                if server is not None and server.host:
+                    yield server
+            query["marker"] = found[-1]["id"]
+
+    def one(self, uuid: str) -> NovaServer | None:
+        """Return a server, None when nova does not know it."""
+        body = self._get(f"/servers/{uuid}")
+        return None if body is None else _server(body["server"])
+
+    def cells(self, uuid: str) -> tuple[ServerCell, ...] | None:
+        """Return a server's NUMA cells in order of number, none without a topology; None: nova does not know it."""
+        body = self._get(f"/servers/{uuid}/topology")
+        if body is None:
+            return None
+        nodes = body["nodes"]
+        if any("host_node" not in node for node in nodes):
+            raise _refused("does not show on which NUMA nodes servers are")
+        return tuple(
+            ServerCell(node["host_node"], tuple(node["cpu_pinning"].values())) for node in nodes
+        )
+
+    def why_busy(self, uuid: str, host: str) -> str:
+        """Return why nothing of a server's allocations may be touched now, "" when it may.
+
+        :param host: compute node that should have it
+        """
+        server = self.one(uuid)
+        if server is None:
+            return "nova does not know the server any more"
+        if server.host != host:
+            return f"nova has it on {server.host or 'no host'}"
+        return server.why_busy or self._migrating(uuid)
+
+    def migrations_under_way(self) -> frozenset[str]:
+        """Return the uuids of all migrations that are not over: each holds what its server holds of the source."""
+        query, found = {"limit": "500"}, set[str]()
+        while page := self._get("/os-migrations", query)["migrations"]:
+            found |= {each["uuid"] for each in page if each["status"] not in _OVER}
+            query["marker"] = page[-1]["uuid"]
+        return frozenset(found)
+
+    def _migrating(self, uuid: str) -> str:
+        found = self._get("/os-migrations", {"instance_uuid": uuid})["migrations"]
+        under_way = sorted({each["status"] for each in found} - _OVER)
+        return f"migration {under_way[0]}" if under_way else ""
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        """Return the decoded body, None for 404."""
+        url = f"{path}?{urlencode(query)}" if query else path
+        try:
+            answer = self._compute.request(url, "GET", raise_exc=False, microversion=MICROVERSION)
+        except keystone_errors.ClientException as error:
+            raise ServiceUnavailableError(f"Nova does not answer GET {path}: {error}") from error
+        if answer.status_code == 404:
+            return None
+        if answer.status_code in (401, 403):
+            raise _refused(f"answers GET {path} with {answer.status_code}")
+        if answer.status_code != 200:
+            raise ServiceUnavailableError(
+                f"Nova answered GET {path} with {answer.status_code}: {answer.text[:200]}"
+            )
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise ServiceUnavailableError(f"Nova's answer to GET {path} is no JSON") from error
+
+
+def _server(shown: Mapping[str, Any]) -> NovaServer | None:
+    flavor, image = shown.get("flavor"), shown.get("image")
+    if not flavor:  # of a cell that is down
+        return None
+    place, task = "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-STS:task_state"
+    if place not in shown:
+        raise _refused("does not show the hosts of servers")
+    busy = ""
+    if shown[task]:
+        busy = f"task {shown[task]}"
+    elif shown["status"] not in _SETTLED:
+        busy = f"status {shown['status']}"
+    return NovaServer(
+        shown["id"],
+        shown["name"],
+        shown[place] or "",
+        busy,
+        shown["tenant_id"],
+        shown["user_id"],
+        Sizes(*(flavor[key] for key in ("vcpus", "ram", "disk", "ephemeral", "swap"))),
+        flavor.get("extra_specs") or {},
+        (image or {}).get("properties", {}),
+        from_volume=not image,
+    )
+
+
+def _refused(what: str) -> CapabilityMissingError:
+    return CapabilityMissingError(
+        f"Nova {what}: the user of [placement] in this configuration file needs the role admin"
+    )
