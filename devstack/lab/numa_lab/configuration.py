@@ -18,6 +18,9 @@ from .settings import HostConfig, Settings
 GPU_RESOURCE_CLASS = "CUSTOM_GPU"
 PCI_ALIAS = {"name": "gpu", "resource_class": GPU_RESOURCE_CLASS, "device_type": "type-PCI"}
 
+_AGENT_USER = "numa-ext-host-"
+_AGENT_PROJECT = "numa-ext-hosts"
+
 _NOVA_FILTERS = (
     "ComputeFilter",
     "ComputeCapabilitiesFilter",
@@ -77,7 +80,8 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
         "migration": _lines(live_migration_inbound_addr=host.migration_address),
         "privsep": f"{settings.venv}/bin/privsep-helper",
     }
-    return _nova_conf(settings, "nova-compute.conf", values)
+    auth = _host_auth(settings, f"nova-compute-{host.name}")
+    return _nova_conf(settings, "nova-compute.conf", values, auth)
 
 
 def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
@@ -89,7 +93,7 @@ def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
         "gpu_products": ",".join(_products(host)),
         "gpu_matrix": host.gpu_matrix,
         "metrics_port": settings.ports.agent_metrics,
-        "auth": _auth(settings, "nova"),
+        "auth": _host_auth(settings, f"{_AGENT_USER}{host.name}", _AGENT_PROJECT),
     }
     return render(settings.source / "templates" / "numa-host-agent.conf", values)
 
@@ -122,7 +126,8 @@ def write_controller(settings: Settings) -> None:
         text = render(templates / f"{name}.conf", values | {"auth": _auth(settings, user)})
         write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)
     write_if_changed(
-        settings.etc / "nova" / "nova.conf", _nova_conf(settings, "nova-controller.conf", values)
+        settings.etc / "nova" / "nova.conf",
+        _nova_conf(settings, "nova-controller.conf", values, _auth(settings, "nova")),
     )
     # The log of a WSGI application would be called after gunicorn.
     write_if_changed(
@@ -195,8 +200,8 @@ def _common_values(settings: Settings) -> dict[str, object]:
         "keystone_url": settings.url(ports.keystone),
         "glance_url": settings.url(ports.glance),
         "database": database,
+        "policy_file": settings.checkout / "etc" / "placement" / "policy.yaml",
         "admin_password": passwords.admin,
-        "service_password": passwords.service,
         "rabbitmq_password": passwords.rabbitmq,
         "instance_prefix": instance_prefix(settings),
         "pci_alias": json.dumps(PCI_ALIAS),
@@ -204,17 +209,39 @@ def _common_values(settings: Settings) -> dict[str, object]:
 
 
 def _auth(settings: Settings, user: str) -> str:
+    """Credentials of a service on the controller."""
     if not user:
         return ""
-    return render(
-        settings.source / "templates" / "auth.conf", _common_values(settings) | {"user": user}
+    return _credentials(settings, user, settings.passwords().service)
+
+
+def _credentials(settings: Settings, user: str, password: str, project: str = "service") -> str:
+    values = {"user": user, "password": password, "project": project}
+    return render(settings.source / "templates" / "auth.conf", _common_values(settings) | values)
+
+
+def _host_auth(settings: Settings, user: str, project: str = "service") -> str:
+    """Credentials that one compute host has, and no other."""
+    return _credentials(settings, user, settings.password_of(user), project)
+
+
+def host_users(settings: Settings) -> list[dict[str, str]]:
+    """Keystone users of all compute hosts: name, password, project and the one role of each."""
+    made = (
+        user
+        for name in settings.compute_names
+        for user in (
+            {"name": f"nova-compute-{name}", "project": "service", "role": "service"},
+            {"name": f"{_AGENT_USER}{name}", "project": _AGENT_PROJECT, "role": "numa_ext_host"},
+        )
     )
+    return [{**user, "password": settings.password_of(user["name"])} for user in made]
 
 
-def _nova_conf(settings: Settings, part: str, values: Mapping[str, object]) -> str:
+def _nova_conf(settings: Settings, part: str, values: Mapping[str, object], auth: str) -> str:
     values = {
         **values,
-        "auth": _auth(settings, "nova"),
+        "auth": auth,
         "scheduler_plugins": _scheduler_plugins(settings),
     }
     templates = settings.source / "templates"

@@ -264,6 +264,7 @@ class ControlPlane:
         wanted = {
             "users": ["nova", "placement", "glance"],
             "password": settings.passwords().service,
+            "host_users": configuration.host_users(settings),
             "services": {
                 "nova": ["compute", settings.url(ports.nova, "/v2.1")],
                 "placement": ["placement", settings.url(ports.placement)],

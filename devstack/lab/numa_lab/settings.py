@@ -12,6 +12,8 @@ of it: kernel, QEMU build, wheels). Environment variables that move things, so t
 """
 
 import dataclasses
+import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -170,6 +172,17 @@ class Settings:
             ports=Ports(_port_base(environment)),
             plugin=environment.get("NUMA_EXT_PLUGIN", "1") != "0",
         )
+
+    @property
+    def compute_names(self) -> tuple[str, ...]:
+        """Names of all compute hosts that a lab can have."""
+        emulated = (PORT_SPAN - _FIRST_EMULATED_OFFSET) // _PORTS_PER_EMULATED
+        return ("local", *(f"h{number + 1}" for number in range(emulated)))
+
+    def password_of(self, user: str) -> str:
+        """The password of a Keystone user that one host alone has: it shows neither the others' nor the services'."""
+        key = self.passwords().service.encode()
+        return hmac.new(key, user.encode(), hashlib.sha256).hexdigest()[:24]
 
     @property
     def etc(self) -> Path:

@@ -2,7 +2,7 @@
 """What the lab makes in Glance follows its files."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from numa_lab.inside import catalog
@@ -50,3 +50,49 @@ def test_an_image_follows_its_file_and_its_kernel(
     catalog.resources(cloud, {"images": images, "flavors": []})
     assert glance.made[2:] == made_again
     assert glance.find_image("d").kernel_id == glance.find_image("k").id
+
+
+class Keystone:
+    """Projects, users and roles by name, and what was assigned."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.assigned: list[tuple[str, str, str]] = []
+        self._known: dict[str, Any] = {}
+
+    def roles(self) -> list[Any]:
+        return [SimpleNamespace(name="admin")]
+
+    def services(self) -> list[Any]:
+        return []
+
+    def find_project(self, name: str) -> Any:
+        return self._known.get(name)
+
+    find_user = find_project
+
+    def create_project(self, name: str, **_options: str) -> Any:
+        self.made.append(name)
+        self._known[name] = SimpleNamespace(name=name, id=name)
+        return self._known[name]
+
+    create_user = create_role = create_project
+
+    def assign_project_role_to_user(self, project: Any, user: Any, role: Any) -> None:
+        self.assigned.append((user.name, role.name, project.name))
+
+
+def test_users_of_hosts_have_their_one_role_in_their_project() -> None:
+    host = {
+        "name": "numa-ext-host-h1",
+        "role": "numa_ext_host",
+        "project": "hosts",
+        "password": "x",
+    }
+    wanted = {"users": ["nova"], "password": "p", "services": {}, "host_users": [host]}
+    keystone = Keystone()
+    for _ in range(2):
+        catalog.identities(cast("Any", SimpleNamespace(identity=keystone)), wanted)
+        assert keystone.made.count("numa-ext-host-h1") == 1
+    given = {(role, project) for user, role, project in keystone.assigned if "host" in user}
+    assert given == {("numa_ext_host", "hosts")}

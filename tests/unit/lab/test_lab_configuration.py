@@ -149,7 +149,7 @@ def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
     assert conf["host"]["gpu_matrix"] == "/lab/gpus/minsky.txt"
     assert conf["host"]["gpu_products"] == "1b36:0005,10de:20b5"
     assert conf["agent"]["state_dir"].startswith(str(h1.state))
-    assert conf["placement"]["username"] == "nova"
+    assert conf["placement"]["username"] == "numa-ext-host-h1"
 
 
 def test_the_agent_reads_every_key_that_it_is_told(
@@ -199,3 +199,47 @@ def test_nova_lets_the_lab_be_filled(settings: Settings) -> None:
     configuration.write_controller(settings)
     quota = parsed((settings.etc / "nova" / "nova.conf").read_text())["quota"]
     assert [quota[key] for key in ("instances", "cores", "ram")] == ["-1", "-1", "-1"]
+
+
+def test_no_host_has_a_password_of_the_administrator_a_service_or_another_host(
+    settings: Settings, h1: HostConfig
+) -> None:
+    passwords = settings.passwords()
+    h2 = replace(h1, name="h2")
+    texts = [
+        configuration.agent_conf(settings, h1, Path("/etc/nova.conf")),
+        configuration.nova_compute_conf(settings, h1),
+    ]
+    foreign = [
+        parsed(configuration.agent_conf(settings, h2, Path("/")))["placement"]["password"],
+        parsed(configuration.nova_compute_conf(settings, h2))["placement"]["password"],
+        passwords.admin,
+        passwords.service,
+    ]
+    assert len(set(foreign)) == 4
+    assert not any(secret in text for secret in foreign for text in texts)
+
+
+def test_each_host_has_users_of_its_own_with_one_role_each(
+    settings: Settings, h1: HostConfig
+) -> None:
+    users = {user["name"]: user for user in configuration.host_users(settings)}
+    assert len(users) == 2 * len(settings.compute_names)
+    agent = parsed(configuration.agent_conf(settings, h1, Path("/etc/nova.conf")))["placement"]
+    compute = parsed(configuration.nova_compute_conf(settings, h1))["placement"]
+    for conf, role, project in (
+        (agent, "numa_ext_host", "numa-ext-hosts"),
+        (compute, "service", "service"),
+    ):
+        user = users[conf["username"]]
+        assert (user["role"], user["project"]) == (role, project)
+        assert (conf["password"], conf["project_name"]) == (user["password"], project)
+
+
+def test_the_labs_placement_reads_the_policy_file_that_is_shipped(settings: Settings) -> None:
+    template = Path(configuration.__file__).parents[1] / "templates" / "placement.conf"
+    assert "policy_file = $policy_file" in template.read_text()
+    shipped = Path(__file__).parents[3] / "etc" / "placement" / "policy.yaml"
+    values = configuration._common_values(replace(settings, checkout=shipped.parents[2]))
+    assert values["policy_file"] == shipped
+    assert shipped.is_file()

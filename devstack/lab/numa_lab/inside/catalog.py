@@ -35,7 +35,7 @@ def connect(auth_url: str, password: str) -> Connection:
 
 
 def identities(cloud: Connection, wanted: Mapping[str, Any]) -> None:
-    """Service project, users, roles, services, endpoints."""
+    """Projects, users, roles, services, endpoints."""
     identity = cloud.identity
     project = identity.find_project("service") or identity.create_project(
         name="service", domain_id="default"
@@ -54,10 +54,29 @@ def identities(cloud: Connection, wanted: Mapping[str, Any]) -> None:
             )
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(project, user, roles[role])
+    for wanted_user in wanted["host_users"]:
+        _host_user(cloud, roles, wanted_user)
     known = {service.name: service for service in identity.services()}
     for name, (kind, url) in wanted["services"].items():
         service = known.get(name) or identity.create_service(name=name, type=kind)
         _endpoints(cloud, service.id, url)
+
+
+def _host_user(cloud: Connection, roles: dict[str, Any], wanted: Mapping[str, str]) -> None:
+    """A user that one compute host has, with one role in one project."""
+    identity = cloud.identity
+    project = identity.find_project(wanted["project"]) or identity.create_project(
+        name=wanted["project"], domain_id="default"
+    )
+    if wanted["role"] not in roles:
+        roles[wanted["role"]] = identity.create_role(name=wanted["role"])
+    user = identity.find_user(wanted["name"]) or identity.create_user(
+        name=wanted["name"],
+        password=wanted["password"],
+        domain_id="default",
+        default_project_id=project.id,
+    )
+    identity.assign_project_role_to_user(project, user, roles[wanted["role"]])
 
 
 def resources(cloud: Connection, wanted: Mapping[str, Any]) -> None:
