@@ -47,7 +47,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
         f"[agent]\nstate_dir = {tmp_path}/state\n[host]\nsys = {tmp_path}/sys\nresctrl = {tmp_path}/none\n"
     )
     for command in (status, undo):
-        monkeypatch.setattr(command, "LibvirtSource", lambda _uri: found)
+        monkeypatch.setattr(command, "LibvirtSource", lambda _uri, _timeout_s: found)
         monkeypatch.setattr(command, "open_seam", lambda *_, **__: found)
     monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: found.topology)
     return found

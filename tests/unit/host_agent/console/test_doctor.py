@@ -67,7 +67,7 @@ class Libvirt:
 
     servers: tuple[Server, ...] = ()
 
-    def __init__(self, _uri: str) -> None:
+    def __init__(self, _uri: str, _timeout_s: float) -> None:
         pass
 
     def hostname(self) -> str:

@@ -221,7 +221,7 @@ def test_beside_running_servers_nothing_is_measured_unless_the_operator_insists(
 ) -> None:
     """The readers run on all CPUs, those that latency-critical servers own, too."""
     running = SimpleNamespace(domains=lambda: ("a", "b"), close=lambda: None)
-    monkeypatch.setattr(calibration_run, "LibvirtSource", lambda _uri: running)
+    monkeypatch.setattr(calibration_run, "LibvirtSource", lambda _uri, _timeout_s: running)
     measured: list[object] = []
     monkeypatch.setattr(calibration_run, "calibrate", lambda *given, **_: measured.append(given))
     assert ctl.main([f"--config-file={conf(tmp_path)}", "calibrate"]) == 1
