@@ -20,6 +20,7 @@ from host_agent.machine.privileged import (
     vcpu_quota,
 )
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
+from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
@@ -57,6 +58,7 @@ class HostOperations:
         self._paths = paths
         self._kernel = kernel or Syscalls()
         self._pid_files: dict[str, Path] = {}
+        self._kernel_threads = KernelThreads(paths.proc)
         self._sweeps: dict[str, page_mover.Sweep] = {}
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._switch: DeadManSwitch | None = None
@@ -72,7 +74,7 @@ class HostOperations:
 
     def _read(self, uuid: str, pid: int) -> Process:
         try:
-            return processes.read_process(self._paths, pid)
+            return processes.read_process(self._paths, pid, self._kernel_threads.of(pid))
         except (FileNotFoundError, ProcessLookupError) as error:
             raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
 
@@ -80,8 +82,11 @@ class HostOperations:
     def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
         """Walk the page tables of a domain's guest memory: exact, and too slow for a fast loop.
 
+        It comes when a server has started or a device was plugged in: kernel threads are looked for again, too.
+
         :raises ProcessGoneError: it has no process
         """
+        self._kernel_threads.look_again()
         with processes.opened(self._paths, uuid, self._pid_files) as pid:
             return self._ram(uuid, pid, with_thp=False)
 
@@ -163,7 +168,9 @@ class HostOperations:
     @writes_if_asked
     def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
         """Carry out a checked change of the RDT groups; see :func:`.partitions.apply`."""
-        return partitions.apply(self._paths, change, write, known=self._pid_files)
+        return partitions.apply(
+            self._paths, change, write, known=self._pid_files, outside=self._kernel_threads.of
+        )
 
     @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:

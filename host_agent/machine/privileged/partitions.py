@@ -6,7 +6,7 @@ found here. Every thread of its process belongs into its group, emulator, IO and
 data for the same server, and a thread left in root would fill the ways that root shares with all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
@@ -20,6 +20,8 @@ from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
+
+OutsideThreads = Callable[[int], Collection[int]]
 
 
 def _writer(paths: HostPaths, resctrl: Resctrl) -> GroupWriter:
@@ -42,11 +44,13 @@ def apply(
     write: bool,
     *,
     known: processes.PidFiles | None = None,
+    outside: OutsideThreads = lambda _pid: (),
 ) -> tuple[Joined, ...]:
     """Check a change, carry it out, and move the threads of servers to their groups.
 
     :param write: false: check, and say which threads would be moved
     :param known: see :func:`host_agent.machine.privileged.processes.opened`
+    :param outside: threads outside a process that work for it
     :returns: one entry per membership; a problem instead of an error, so that one server's never hides another's
     :raises RdtChangedError: the groups are not those any more that it was planned for; read and plan again
     :raises InvalidValueError: it is not legal on this host; nothing was written
@@ -61,7 +65,10 @@ def apply(
         writer.carry_out(change)
         memory.keep(change.root_found)
     known = {} if known is None else known
-    return tuple(_join(paths, writer, member, write, known=known) for member in change.members)
+    return tuple(
+        _join(paths, writer, member, write, known=known, outside=outside)
+        for member in change.members
+    )
 
 
 def _join(
@@ -71,11 +78,13 @@ def _join(
     write: bool,
     *,
     known: processes.PidFiles,
+    outside: OutsideThreads,
 ) -> Joined:
     try:
         with processes.opened(paths, member.uuid, known) as pid:
-            outside = processes.kernel_vhost(paths, pid)
-            result = writer.move_process(member.group, member.monitor, pid, outside, write=write)
+            result = writer.move_process(
+                member.group, member.monitor, pid, outside(pid), write=write
+            )
     except (ResctrlError, processes.ProcessGoneError) as error:
         return Joined(member.uuid, 0, str(error))
     return Joined(member.uuid, len(result.moved))

@@ -8,7 +8,7 @@ must carry ``-uuid UUID``, and a pidfd held over the work shows whether the proc
 import os
 import re
 import select
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -20,14 +20,7 @@ from placement_traits.errors import InvalidValueError, NumaExtError
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _VCPU = re.compile(r"CPU (\d+)/(KVM|TCG)")
-_KERNEL_VHOST_UNTIL: Final = (6, 4)  # since then vhost workers are threads of the process itself
-_STAT_FLAGS, _STAT_STARTED = (
-    6,
-    19,
-)  # fields of proc_pid_stat(5), counted from the one after the name
-_PF_KTHREAD: Final = (
-    0x00200000  # include/linux/sched.h: a thread of the kernel, which no user can make
-)
+_STAT_STARTED: Final = 19  # field of proc_pid_stat(5), counted from the one after the name
 
 
 class ProcessGoneError(NumaExtError):
@@ -97,15 +90,18 @@ def _carries(process: Path, uuid: str) -> bool:
     return any(flag == b"-uuid" and value == expected for flag, value in pairwise(arguments))
 
 
-def read_process(paths: HostPaths, pid: int) -> Process:
-    """Read the threads of a process that is held by :func:`opened`."""
+def read_process(paths: HostPaths, pid: int, outside: Iterable[int] = ()) -> Process:
+    """Read the threads of a process that is held by :func:`opened`.
+
+    :param outside: threads outside the process that work for it (:mod:`.kernel_threads`)
+    """
     base = paths.proc / str(pid)
     threads = [
         thread
         for name in sorted(os.listdir(base / "task"), key=int)
         if (thread := _thread(base / "task" / name, int(name))) is not None
     ]
-    for tid in kernel_vhost(paths, pid):
+    for tid in outside:
         thread = _thread(paths.proc / str(tid), tid)
         if thread is not None:
             threads.append(thread)
@@ -151,30 +147,6 @@ def _field(status: str, name: str) -> str:
 def _stat(task: Path, field: int) -> int:
     """Return a number of proc_pid_stat(5); the name before it may hold blanks and brackets."""
     return int((task / "stat").read_text().rpartition(")")[2].split()[field])
-
-
-def _kernel_release() -> tuple[int, int]:
-    major, minor = re.match(r"(\d+)\.(\d+)", os.uname().release).groups()  # type: ignore[union-attr]
-    return int(major), int(minor)
-
-
-def kernel_vhost(paths: HostPaths, pid: int) -> tuple[int, ...]:
-    """Return the vhost workers that Linux before 6.4 keeps outside the process, as kernel threads named after it.
-
-    Any process can give a thread that name: only one of the kernel's own counts.
-    """
-    if _kernel_release() >= _KERNEL_VHOST_UNTIL:
-        return ()
-    expected = f"vhost-{pid}\n"
-    entries = (entry for entry in paths.proc.iterdir() if entry.name.isdecimal())
-    return tuple(sorted(int(entry.name) for entry in entries if _is_kernel_thread(entry, expected)))
-
-
-def _is_kernel_thread(task: Path, comm: str) -> bool:
-    try:
-        return (task / "comm").read_text() == comm and bool(_stat(task, _STAT_FLAGS) & _PF_KTHREAD)
-    except OSError:
-        return False  # ended between listing and reading
 
 
 def set_affinity(process: Process, tid: int, cpus: frozenset[int]) -> str:

@@ -155,7 +155,7 @@ class GroupWriter:
         :param group: control group of ours, "" for root
         :param monitor: monitoring group in it, or ""
         :param pid: process id
-        :param extra: thread ids outside the process that work for it (``vhost-PID`` kernel threads before Linux 6.4)
+        :param extra: thread ids outside the process that work for it (kernel threads)
         :param write: false: only say which threads would be moved; all, where the group does not exist yet
         :raises ResctrlGoneError: the group does not exist
         """

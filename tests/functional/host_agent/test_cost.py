@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a round of the agent costs on a real libvirt with real QEMU processes, as counts and not as percent."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.opens import opened
+from emulation.servers import Server
+from host_agent.conf import configuration
+from host_agent.control.assembly import agent as assembly
+from tests.functional.host_agent.conftest import ComputeHost
+
+pytestmark = pytest.mark.root
+
+OTHERS = 300
+OPENS_PER_SERVER = 10
+OPENS_PER_ROUND = 10
+READS_PER_OPEN = 3
+
+
+@pytest.fixture
+def parts(host: ComputeHost, pair: tuple[Server, Server]) -> Iterator[assembly.Parts]:
+    """The agent in this process, with nothing left to do."""
+    path = host.config(rdt__verify_s=3600)
+    built = assembly.build(configuration.load([f"--config-file={path}"]), out=sys.stderr.write)
+    for _round in range(3):
+        built.agent.round(full=True, relist=True)
+    time.sleep(1)  # then the look for kernel threads that these have asked for is due
+    built.agent.round(full=False, relist=False)
+    yield built
+    built.privileged.graceful_shutdown()
+
+
+@contextmanager
+def other_processes() -> Iterator[None]:
+    """Processes that are no servers."""
+    script = f"for i in $(seq {OTHERS}); do sleep 600 & done; echo ready; wait"
+    shell = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        os.killpg(shell.pid, 9)
+        shell.wait()
+
+
+def cost(parts: assembly.Parts) -> tuple[int, int, list[str]]:
+    """Opens and reads of a round between two resyncs, and what was opened."""
+    reads = _reads()
+    with opened() as found:
+        parts.agent.round(full=False, relist=False)
+    return len(found), _reads() - reads, found
+
+
+def _reads() -> int:
+    """System calls of this process that read."""
+    io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(io["syscr"])
+
+
+def test_a_round_costs_by_servers_and_threads_and_not_by_processes(
+    host: ComputeHost, pair: tuple[Server, Server], parts: assembly.Parts
+) -> None:
+    """H3: before, each process of the host was opened for each server in each round, on kernels before 6.4."""
+    opens, reads, found = cost(parts)
+    threads = sum(len(os.listdir(f"/proc/{host.pid(server)}/task")) for server in pair)
+    assert opens <= threads + OPENS_PER_SERVER * len(pair) + OPENS_PER_ROUND, found
+    assert reads <= READS_PER_OPEN * opens
+    assert "/proc" not in found
+    with other_processes():
+        again, reads_again, found_again = cost(parts)
+    assert sorted(found_again) == sorted(found)
+    assert (again, reads_again) == (opens, reads)
