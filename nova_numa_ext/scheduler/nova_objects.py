@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from nova import exception, objects
 from nova.objects import fields
+from nova.pci.stats import PciDeviceStats
 from nova.virt import hardware
 
 from nova_numa_ext.policy.numa.candidates import Candidate
@@ -27,6 +28,7 @@ from placement_traits.guest_topology import IMAGE_PROPERTIES
 from placement_traits.request import L3Amount
 
 _OF_ONE_DEVICE: Final = frozenset({"rp_uuid", "devices", "address"})
+_OF_ONE_POOL: Final = _OF_ONE_DEVICE | {"count", "numa_node", "card_serial_number"}
 _WAY: Final = names.LLC_WAY
 _BANDWIDTH: Final = names.MEMORY_BANDWIDTH_MBPS
 _NEIGHBOURHOOD: Final = names.LLC_NEIGHBOURHOOD
@@ -111,6 +113,18 @@ def pci_free(host_state: Any) -> dict[int | None, int] | None:
     for pool in host_state.pci_stats.pools:
         free[pool["numa_node"]] = free.get(pool["numa_node"], 0) + pool["count"]
     return free
+
+
+def pool_kind(pool: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return what pools of devices of the same kind have in common, wherever they are."""
+    return tuple([(key, str(pool[key])) for key in sorted(pool) if key not in _OF_ONE_POOL])
+
+
+def pools_for(request: Any, pools: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Ask nova which pools have the devices that a PCI request names."""
+    stats = PciDeviceStats.__new__(PciDeviceStats)  # the answer depends on no host
+    matching = {id(pool) for pool in stats._filter_pools_for_spec(pools, request)}
+    return [id(pool) in matching for pool in pools]
 
 
 def free_pci_providers(host_state: Any) -> tuple[str, ...]:
@@ -245,6 +259,12 @@ def _l3_amount(resources: Mapping[str, int]) -> L3Amount:
     return _amount(
         resources.get(_WAY, 0), resources.get(_BANDWIDTH, 0), resources.get(_NEIGHBOURHOOD, 0)
     )
+
+
+def numa_policy(request: Any) -> str:
+    """NUMA affinity of a PCI request; nova's default where it has none."""
+    policy = request.numa_policy if "numa_policy" in request else None
+    return str(policy or fields.PCINUMAAffinityPolicy.LEGACY)
 
 
 def networks(spec: Any) -> Any:

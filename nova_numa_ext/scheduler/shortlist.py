@@ -9,19 +9,18 @@ them all. A short list thus refuses nothing: where few hosts can take the server
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from nova.scheduler import filters, weights
-from nova.weights import normalize
 from oslo_config import cfg
 
 from nova_numa_ext.policy.numa import shortlist
 from nova_numa_ext.policy.numa.score import Floats
-from nova_numa_ext.policy.numa.shortlist import Asked, Integers, Size
+from nova_numa_ext.policy.numa.shortlist import Asked, Devices, Integers, Known, Size
 from nova_numa_ext.scheduler import compat, nova_objects
 from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
@@ -30,15 +29,16 @@ from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.snapshot import ViewState
 
 _MOST_HOSTS_REMEMBERED: Final = 50_000
+_MOST_KINDS_REMEMBERED: Final = 1_000
 _NOVAS: Final = "nova.scheduler.filters."
 _OURS: Final = "nova_numa_ext."
 
 
 class Memory:
-    """What earlier requests saw of the NUMA cells of hosts: for the order of hosts only, never for a verdict.
+    """What earlier requests saw of the NUMA cells and devices of hosts: for their order only, never for a verdict.
 
     A host is read again when the time of its last update or its usage is another one. Safe to use from several threads:
-    what :meth:`cells` returns is a copy.
+    what :meth:`known` returns is a copy.
     """
 
     def __init__(self) -> None:
@@ -49,52 +49,87 @@ class Memory:
         self._row: dict[str, int] = {}
         self._stamps: list[object] = []
         self._cells = np.zeros((0, 0), shortlist.CELL)
+        self._pools = np.zeros((0, 0), shortlist.POOL)
+        self._kinds: dict[Hashable, int] = {}
+        self._kind_of: list[Mapping[str, Any]] = []
 
-    def cells(self, host_states: Sequence[Any]) -> npt.NDArray[Any]:
-        """Return the cells of these hosts: :data:`.shortlist.CELL` records, hosts x cells."""
+    def known(
+        self, host_states: Sequence[Any], requests: Sequence[Any]
+    ) -> tuple[Known, list[Devices]]:
+        """Return what is remembered of these hosts, and which of their devices are asked for.
+
+        :param requests: nova's PCI requests
+        """
         with self._lock:
-            if len(self._row) + len(host_states) > _MOST_HOSTS_REMEMBERED and any(
-                state.uuid not in self._row for state in host_states
-            ):
+            if (
+                len(self._row) + len(host_states) > _MOST_HOSTS_REMEMBERED
+                and any(state.uuid not in self._row for state in host_states)
+            ) or len(self._kinds) > _MOST_KINDS_REMEMBERED:
                 self._forget()
-            rows, changed = self._rows(host_states)
+            rows = self._rows(host_states)
+            stamps, known = map(_stamp, host_states), self._stamps
+            changed = {
+                row: (state, stamp)
+                for row, state, stamp in zip(rows, host_states, stamps, strict=True)
+                if known[row] != stamp
+            }
             self._write(changed)
-            found: npt.NDArray[Any] = self._cells[rows]
-            return found
+            asked = [
+                Devices(
+                    one.count,
+                    np.array(nova_objects.pools_for(one, self._kind_of), bool),
+                    nova_objects.numa_policy(one),
+                )
+                for one in requests
+            ]
+            return Known(self._cells[rows], self._pools[rows]), asked
 
-    def _rows(self, host_states: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
-        """Return the row of each host, and the hosts that have changed by row."""
-        rows, changed = [], {}
-        row_of, stamps = self._row, self._stamps
-        for state, stamp in zip(host_states, map(_stamp, host_states), strict=True):
-            row = row_of.get(state.uuid)
-            if row is None:
-                row = row_of[state.uuid] = len(stamps)
-                stamps.append(None)
-            rows.append(row)
-            if stamps[row] != stamp or stamp[0] is None:
-                stamps[row] = stamp
-                changed[row] = state
-        return rows, changed
+    def _rows(self, host_states: Sequence[Any]) -> list[int]:
+        for state in host_states:
+            if state.uuid not in self._row:
+                self._row[state.uuid] = len(self._stamps)
+                self._stamps.append(None)
+        return [self._row[state.uuid] for state in host_states]
 
-    def _write(self, changed: Mapping[int, Any]) -> None:
-        read = [_records(state) for state in changed.values()]
-        height, width = self._cells.shape
-        missing = len(self._stamps) - height, max(map(len, read), default=0) - width
-        if max(missing) > 0:
-            self._cells = np.pad(self._cells, [(0, max(0, each)) for each in missing])
-        if read:
-            absent = (np.zeros((), shortlist.CELL).item(),)
-            filled = [[*each, *absent * (self._cells.shape[1] - len(each))] for each in read]
-            self._cells[list(changed)] = np.array(filled, shortlist.CELL).reshape(len(read), -1)
+    def _write(self, changed: Mapping[int, tuple[Any, tuple[Any, ...]]]) -> None:
+        rows, states = list(changed), [state for state, _ in changed.values()]
+        self._cells = _filled(self._cells, len(self._stamps), rows, [*map(_cells, states)])
+        self._pools = _filled(self._pools, len(self._stamps), rows, [*map(self._read, states)])
+        for row, (_, stamp) in changed.items():
+            self._stamps[row] = stamp if stamp[0] is not None else None
+
+    def _read(self, host_state: Any) -> list[tuple[int, int, int]]:
+        found = []
+        for pool in host_state.pci_stats.pools if host_state.pci_stats else ():
+            kind = nova_objects.pool_kind(pool)
+            if kind not in self._kinds:
+                self._kinds[kind] = len(self._kind_of)
+                self._kind_of.append(dict(pool))
+            node = pool["numa_node"]
+            found.append((self._kinds[kind], UNKNOWN if node is None else node, pool["count"]))
+        return found
 
 
 _stamp = operator.attrgetter("updated", "num_instances", "vcpus_used", "free_ram_mb")
 
 
-def _records(host_state: Any) -> list[tuple[Any, ...]]:
+def _cells(host_state: Any) -> list[tuple[Any, ...]]:
     free = nova_objects.pci_free(host_state) or {}
     return [(*cell, free.get(cell[0], 0), True) for cell in nova_objects.cell_counts(host_state)]
+
+
+def _filled(
+    table: npt.NDArray[Any], height: int, rows: list[int], read: Sequence[Sequence[Any]]
+) -> npt.NDArray[Any]:
+    """Return a table of so many rows with some rows written; what a row has less than the widest is zero."""
+    missing = height - len(table), max(map(len, read), default=0) - table.shape[1]
+    if max(missing) > 0:
+        table = np.pad(table, [(0, max(0, each)) for each in missing])
+    if read:
+        absent = (np.zeros((), table.dtype).item(),)
+        filled = [[*each, *absent * (table.shape[1] - len(each))] for each in read]
+        table[rows] = np.array(filled, table.dtype).reshape(len(read), -1)
+    return table
 
 
 class NovaWeighers:
@@ -117,11 +152,16 @@ class NovaWeighers:
         total, said = np.zeros(len(weighed)), []
         for number, weigher in enumerate(self._weighers):
             if multipliers[:, number].any():
-                raw = weigher.weigh_objects(weighed, spec)
-                stretched = normalize(raw, minval=weigher.minval, maxval=weigher.maxval)
-                total += multipliers[:, number] * np.fromiter(stretched, float, len(weighed))
-                said.append(np.array(raw, float))
+                raw = np.array(weigher.weigh_objects(weighed, spec), float)
+                total += multipliers[:, number] * _stretched(raw, weigher.minval, weigher.maxval)
+                said.append(raw)
         return said, total
+
+
+def _stretched(raw: Floats, least: float | None, most: float | None) -> Floats:
+    """:func:`nova.weights.normalize` for an array, in a tenth of the time."""
+    low, high = raw.min() if least is None else least, raw.max() if most is None else most
+    return (raw - low) / (high - low) if high != low else np.zeros(len(raw))
 
 
 class LaterFilters:
@@ -228,17 +268,16 @@ class ByScore:
         row_of = snapshot.arrays.rows.get
         rows = np.array([row_of(state.uuid, UNKNOWN) for state in host_states], np.int64)
         multipliers = self._multipliers(host_states)
-        wants_devices = bool(nova_objects.pci_requests(question.spec))
+        known, devices = self._memory.known(host_states, nova_objects.pci_requests(question.spec))
         asked = Asked(
             request,
             question.parsed.guest,
             fresh=snapshot.state is ViewState.FRESH,
             pack=question.around.pack,
-            device_order=compat.device_order(requested=wants_devices),
+            devices=tuple(devices),
+            device_order=compat.device_order(requested=bool(devices)),
         )
-        guess = shortlist.coarse(
-            asked, snapshot.arrays, rows, self._memory.cells(host_states), multipliers[:, 1:]
-        )
+        guess = shortlist.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
         said, novas = self._weighers.weigh(host_states, question.spec)
         ordered = shortlist.order(novas + multipliers[:, 0] * guess.scores, guess.possible)
         cells = [state.cell_uuid for state in host_states]

@@ -53,7 +53,12 @@ CELL: Final = np.dtype(
 )
 """What is remembered of one NUMA cell of a host."""
 
+POOL: Final = np.dtype([("kind", "i8"), ("node", "i8"), ("count", "i8")])
+"""What is remembered of one pool of PCI devices of a host: node :data:`UNKNOWN` where nova does not know it."""
+
 LEAST_PASSED: Final = 8
+LEGACY: Final = "legacy"
+_ANYWHERE: Final = frozenset({"preferred", "socket"})
 _SHARE_OF_THE_BEST: Final = 4
 
 
@@ -65,6 +70,7 @@ class Asked:
     :param guest: the guest's cells, empty for a floating guest
     :param fresh: the view of Placement may be trusted
     :param pack: packing strategy where a host does not publish its own
+    :param devices: what is asked of pools of devices
     :param device_order: 1 where nova tries cells with few free PCI devices first, -1 with many, 0 for neither
     """
 
@@ -72,7 +78,34 @@ class Asked:
     guest: tuple[GuestCell, ...]
     fresh: bool = True
     pack: bool = False
+    devices: tuple["Devices", ...] = ()
     device_order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What is asked of all hosts' pools of devices at once.
+
+    :param count: devices
+    :param kinds: which kinds of pools have such devices
+    :param policy: where they must be: nova's PCI NUMA affinity policy
+    """
+
+    count: int
+    kinds: Mask
+    policy: str = LEGACY
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is remembered of hosts.
+
+    :param cells: :data:`CELL` records, H x C
+    :param pools: :data:`POOL` records, H x pools of the host with most
+    """
+
+    cells: npt.NDArray[Any]
+    pools: npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +121,21 @@ class Coarse:
 
 
 def coarse(
-    asked: Asked, arrays: FleetArrays, rows: Integers, cells: npt.NDArray[Any], weights: Floats
+    asked: Asked, arrays: FleetArrays, rows: Integers, known: Known, weights: Floats
 ) -> Coarse:
     """Guess how good hosts are.
 
     :param arrays: the fleet
     :param rows: each host's place in it, :data:`UNKNOWN` for one without an agent, H
-    :param cells: :data:`CELL` records, H x C
+    :param known: what is remembered of the hosts
     :param weights: weight of each term for each host, H x terms
     """
+    cells = known.cells
     kinds = _kinds(arrays, rows)
     able = np.array([_able(asked, traits) for traits in (*arrays.trait_sets, None)], bool)[kinds]
     packs = np.array([_packs(asked, t) for t in (*arrays.trait_sets, None)], bool)[kinds]
     domains = _domains(arrays, rows)
-    picked, fits = _picked(asked, cells, packs)
+    picked, fits = _picked(asked, known, packs)
     place = _place(asked, cells, picked, domains)
     terms = _terms(asked, cells, picked, domains, place)
     return Coarse(combine(np.stack([terms[t] for t in SCORED], axis=1), weights), able & fits)
@@ -237,12 +271,15 @@ def _amount(l3: npt.NDArray[Any], name: str, index: Integers, present: Mask) -> 
 # Where the guest would be ---------------------------------------------------------------------------------------------
 
 
-def _picked(asked: Asked, cells: npt.NDArray[Any], packs: Mask) -> tuple[Mask, Mask]:
+def _picked(asked: Asked, known: Known, packs: Mask) -> tuple[Mask, Mask]:
     """Cells that nova would probably pick, H x C, and hosts in which the guest fits, H."""
-    guest, present = asked.guest, cells["present"]
+    guest, cells = asked.guest, known.cells
+    present = cells["present"]
     picked = np.zeros(cells.shape, bool)
-    unknown = ~present.any(axis=1)
-    if not guest or not cells.shape[1]:
+    near = [_near(devices, known, guest) for devices in asked.devices]
+    if not guest:
+        return picked, _enough(asked.devices, near, present, cells.shape[1])
+    if not cells.shape[1]:
         return picked, np.ones(len(cells), bool)
     need = max(guest, key=lambda cell: (cell.pcpus, cell.cpus, cell.memory_mb))
     room = present & (cells["free_memory_mb" if need.pinned else "memory_mb"] >= need.memory_mb)
@@ -250,6 +287,9 @@ def _picked(asked: Asked, cells: npt.NDArray[Any], packs: Mask) -> tuple[Mask, M
         room &= cells["free_pcpus"] >= need.pcpus
     if need.floats:
         room &= cells["cpus"] >= need.cpus
+    if len(guest) == 1:
+        for devices, (there, loose) in zip(asked.devices, near, strict=True):
+            room &= there + loose[:, None] >= devices.count
     sign = np.where(packs, 1, -1)[:, None]
     keys = (
         sign * cells["free_memory_mb"],
@@ -259,8 +299,36 @@ def _picked(asked: Asked, cells: npt.NDArray[Any], packs: Mask) -> tuple[Mask, M
     )
     first = np.lexsort(keys, axis=-1)[:, : len(guest)]
     fits = room.sum(axis=1) >= len(guest)
+    fits &= _enough(asked.devices, near, room, len(guest))
     np.put_along_axis(picked, first, fits[:, None], axis=1)
-    return picked, fits | unknown
+    return picked, fits | ~present.any(axis=1)
+
+
+def _near(devices: Devices, known: Known, guest: Sequence[GuestCell]) -> tuple[Integers, Integers]:
+    """Free devices of one kind that a guest can have in each cell, H x C, and wherever it is, H."""
+    cells, pools = known.cells, known.pools
+    count = np.where(np.append(devices.kinds, False)[pools["kind"]], pools["count"], 0)
+    if not guest or devices.policy in _ANYWHERE:
+        return np.zeros(cells.shape, np.int64), count.sum(axis=1)
+    there = (count[:, None, :] * (pools["node"][:, None, :] == cells["node"][:, :, None])).sum(
+        axis=2
+    )
+    loose = (count * (pools["node"] == UNKNOWN)).sum(axis=1)
+    return there, loose * (devices.policy == LEGACY)
+
+
+def _enough(
+    asked: Sequence[Devices],
+    near: Sequence[tuple[Integers, Integers]],
+    room: Mask,
+    most: int,
+) -> Mask:
+    """Hosts whose devices suffice, H, for a guest in as many cells with room."""
+    found = np.ones(len(room), bool)
+    for devices, (there, loose) in zip(asked, near, strict=True):
+        best = np.sort(there * room, axis=1)[:, room.shape[1] - most :]
+        found &= best.sum(axis=1) + loose >= devices.count
+    return found
 
 
 @dataclass(frozen=True, slots=True)

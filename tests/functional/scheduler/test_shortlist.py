@@ -17,6 +17,7 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import shortlist
 from nova_numa_ext.policy.numa.shortlist import Coarse
 from nova_numa_ext.scheduler import fleet, session
+from nova_numa_ext.scheduler.shortlist import Memory, Shortlist
 
 HOSTS = 30
 FLAVOR = {flavor.name: flavor for flavor in FLAVORS}
@@ -174,8 +175,29 @@ def test_only_the_first_pass_of_a_request_is_cut(nova_configuration, clouds):
     assert len(engine.filter(states, spec)) > len(first)
 
 
+@pytest.mark.parametrize("flavor", ["four GPUs", "SR-IOV"])
+def test_hosts_without_the_devices_that_are_asked_for_are_judged_last(
+    nova_configuration, monkeypatch, flavor
+):
+    """As far as an earlier request has seen their devices: it orders hosts, so fewer are judged in vain."""
+    cloud, asked, refused = Cloud(400, 7), FLAVOR[flavor], []
+    judge = Shortlist.judge
+
+    def noting(self, question, verdict):
+        judged, left = judge(self, question, verdict)
+        refused.append(len(judged.refused))
+        return judged, left
+
+    monkeypatch.setattr(Shortlist, "judge", noting)
+    selected(cloud, asked, 1, 12)
+    known = Memory.known
+    monkeypatch.setattr(Memory, "known", lambda *args: (known(*args)[0], []))
+    selected(cloud, asked, 1, 12)
+    assert refused[0] < refused[1] / 2
+
+
 @pytest.mark.parametrize(
-    "flavor", ["LC one node", "LC two nodes", "LC rabbit", "BE", "BE two nodes"]
+    "flavor", ["LC one node", "LC two nodes", "LC rabbit", "BE", "BE two nodes", "SR-IOV"]
 )
 def test_the_best_host_of_all_is_in_a_short_list(nova_configuration, clouds, flavor):
     """What is guessed of a host whose NUMA cells are known is what the judge finds."""

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from nova_numa_ext.policy.numa import shortlist
+from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.policy.numa.shortlist import Size
-from placement_traits.fleet_arrays import FleetArrays
+from nova_numa_ext.policy.numa.shortlist import Asked, Devices, Known, Size
+from placement_traits.fleet_arrays import UNKNOWN, FleetArrays
 from placement_traits.names import NeighbourTrait
 from tests.support.fleet import domain, host, lc
 
@@ -57,11 +58,66 @@ def test_a_cell_with_one_of_the_best_hosts_has_enough_to_try_again():
 def guessed(request, *views):
     """Coarse scores of hosts whose NUMA cells are not known yet."""
     arrays = FleetArrays.of(views)
-    cells = np.zeros((len(views), 0), shortlist.CELL)
-    weights = np.ones((len(views), len(SCORED)))
-    return shortlist.coarse(
-        shortlist.Asked(request, ()), arrays, np.arange(len(views)), cells, weights
+    known = Known(
+        np.zeros((len(views), 0), shortlist.CELL), np.zeros((len(views), 0), shortlist.POOL)
     )
+    weights = np.ones((len(views), len(SCORED)))
+    return shortlist.coarse(Asked(request, ()), arrays, np.arange(len(views)), known, weights)
+
+
+def possible(cpus, pools, *, count=1, guest_cells=1, policy="legacy"):
+    """Whether a host with so many free dedicated CPUs on its nodes and (kind, node, devices) seems to have room."""
+    cells = np.zeros((1, len(cpus)), shortlist.CELL)
+    for node, free in enumerate(cpus):
+        cells[0, node] = (node, 0, 0, 0, free, 4096, 4096, 0, True)
+    known = Known(cells, np.array([pools], shortlist.POOL).reshape(1, -1))
+    guest = (GuestCell(2, 2, 512, CpuPolicy.DEDICATED),) * guest_cells
+    asked = Asked(lc(), guest, devices=(Devices(count, np.array([True, False]), policy),))
+    weights = np.ones((1, len(SCORED)))
+    arrays = FleetArrays.of([host(domain(0))])
+    [found] = shortlist.coarse(asked, arrays, np.arange(1), known, weights).possible
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pools", "fits"),
+    [
+        ([], False),
+        ([(1, 0, 4)], False),  # devices of another kind
+        ([(0, 0, 0)], False),  # taken
+        ([(0, 1, 4)], False),  # near a node without room
+        ([(0, 0, 1)], True),
+        ([(0, UNKNOWN, 1)], True),
+    ],
+)
+def test_a_host_without_devices_near_free_cpus_comes_last(pools, fits):
+    assert possible([2, 0], pools) == fits
+
+
+@pytest.mark.parametrize(
+    ("policy", "node", "fits"),
+    [
+        ("legacy", UNKNOWN, True),
+        ("required", UNKNOWN, False),
+        ("required", 0, True),
+        ("preferred", 1, True),
+        ("socket", 1, True),
+        ("legacy", 1, False),
+    ],
+)
+def test_devices_count_where_novas_affinity_policy_lets_them(policy, node, fits):
+    assert possible([2, 0], [(0, node, 1)], policy=policy) == fits
+
+
+@pytest.mark.parametrize(("count", "fits"), [(4, True), (5, False)])
+def test_devices_near_all_cells_of_a_guest_count_together(count, fits):
+    pools = [(0, 0, 1), (0, 1, 2), (0, 2, 2), (0, 3, 4)]
+    assert possible([2, 2, 2, 0], pools, count=count, guest_cells=2) == fits
+
+
+def test_a_floating_guest_has_its_devices_anywhere():
+    assert possible([0, 0], [(0, 1, 2)], count=2, guest_cells=0)
+    assert not possible([0, 0], [(0, 1, 2)], count=3, guest_cells=0)
 
 
 STRICT = {
