@@ -2,7 +2,8 @@
 """What differs between the releases of nova that we run with: 33 (2026.1) and 34 (2026.2).
 
 The release is that of nova-scheduler. While computes are still of the older release (nova upgrades controllers first),
-their choice of NUMA cells may differ from the prediction; then the host wins and its agent re-homes our allocation.
+their choice of NUMA cells may differ from the prediction; then the host wins, and numa-ext-heal moves our part of the
+allocation.
 """
 
 from collections.abc import Mapping
