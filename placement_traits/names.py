@@ -61,6 +61,9 @@ OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in no
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
+MODE_OBSERVE: Final = (
+    "CUSTOM_NUMA_EXT_MODE_OBSERVE"  # see placement_traits.switch: operators set it, no agent does
+)
 SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 
@@ -87,6 +90,15 @@ class TierTrait(StrEnum):
 
     LC = "CUSTOM_NUMA_EXT_TIER_LC"
     BE = "CUSTOM_NUMA_EXT_TIER_BE"
+
+
+class ObserveTrait(StrEnum):
+    """Features of the host's agent that only observe, for whatever reason; held by nova's root provider."""
+
+    PINNING = "CUSTOM_NUMA_EXT_OBSERVES_PINNING"
+    MEMORY = "CUSTOM_NUMA_EXT_OBSERVES_MEMORY"
+    RDT = "CUSTOM_NUMA_EXT_OBSERVES_RDT"
+    SLO = "CUSTOM_NUMA_EXT_OBSERVES_SLO"
 
 
 class NeighbourTrait(StrEnum):

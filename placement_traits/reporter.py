@@ -3,7 +3,8 @@
 
 For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
 that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
-resource classes on our children, other providers, and everything but our traits on nova's root.
+resource classes on our children, other providers, and everything but our traits on nova's root; of those
+the switch of the fleet (:mod:`placement_traits.switch`) is the operators'.
 
 Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries
 ``CUSTOM_NUMA_EXT_OWNER``. So a child that was created just before a crash is known again although it has no trait yet.
@@ -68,6 +69,7 @@ class SyncReport:
     :param problems: one sentence for each difference that could not be removed; the rest was done
     :param requests: HTTP requests of this pass
     :param writes: those of them that write, failed ones included
+    :param root_traits: all traits that the root has now
     """
 
     root_uuid: str
@@ -75,6 +77,7 @@ class SyncReport:
     problems: tuple[str, ...]
     requests: int
     writes: int
+    root_traits: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,13 @@ class Reporter:
         return self._attempt(
             host, lambda: _Pass(self._client, self, nothing).withdraw(frozenset(TierTrait))
         )
+
+    def root_traits(self, host: str) -> frozenset[str]:
+        """Return all traits of a host's root; what was read is remembered for :meth:`sync`. Errors as of that.
+
+        :param host: name of nova's root provider
+        """
+        return self.actual(self.listed(host)[0]).traits
 
     def _attempt(self, root: str, make_pass: Callable[[], SyncReport]) -> SyncReport:
         for attempt in range(_TREE_TRIES):
@@ -213,6 +223,11 @@ class Reporter:
         self._seen[provider.uuid] = actual
         return actual
 
+    def traits_seen(self, provider: _Listed) -> frozenset[str]:
+        """Return the traits that a provider had when it was read or written last."""
+        seen = self._seen.get(provider.uuid)
+        return seen.traits if seen is not None else frozenset()
+
     def remember(self, provider: _Listed, actual: _Actual | None) -> None:
         """Note what a write left behind; None when the provider is gone."""
         if actual is None:
@@ -276,7 +291,7 @@ class _Pass:
     def withdraw(self, traits: frozenset[str]) -> SyncReport:
         """Remove some of our traits from the root, and leave all else."""
         root, *below = self._reporter.listed(self._tree.root)
-        ours = frozenset(filter(names.is_ours, self._reporter.actual(root).traits))
+        ours = _published(self._reporter.actual(root).traits)
         self._update_root(root, ours - traits, below)
         return self._report(root)
 
@@ -287,6 +302,7 @@ class _Pass:
             tuple(self._problems),
             self._client.counters.requests - self._requests,
             self._client.counters.writes - self._writes,
+            self._reporter.traits_seen(root),
         )
 
     def _update_root(self, root: _Listed, traits: frozenset[str], below: Sequence[_Listed]) -> None:
@@ -403,7 +419,7 @@ class _Pass:
         )
 
     def _write_traits(self, provider: _Listed, actual: _Actual, desired: frozenset[str]) -> _Actual:
-        ours = frozenset(filter(names.is_ours, actual.traits))
+        ours = _published(actual.traits)
         if ours == desired:
             return actual
         traits = (actual.traits - ours) | desired
@@ -472,6 +488,11 @@ class _Pass:
                     "it takes no new ones and goes when they are gone."
                 )
         return kept
+
+
+def _published(traits: frozenset[str]) -> frozenset[str]:
+    """Return the traits that agents publish; the switch is the operators'."""
+    return frozenset(filter(names.is_ours, traits)) - {names.MODE_OBSERVE}
 
 
 def _inventory(body: Mapping[str, Any]) -> Inventory:

@@ -27,7 +27,14 @@ from typing import Final
 
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
-from placement_traits.names import NeighbourTrait, PackingTrait, RdtTrait, Tier, TierTrait
+from placement_traits.names import (
+    NeighbourTrait,
+    ObserveTrait,
+    PackingTrait,
+    RdtTrait,
+    Tier,
+    TierTrait,
+)
 from placement_traits.shards import shard_of
 from placement_traits.topology import (
     Gpu,
@@ -53,12 +60,14 @@ class TreeSettings:
     :param packing: nova's cell-packing strategy on this host
     :param min_be_ways: ways of each L3 domain kept for everything that is not LC
     :param foreign_groups: resctrl control groups of other software, each holding a class of service
+    :param observed: features of the agent that only observe
     """
 
     packing: PackingTrait
     tiers: frozenset[Tier] = frozenset(Tier)
     min_be_ways: int = 1
     foreign_groups: int = 0
+    observed: frozenset[ObserveTrait] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,7 @@ class Published:
     :param rdt: RDT capability
     :param clos: classes of service that LC servers may have; 0 = no inventory
     :param offers: by L3 id
+    :param observed: features of the agent that only observe
     """
 
     topology: HostTopology
@@ -118,6 +128,7 @@ class Published:
     rdt: frozenset[RdtTrait]
     clos: int
     offers: Mapping[int, L3Offer]
+    observed: frozenset[ObserveTrait] = frozenset()
 
 
 def publish(
@@ -152,6 +163,7 @@ def publish(
             )
             for domain in topology.l3_domains
         },
+        observed=settings.observed,
     )
 
 
@@ -381,6 +393,7 @@ def _root_traits(published: Published) -> frozenset[str]:
             published.packing.value,
             *(TierTrait[tier.name].value for tier in published.tiers),
             *(trait.value for trait in published.rdt),
+            *(trait.value for trait in published.observed),
             names.numbered("NODES", len(topology.nodes)),
             names.numbered("SOCKETS", len(topology.sockets)),
             names.numbered("L3_DOMAINS", len(topology.l3_domains)),
@@ -533,6 +546,7 @@ def from_tree(tree: ProviderTree) -> Published:
         rdt=frozenset(trait for trait in RdtTrait if trait in tree.root_traits),
         clos=clos,
         offers=offers,
+        observed=frozenset(trait for trait in ObserveTrait if trait in tree.root_traits),
     )
 
 

@@ -106,6 +106,8 @@ def _expose(metrics: Metrics, address: str, port: int) -> None:
 
 def _once(parts: assembly.Parts) -> None:
     """One round, and more of them only while pages are left to be moved."""
+    if parts.publisher is not None:
+        parts.publisher.look()
     done = parts.agent.round(full=True, relist=True)
     while done.unfinished:
         done = parts.agent.round(full=False, relist=False)

@@ -40,6 +40,11 @@ class HostPaths:
         return self.state / "published.json"
 
     @property
+    def rollout(self) -> Path:
+        """Which modes are in effect, and which servers wait to be taken over."""
+        return self.state / "rollout.json"
+
+    @property
     def slo(self) -> Path:
         """The targets of the SLO controller and how objectives stand."""
         return self.state / "slo.json"

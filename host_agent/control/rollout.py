@@ -1,31 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the agent is switched on here: the modes in effect, for all threads."""
+"""How far the agent is switched on here: the modes in effect, for all threads, and which servers it has taken over."""
 
-from typing import Final
+from collections.abc import Callable
+from pathlib import Path
 
 from host_agent.conf.options import Options
+from host_agent.control import rollout_store
 from host_agent.decide.modes import in_effect
 from host_agent.model.modes import Feature, Modes
+from host_agent.model.round import Round
 from nova_numa_ext.policy.modes import Mode
-
-_DRY: Final = Modes.all(Mode.OBSERVE)
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 
 
 class Rollout:
-    """The modes in effect; any thread may ask.
+    """The modes in effect; any thread may ask. A :class:`~host_agent.control.agent.Listener`.
+
+    Until the switch of the fleet has been read once the host observes: where an operator has let it observe, nothing is
+    done first and taken back then. What was read is kept, so that this is the agent's first start on a host alone.
 
     :param options: the operator's
+    :param switched: the host has a switch in Placement
+    :param file: state file; None keeps nothing
+    :param wake: starts a round of the agent now
+    :param lost: called with "rollout state" for each write that failed
     :param dry_run: whatever they say, nothing is carried out
     """
 
-    def __init__(self, options: Options, *, dry_run: bool = False) -> None:
-        self._modes = _DRY if dry_run else in_effect(options, Mode.ENFORCE)
+    def __init__(
+        self,
+        options: Options,
+        *,
+        switched: bool = False,
+        file: Path | None = None,
+        wake: Callable[[], None] = lambda: None,
+        lost: Callable[[str], None] = ignore_loss,
+        dry_run: bool = False,
+    ) -> None:
+        self._options = options
+        self._store = rollout_store.store(file) if file else None
+        self._writer = BestEffortWriter("rollout state", lost)
+        self._wake = wake
+        self._dry_run = dry_run
+        self._kept = self._store.load() if self._store else None
+        self._switch: Mode | None = Mode.ENFORCE
+        if switched:
+            self._switch = self._kept.switch if self._kept else None
+        self._modes = self._in_effect()
 
     @property
     def modes(self) -> Modes:
         """The modes in effect now."""
         return self._modes
 
+    @property
+    def switch_known(self) -> bool:
+        """The switch of the fleet has been read, now or by an agent before."""
+        return self._switch is not None
+
     def acts(self, feature: Feature) -> bool:
         """Tell whether what a feature decides is carried out now."""
         return self._modes.act(feature)
+
+    def turn(self, switch: Mode) -> None:
+        """Obey the switch of the fleet, from the next round on, which begins now where anything changes."""
+        if switch is self._switch:
+            return
+        self._switch = switch
+        self._modes = self._in_effect()
+        self._wake()
+
+    def on_round(self, done: Round) -> None:
+        """Keep what is in effect."""
+        store = self._store
+        now = rollout_store.Kept(self._switch, done.modes.of)
+        if (
+            store is not None
+            and now != self._kept
+            and self._writer.attempt(lambda: store.save(now))
+        ):
+            self._kept = now
+
+    def _in_effect(self) -> Modes:
+        if self._dry_run:
+            return Modes.all(Mode.OBSERVE)
+        return in_effect(self._options, self._switch or Mode.OBSERVE)

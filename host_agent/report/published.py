@@ -17,6 +17,7 @@ from placement_traits.names import (
     GPU_COMM_TRAITS,
     TIER_TRAITS,
     NeighbourTrait,
+    ObserveTrait,
     PackingTrait,
     Tier,
 )
@@ -163,6 +164,7 @@ def published_tree(
         tiers=frozenset(Tier) if partitions else frozenset({Tier.BE}),
         min_be_ways=options.rdt.shared_ways_min,
         foreign_groups=foreign_groups,
+        observed=frozenset(ObserveTrait[feature.name] for feature in done.modes.observed),
     )
     pinned = pins(done, options)
     units = reserved_neighbourhood(done, pinned=pinned)

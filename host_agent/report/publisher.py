@@ -25,7 +25,8 @@ from host_agent.report.claimed import Claimed
 from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, pins, published_tree
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits import names
+from nova_numa_ext.policy.modes import Mode
+from placement_traits import names, switch
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.tree import ProviderTree, with_reserved
 
@@ -36,7 +37,21 @@ class TreeWriter(Protocol):
     """What makes Placement equal to a tree: :class:`placement_traits.reporter.Reporter`."""
 
     def sync(self, tree: ProviderTree) -> Any:
-        """Make Placement equal; return a report with ``changes`` and ``problems``."""
+        """Make Placement equal; return a report with ``changes``, ``problems`` and ``root_traits``."""
+
+    def root_traits(self, host: str) -> frozenset[str]:
+        """Return all traits of nova's root."""
+
+
+class Switched(Protocol):
+    """Who obeys the switch of the fleet: :class:`host_agent.control.rollout.Rollout`."""
+
+    @property
+    def switch_known(self) -> bool:
+        """It has been read, now or by an agent before."""
+
+    def turn(self, switch: Mode) -> None:
+        """Obey it; any thread may call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,8 @@ class Publisher:
     :param facts: published beside what a round shows
     :param make_claim_source: makes what reads claims, for a root's name, in the thread; called again until it succeeds;
         None: nothing is reserved for servers that are counted elsewhere
+    :param switched: gets the switch of the fleet at each pass; before it was read once nothing is published, because
+        it would be what an agent publishes that observes
     :param make_beat: makes what beats, for a root's name, in the thread; called again until it succeeds; None: none
     """
 
@@ -99,7 +116,9 @@ class Publisher:
         *,
         make_claim_source: Callable[[str], ClaimSource] | None = None,
         make_beat: Callable[[str], Beat] | None = None,
+        switched: Switched | None = None,
     ) -> None:
+        self._switched = switched
         self._options = options
         self._root = functools.cache(make_root)
         self._make_writer = make_writer
@@ -118,6 +137,8 @@ class Publisher:
 
     def on_round(self, done: Round) -> None:
         """Take note of a round; a paused one shows that the agent is there, and nothing new."""
+        if self._switched is not None and not self._switched.switch_known:
+            return
         if done.paused:
             with self._changed:
                 self._take_round()
@@ -158,7 +179,25 @@ class Publisher:
 
     def publish_once(self) -> bool:
         """Write what came last, in the caller's thread; tell whether Placement is up to date."""
-        return self._desired is not None and self._pass(self._desired)
+        return self.look() and self._desired is not None and self._pass(self._desired)
+
+    def look(self) -> bool:
+        """Read the switch of the fleet where it was never read before; tell whether it is known."""
+        switched = self._switched
+        if switched is None or switched.switch_known:
+            return True
+        try:
+            if self._writer is None:
+                self._writer = self._make_writer()
+            traits = self._writer.root_traits(self._root())
+        except NumaExtError as error:
+            self._log((f"Until the switch of the fleet is known this host observes. {error}",))
+            return False
+        except Exception:  # the outermost guard of this thread: logged, and it goes on
+            LOG.exception("reading the switch of the fleet failed")
+            return False
+        switched.turn(_mode(traits))
+        return True
 
     def stop(self) -> None:
         """End the thread after its present pass."""
@@ -168,6 +207,11 @@ class Publisher:
 
     def _run(self) -> None:
         pause: float | None = None
+        while not self.look():
+            pause = self._longer(pause)
+            with self._changed:
+                if self._changed.wait_for(lambda: self._stopped, pause):
+                    return
         while True:
             desired = self._next(pause)
             if desired is None:
@@ -202,6 +246,8 @@ class Publisher:
                 self._writer = self._make_writer()
             elsewhere, problems = self._elsewhere(desired.claims)
             report = self._writer.sync(with_reserved(desired.tree, elsewhere))
+            if self._switched is not None:
+                self._switched.turn(_mode(report.root_traits))
             problems = (*problems, *report.problems, *self._beat_now())
         except NumaExtError as error:
             self._log((str(error),))
@@ -258,3 +304,7 @@ class Publisher:
                 LOG.warning("%s", problem)
             if not problems:
                 LOG.info("Placement is up to date again")
+
+
+def _mode(root_traits: frozenset[str]) -> Mode:
+    return Mode.OBSERVE if switch.is_on(root_traits) else Mode.ENFORCE

@@ -2,14 +2,15 @@
 """What the commands read from Placement and Nova."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import urlencode
 from uuid import UUID
 
 from openstack.exceptions import ForbiddenException
 
+from nova_numa_ext.cli import modes
 from nova_numa_ext.cli.agents import last_beats, states
 from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
@@ -22,6 +23,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree
 from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
+from placement_traits.switch import Switch
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 
@@ -145,11 +147,31 @@ class Cloud:
         if not found and _is_uuid(host):
             found = self._get("/resource_providers", uuid=host)["resource_providers"]
         if not found:
-            raise InvalidValueError("host", host, _unknown_host(host, list(hosts(self._placement))))
+            self._unknown(host)
         root = found[0]["root_provider_uuid"]
         members = self._get("/resource_providers", in_tree=root)["resource_providers"]
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
         return tuple(self._provider(member) for member in members)
+
+    def switch(
+        self, named: Sequence[str], *, all_hosts: bool, observe: bool
+    ) -> list[tuple[str, str]]:
+        """Let agents observe only, or enforce; return each host with what came of it.
+
+        :param named: hosts by name; one without an agent yet is switched for its first start
+        :param all_hosts: every host with an agent that is switched the other way, instead
+        :raises InvalidValueError: Placement knows no such host
+        """
+        one = Switch(self._placement)
+        if all_hosts:
+            roots = one.to_change(observe=observe)
+        else:
+            roots = [one.root(name) or self._unknown(name) for name in named]
+        placement = self._connection.placement
+        return list(modes.turn(lambda: PlacementClient(placement), roots, observe=observe))
+
+    def _unknown(self, host: str) -> NoReturn:
+        raise InvalidValueError("host", host, _unknown_host(host, list(hosts(self._placement))))
 
     def topology(self, host: str) -> HostTopology:
         """Return a host's topology as far as Placement knows it, by the host's name.

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from osc_lib.command import command
+from osc_lib.exceptions import CommandError
 
-from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli import formatting, modes
 from nova_numa_ext.cli.cloud import ListedProvider
+from nova_numa_ext.policy.modes import Mode
 from placement_traits.fleet import Amount, HostView
 from placement_traits.names import NeighbourTrait, TierTrait
 
@@ -18,6 +20,7 @@ _AGENT_WIDTH: Final = 20
 class ListHost(command.Lister):  # type: ignore[misc]
     """List hosts that an agent publishes: tiers, classes of service, L3 ways and bandwidth (used/capacity).
 
+    Mode: whether its agent does what it decides, or observes only; what it says itself of its features is shown.
     Agent: whether it reports; where it is gone, its tiers are withdrawn, or it is silent for three beats.
     Neighbours: the tiers and classes of the servers that live there now.
     """
@@ -30,6 +33,7 @@ class ListHost(command.Lister):  # type: ignore[misc]
         columns = (
             "Host",
             "Agent",
+            "Mode",
             "Tiers",
             "CLOS",
             "L3 domains",
@@ -76,12 +80,45 @@ class ShowHost(command.Lister):  # type: ignore[misc]
         return columns, rows
 
 
+class SetHost(command.Lister):  # type: ignore[misc]
+    """Let agents of hosts observe only, or do again what they decide.
+
+    An agent obeys at its next look at Placement (every minute, [placement]interval_s), and from its next round on;
+    openstack numa host list shows when it has. Running servers stay as they are.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add hosts and mode."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", nargs="*", help="Compute node, by name")
+        parser.add_argument(
+            "--all", action="store_true", help="All hosts that an agent publishes, instead of names"
+        )
+        parser.add_argument(
+            "--mode",
+            required=True,
+            choices=(Mode.OBSERVE.value, Mode.ENFORCE.value),
+            help="observe: journal and count what would be done; enforce: do it, as far as the host's options allow",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        if bool(parsed_args.host) == parsed_args.all:
+            raise CommandError("Name hosts, or give --all.")
+        done = self.app.client_manager.numa.switch(
+            parsed_args.host, all_hosts=parsed_args.all, observe=parsed_args.mode == Mode.OBSERVE
+        )
+        return ("Host", "Mode", "Result"), [(host, parsed_args.mode, said) for host, said in done]
+
+
 def _row(host: HostView, agent: str) -> tuple[str, ...]:
     tiers = [tier.name for tier in TierTrait if tier in host.traits]
     neighbours = {trait for domain in host.l3 for trait in domain.neighbours}
     return (
         host.name,
         agent,
+        modes.text(host.traits),
         " ".join(tiers) or "-",
         formatting.amount(host.rdt.clos if host.rdt else None),
         str(len(host.l3)),

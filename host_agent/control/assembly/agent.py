@@ -67,7 +67,14 @@ def build(
     source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
     metrics = Metrics()
-    rollout = Rollout(conf, dry_run=dry_run)
+    rollout = Rollout(
+        conf,
+        switched=conf.placement.enabled and not dry_run,
+        file=None if dry_run else paths.rollout,
+        wake=source.wake,
+        lost=metrics.lost,
+        dry_run=dry_run,
+    )
     heartbeat = Heartbeat(privileged, conf.release_after_s)
     throttles = conf.rdt.enabled and not dry_run
     progress = heartbeat.progress if throttles else lambda: None
@@ -104,10 +111,11 @@ def build(
     publisher = None
     if conf.placement.enabled and not dry_run:
         unsatisfiable = slo.unsatisfiable if slo else frozenset
-        publisher = placement.build(conf, source, metrics, unsatisfiable)
+        publisher = placement.build(conf, source, metrics, unsatisfiable, switched=rollout)
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []
+    done.append(rollout)
     service_manager = ServiceManager.of(os.environ)
     done.append(service_manager)
     agent = Agent(

@@ -13,7 +13,7 @@ from host_agent.report import published_host
 from host_agent.report.beat import Beat
 from host_agent.report.clients import make_beat_writer, make_claim_reader, make_reporter
 from host_agent.report.metrics import Metrics
-from host_agent.report.publisher import PublishedFacts, Publisher
+from host_agent.report.publisher import PublishedFacts, Publisher, Switched
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.best_effort import BestEffortWriter
 
@@ -23,10 +23,13 @@ def build(
     source: DomainSource,
     metrics: Metrics,
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
+    *,
+    switched: Switched,
 ) -> Publisher:
     """Return what publishes in Placement, not yet started.
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
+    :param switched: obeys the switch of the fleet
     """
     resctrl = tree(conf.paths)
     return Publisher(
@@ -39,6 +42,7 @@ def build(
         ),
         make_claim_source=lambda root: make_claim_reader(conf, root),
         make_beat=lambda root: Beat(make_beat_writer(conf, root)),
+        switched=switched,
     )
 
 

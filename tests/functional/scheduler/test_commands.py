@@ -12,19 +12,20 @@ import pytest
 from nova.exception import NoValidHost
 from openstack.exceptions import ForbiddenException
 from openstackclient import shell
+from osc_lib.exceptions import CommandError
 
 from nova_numa_ext.cli.capacity import ListCapacity, ShowCapacity
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.doctor_command import Doctor
 from nova_numa_ext.cli.flavor import CheckFlavor
-from nova_numa_ext.cli.host import ListHost, ShowHost
+from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate, SimulateTrace
 from nova_numa_ext.cli.topology import ShowTopology
 from placement_traits import names
 from placement_traits.beats import SILENT_AFTER_MINUTES, BeatWriter
 from placement_traits.errors import InvalidValueError
-from placement_traits.names import NeighbourTrait
+from placement_traits.names import NeighbourTrait, ObserveTrait
 from placement_traits.reporter import Reporter
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC, STRICT_RABBIT
@@ -54,6 +55,37 @@ def test_the_list_shows_what_each_host_has_and_has_given_away(cloud):
     assert rows[0]["Tiers"] == "LC BE"
     assert (rows[0]["CLOS"], rows[0]["Ways"], rows[0]["Neighbours"]) == ("1/6", "4/52", "LC")
     assert (rows[1]["Tiers"], rows[1]["CLOS"]) == ("BE", "-")
+
+
+def test_agents_of_a_fleet_are_switched_and_the_list_shows_who_obeys(cloud):
+    for name in ("h1", "h2", "h3"):
+        cloud.host(name)
+    code, rows = run(SetHost, cloud, Compute([]), "h1", "--mode", "observe")
+    assert (code, rows) == (0, [{"Host": "h1", "Mode": "observe", "Result": "switched"}])
+    cloud.publish("h1", observed=frozenset(ObserveTrait))
+    cloud.publish("h3", observed=frozenset({ObserveTrait.RDT, ObserveTrait.SLO}))
+    _, rows = run(SetHost, cloud, Compute([]), "--all", "--mode", "observe")
+    assert [row["Host"] for row in rows] == ["h2", "h3"], "h1 is switched already"
+
+    def shown():
+        return [row["Mode"] for row in run(ListHost, cloud, Compute([]))[1]]
+
+    waits = "observe, not obeyed yet"
+    assert shown() == ["observe", waits, waits]
+    _, rows = run(SetHost, cloud, Compute([]), "h1", "h2", "h3", "--mode", "enforce")
+    assert {row["Result"] for row in rows} == {"switched"}
+    assert shown() == ["observe (its options)", "enforce", "observe rdt slo"]
+    assert run(SetHost, cloud, Compute([]), "--all", "--mode", "enforce") == (0, [])
+
+
+def test_hosts_to_switch_are_named_or_all(cloud):
+    cloud.host("h1")
+    for arguments in ((), ("h1", "--all")):
+        with pytest.raises(CommandError, match="Name hosts, or give --all"):
+            run(SetHost, cloud, Compute([]), *arguments, "--mode", "observe")
+    with pytest.raises(InvalidValueError, match=r"host: 'h9' is not allowed; allowed: h1$"):
+        run(SetHost, cloud, Compute([]), "h1", "h9", "--mode", "observe")
+    assert run(ListHost, cloud, Compute([]))[1][0]["Mode"] == "enforce", "nothing is done by half"
 
 
 def test_a_host_is_a_tree_of_providers_in_words(cloud):

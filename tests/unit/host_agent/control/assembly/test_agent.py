@@ -32,8 +32,10 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
 ) -> None:
     host, reported = FakeHost(four_nodes()), list[ProviderTree]()
     lc = host.boot(Server("lc", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
+    done = SimpleNamespace(changes=(), problems=(), root_traits=frozenset())
     writer = SimpleNamespace(
-        sync=lambda tree: reported.append(tree) or SimpleNamespace(changes=(), problems=())
+        sync=lambda tree: reported.append(tree) or done,
+        root_traits=lambda _host: frozenset(),
     )
     monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
     monkeypatch.setattr(publisher, "make_reporter", lambda _conf: writer)
@@ -41,8 +43,9 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path))
     conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
     parts = assembly.build(conf, out=print, source=host, privileged=host)
-    parts.agent.round(full=True, relist=True)
     assert parts.publisher is not None
+    assert parts.publisher.look()
+    parts.agent.round(full=True, relist=True)
     parts.publisher.publish_once()
     domain = reported[0].child("h1:l3_0")
     assert domain is not None

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the agent is switched on, in a file: for the next start while Placement is down, and for the console."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.model.modes import Feature
+from nova_numa_ext.policy.modes import Mode
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Content of the file.
+
+    :param switch: the fleet's, as last read; None before the first time
+    :param modes: the mode of each feature
+    :param waiting: servers that the agent has not taken over yet, the next one first
+    """
+
+    switch: Mode | None
+    modes: Mapping[Feature, Mode]
+    waiting: tuple[str, ...] = ()
+
+
+def store(path: Path) -> JsonStore[Kept]:
+    """Return the file."""
+    return JsonStore(path, _VERSION, _decode, _encode)
+
+
+def _decode(found: Value) -> Kept:
+    modes = found.member("modes")
+    switch = found.member("switch").optional()
+    return Kept(
+        _mode(switch) if switch is not None else None,
+        {feature: _mode(modes.member(feature.value)) for feature in Feature},
+        tuple(uuid.text() for uuid in found.member("waiting").items()),
+    )
+
+
+def _mode(value: Value) -> Mode:
+    if value.text() not in set(Mode):
+        raise value.refused(" or ".join(Mode))
+    return Mode(value.text())
+
+
+def _encode(kept: Kept) -> dict[str, Any]:
+    return {
+        "switch": kept.switch,
+        "modes": {feature.value: mode.value for feature, mode in kept.modes.items()},
+        "waiting": list(kept.waiting),
+    }

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hosts' agents may do, as Placement shows it: the switch of the fleet, and what each agent says it does."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from placement_traits import switch
+from placement_traits.client import PlacementClient
+from placement_traits.errors import NumaExtError
+from placement_traits.names import ObserveTrait
+from placement_traits.switch import Root, Switch
+
+_WRITERS: Final = (
+    8  # at once: a fleet is switched in a minute, and Placement serves others meanwhile
+)
+
+
+def text(root_traits: Collection[str]) -> str:
+    """Return how far an agent is switched on, for tables.
+
+    :param root_traits: of its host's root
+    """
+    said = [trait.name.lower() for trait in ObserveTrait if trait in root_traits]
+    whole = len(said) == len(ObserveTrait)
+    if switch.is_on(root_traits):
+        return "observe" if whole else "observe, not obeyed yet"
+    if not said:
+        return "enforce"
+    return "observe (its options)" if whole else f"observe {' '.join(said)}"
+
+
+def turn(
+    make_client: Callable[[], PlacementClient], roots: Sequence[Root], *, observe: bool
+) -> Iterator[tuple[str, str]]:
+    """Switch hosts; yield each with what came of it: ``switched``, ``unchanged`` or a sentence.
+
+    :param make_client: a client counts its requests, so each thread has its own
+    """
+
+    def one(root: Root) -> str:
+        try:
+            return "switched" if Switch(make_client()).set(root, observe=observe) else "unchanged"
+        except NumaExtError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(_WRITERS) as threads:
+        yield from zip((root.name for root in roots), threads.map(one, roots), strict=True)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch of the fleet in the real Placement: what it costs; agents and operators leave what is not theirs."""
+
+from types import SimpleNamespace
+
+from emulation.hosts import four_nodes
+from host_agent.conf.options import Options
+from host_agent.control.rollout import Rollout
+from host_agent.model.assignment import Observation
+from host_agent.model.round import Round
+from host_agent.report.metrics import Metrics
+from host_agent.report.publisher import Publisher
+from nova_numa_ext.cli import modes
+from placement_traits import names, switch
+from placement_traits.names import ObserveTrait, TierTrait
+from placement_traits.reporter import Reporter
+from placement_traits.switch import Switch
+
+H1 = "h1"
+
+
+def turn(cloud, *, observe):
+    """Let an operator switch the host."""
+    switches = Switch(cloud.connect())
+    return switches.set(switches.root(H1), observe=observe)
+
+
+def root_traits(cloud):
+    return set(cloud.client.get(f"/resource_providers/{cloud.root}/traits")["traits"])
+
+
+def test_an_agent_sees_the_switch_in_what_it_reads_anyway(reported_compute):
+    """One request a pass while nobody switches, as before; one more in the pass after it."""
+    cloud = reported_compute
+    passes = [cloud.reporter.sync(cloud.tree)]
+    assert turn(cloud, observe=True)
+    passes += [cloud.reporter.sync(cloud.tree) for _ in range(2)]
+    assert turn(cloud, observe=False)
+    passes += [cloud.reporter.sync(cloud.tree) for _ in range(2)]
+    assert [one.requests for one in passes] == [1, 2, 1, 2, 1]
+    assert [one.writes for one in passes] == [0] * 5, "it is the operators'"
+    seen = [switch.is_on(one.root_traits) for one in passes]
+    assert seen == [False, True, True, False, False]
+
+
+def test_withdrawing_tiers_leaves_the_switch(reported_compute):
+    cloud = reported_compute
+    turn(cloud, observe=True)
+    withdrawn = Reporter(cloud.connect()).withdraw_tiers(H1)
+    assert switch.is_on(root_traits(cloud))
+    assert root_traits(cloud).isdisjoint(TierTrait)
+    assert switch.is_on(withdrawn.root_traits)
+    assert Reporter(cloud.connect()).withdraw_tiers(H1).writes == 0
+    cloud.reporter.sync(cloud.tree)
+    assert {*TierTrait, names.MODE_OBSERVE} <= root_traits(cloud)
+
+
+def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, monkeypatch):
+    cloud = reported_compute
+    client = cloud.connect()
+    switches, put = Switch(client), client.put
+    once = iter([lambda: cloud.traits(cloud.root, "CUSTOM_SITE_RACK_7")])
+
+    def late(path, body=None):
+        if path.endswith(f"{cloud.root}/traits"):
+            next(once, lambda: None)()
+        return put(path, body)
+
+    monkeypatch.setattr(client, "put", late)
+    assert switches.set(switches.root(H1), observe=True)
+    assert {"CUSTOM_SITE_RACK_7", "HW_CPU_X86_AVX2", names.MODE_OBSERVE, names.HOST} <= root_traits(
+        cloud
+    )
+
+
+def test_setting_it_again_writes_nothing_and_the_fleet_is_asked_once(reported_compute):
+    cloud = reported_compute
+    cloud.compute("without-agent")
+    switches = Switch(cloud.connect())
+    assert [root.name for root in switches.to_change(observe=True)] == [H1]
+    assert switches.to_change(observe=False) == []
+    assert turn(cloud, observe=True)
+    assert not turn(cloud, observe=True)
+    assert switches.to_change(observe=True) == []
+    assert [root.name for root in switches.to_change(observe=False)] == [H1]
+
+
+def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
+    """Also one that starts for the first time: it does nothing before it has read the switch."""
+    cloud, woken = one_compute, []
+    turn(cloud, observe=True)
+
+    def agent():
+        rollout = Rollout(
+            Options(), switched=True, file=tmp_path / "rollout.json", wake=lambda: woken.append(1)
+        )
+        publisher = Publisher(
+            Options(),
+            lambda: H1,
+            lambda: Reporter(cloud.connect()),
+            Metrics(),
+            switched=rollout,
+        )
+        return rollout, publisher
+
+    def one_round():
+        done = Round(Observation(four_nodes()), modes=rollout.modes)
+        publisher.on_round(done)
+        rollout.on_round(done)
+        return {feature.name for feature in done.modes.observed}
+
+    rollout, publisher = agent()
+    assert not rollout.switch_known
+    assert len(one_round()) == 4
+    assert names.HOST not in root_traits(cloud)
+    assert publisher.look()
+    one_round()
+    assert publisher.publish_once()
+    assert {*ObserveTrait, TierTrait.BE} <= root_traits(cloud)
+    assert TierTrait.LC not in root_traits(cloud)
+
+    rollout, _ = agent()
+    assert rollout.switch_known
+    assert len(rollout.modes.observed) == 4
+
+    turn(cloud, observe=False)
+    rollout, publisher = agent()
+    one_round()
+    before = len(woken)
+    assert publisher.publish_once()
+    assert len(woken) == before + 1, "the next round comes now"
+    assert one_round() == set()
+    assert publisher.publish_once()
+    assert {*TierTrait} <= root_traits(cloud)
+    assert root_traits(cloud).isdisjoint(ObserveTrait)
+
+
+def test_a_fleet_is_switched_by_several_writers(empty_cloud):
+    hosts = [SimpleNamespace(name=f"h{n}", uuid=empty_cloud.compute(f"h{n}")) for n in range(20)]
+    gone = SimpleNamespace(name="gone", uuid="11111111-1111-1111-1111-111111111111")
+    said = dict(modes.turn(empty_cloud.connect, [*hosts, gone], observe=True))
+    assert {said[host.name] for host in hosts} == {"switched"}
+    assert "11111111" in said["gone"]
