@@ -200,6 +200,7 @@ def write_files(topology: HostTopology, made: Sequence[Server], port: str, folde
 [agent]
 state_dir = {folder}/state
 metrics_port = 0
+takeover_interval_s = 0
 [libvirt_host]
 uri = test://{folder}/node.xml
 pid_dir = {folder}/pids

@@ -316,7 +316,7 @@ def host(folder: Path) -> Iterator[Bench]:
         domains = {server.uuid: server.xml for server in made}
         (folder / "domains.json").write_text(json.dumps(domains))
         (folder / "agent.conf").write_text(
-            f"[agent]\nstate_dir = {folder}/state\nmetrics_port = 0\n"
+            f"[agent]\nstate_dir = {folder}/state\nmetrics_port = 0\ntakeover_interval_s = 0\n"
             f"[libvirt_host]\npid_dir = {folder}/pids\n[host]\nresctrl = {folder}/resctrl\n"
             "[placement]\nenabled = false\n"
         )

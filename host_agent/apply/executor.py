@@ -139,7 +139,8 @@ class Executor:
             gone = self._decided.pop(uuid)
             self._resource_control.gone(uuid)
             self._backoff.gone(uuid)
-            self._report.gone(uuid, gone.nodes)
+            if observation.get(uuid) is None:
+                self._report.gone(uuid, gone.nodes)
 
     def _report_sight(self, guest: Guest) -> None:
         """Say what could not be read of a server that runs: what cannot be seen is not controlled."""

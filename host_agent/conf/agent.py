@@ -50,6 +50,24 @@ class AgentOptions(Section):
         change="servers have hundreds of GB, and walking their page tables shows: raise",
         leave="drift must be found within a minute",
     )
+    deny_servers: Path = option(
+        Path("/etc/numa-host-agent/deny-servers"),
+        "File with the UUIDs of servers that are never touched, one a line (# begins a comment), whatever their "
+        "flavors say: a flavor cannot be changed in a server that has it. It is read again when it changes, and need "
+        "not be there. A server that is named while it has a partition leaves it for the default group; its pins and "
+        "pages stay.",
+        change="your configuration management keeps such lists elsewhere",
+        leave="the file is where you look for it",
+    )
+    takeover_interval_s: float = option(
+        5.0,
+        "Seconds between two servers that the agent takes over when it begins to enforce on a host where servers run: "
+        "one after the other, latency-critical ones first, and none while pages of the last one are still to be "
+        "moved. Servers that are as they should be, and those that start later, do not wait. 0 takes all at once.",
+        minimum=0.0,
+        change="you watch each server while it is taken over (raise), or the host is empty of customers (0)",
+        leave="an hour for 700 servers is quick enough",
+    )
     manage_untagged: bool = option(
         False,
         "Also manage servers whose flavor has no numa_ext extra spec at all (as sheep without a tier). Turn it on "

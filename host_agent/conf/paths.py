@@ -41,7 +41,7 @@ class HostPaths:
 
     @property
     def rollout(self) -> Path:
-        """Which modes are in effect, and which servers wait to be taken over."""
+        """Which modes are effective, and which servers wait to be taken over."""
         return self.state / "rollout.json"
 
     @property

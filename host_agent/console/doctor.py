@@ -11,6 +11,7 @@ from typing import Any, Final
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
+from host_agent.control import rollout_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.rights import has_rights
@@ -19,8 +20,11 @@ from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
 from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
+from host_agent.observe.denied import DenyList
+from nova_numa_ext.policy.modes import Mode
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
+from placement_traits.oslo_options import ConfigurationError
 
 _ANSWER_S: Final = 2.0
 HOST_ROLE: Final = "numa_ext_host"  # as etc/placement/policy.yaml spells it
@@ -33,7 +37,9 @@ def check(conf: Configuration) -> list[Finding]:
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _configuration(conf),
         lambda: _agent(paths),
+        lambda: _mode(paths),
         lambda: _metrics(conf),
+        lambda: _denied(conf),
         lambda: _libvirt(conf, paths),
         _rights,
         lambda: _rdt(paths),
@@ -68,6 +74,33 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
         running = False
     advice = "does not run: systemctl start numa-host-agent"
     yield verdict("agent", running, "runs", advice)
+
+
+def _mode(paths: HostPaths) -> Iterator[Finding]:
+    """What the agent has found last; one that has never run has found nothing."""
+    kept = rollout_store.store(paths.rollout).load()
+    if kept is None:
+        return
+    if kept.text != Mode.ENFORCE:
+        why = "options of [agent], [pinning], [memory], [rdt], [slo]"
+        if kept.switch is not Mode.ENFORCE:
+            why = f"the switch of the fleet says {kept.switch or 'nothing yet'}"
+        yield Finding("mode", Level.DEGRADED, f"{kept.text}: nothing of that is enforced; {why}")
+    elif kept.waiting:
+        yield Finding("mode", Level.GOOD, f"enforce; {len(kept.waiting)} servers wait")
+    else:
+        yield Finding("mode", Level.GOOD, "enforce")
+
+
+def _denied(conf: Configuration) -> Iterator[Finding]:
+    listed = DenyList(conf.agent.deny_servers)
+    try:
+        listed.check()
+    except ConfigurationError as error:
+        yield Finding("deny list", Level.BROKEN, str(error))
+        return
+    number = len(listed.servers())
+    yield Finding("deny list", Level.GOOD, f"{number} servers in {conf.agent.deny_servers}")
 
 
 def _metrics(conf: Configuration) -> Iterator[Finding]:

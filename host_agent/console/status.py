@@ -9,7 +9,7 @@ from typing import Any, Final
 from host_agent.conf.configuration import Configuration
 from host_agent.console.history import last_decisions
 from host_agent.console.text import NOTHING, cell, known
-from host_agent.control import slo_store
+from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import build_observer
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.seam import open_seam
@@ -39,9 +39,10 @@ def status(conf: Configuration) -> list[dict[str, Any]]:
     groups = _Groups(tree(paths))
     reasons = last_decisions(conf)
     report = slo_store.load(paths.slo).report
+    kept = rollout_store.store(paths.rollout).load()
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
-        | {"slo": slo_store.of_server(report, guest.uuid)}
+        | {"slo": slo_store.of_server(report, guest.uuid), "control": _control(guest, kept)}
         for guest in sorted(observation.guests, key=lambda found: found.workload.title)
     ]
 
@@ -134,6 +135,13 @@ def _row(
         "problem": guest.problem or workload.problem,
         "why": why,
     }
+
+
+def _control(guest: Guest, kept: rollout_store.Kept | None) -> str | None:
+    """Return what the agent does for a server, as it kept it last; None where it does nothing."""
+    if kept is None or guest.workload.request is None:
+        return None
+    return "waits" if guest.uuid in kept.waiting else kept.text
 
 
 def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -142,7 +142,7 @@ class Agent:
         if self._paused_mark.exists():
             seconds, listed = self._clock() - started, not self._libvirt_lost
             return self._notify(Round(observation, seconds=seconds, paused=True, listed=listed))
-        coarse = self._decide(observation)
+        coarse = self._rollout.admitted(self._decide(observation), observation)
         self._refiners.new_round()
         done = self._apply(coarse, observation, started)
         self._coarse = coarse

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the agent is switched on here: the modes in effect, for all threads, and which servers it has taken over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from host_agent.conf.options import Options
 from host_agent.control import rollout_store
+from host_agent.control.takeover import Takeover
 from host_agent.decide.modes import in_effect
+from host_agent.model.assignment import Decision, Observation
 from host_agent.model.modes import Feature, Modes
 from host_agent.model.round import Round
+from host_agent.report.metrics import Sample
 from nova_numa_ext.policy.modes import Mode
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 
@@ -25,12 +28,14 @@ class Rollout:
     :param wake: starts a round of the agent now
     :param lost: called with "rollout state" for each write that failed
     :param dry_run: whatever they say, nothing is carried out
+    :param takeover: how servers that run are taken over; None: all at once
     """
 
     def __init__(
         self,
         options: Options,
         *,
+        takeover: Takeover | None = None,
         switched: bool = False,
         file: Path | None = None,
         wake: Callable[[], None] = lambda: None,
@@ -42,6 +47,7 @@ class Rollout:
         self._writer = BestEffortWriter("rollout state", lost)
         self._wake = wake
         self._dry_run = dry_run
+        self._takeover = takeover
         self._kept = self._store.load() if self._store else None
         self._switch: Mode | None = Mode.ENFORCE
         if switched:
@@ -70,10 +76,25 @@ class Rollout:
         self._modes = self._in_effect()
         self._wake()
 
+    def admitted(self, decision: Decision, observation: Observation) -> Decision:
+        """Return a decision without the servers that wait to be taken over: they stay as they are."""
+        if self._takeover is None:
+            return decision
+        modes = in_effect(self._options, Mode.ENFORCE) if self._dry_run else self._modes
+        return self._takeover.admitted(decision, observation, modes, plan_only=self._dry_run)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics."""
+        yield "numa_ext_servers_waiting", (), len(self._takeover.waiting) if self._takeover else 0
+
     def on_round(self, done: Round) -> None:
         """Keep what is in effect."""
         store = self._store
-        now = rollout_store.Kept(self._switch, done.modes.of)
+        waiting: tuple[str, ...] = ()
+        if self._takeover is not None:
+            self._takeover.on_round(done)
+            waiting = self._takeover.waiting
+        now = rollout_store.Kept(self._switch, done.modes.of, waiting)
         if (
             store is not None
             and now != self._kept

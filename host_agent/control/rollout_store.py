@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.model.modes import Feature
+from host_agent.model.modes import Feature, Modes
 from nova_numa_ext.policy.modes import Mode
 from placement_traits.json_store import JsonStore
 from placement_traits.plain import Value
@@ -26,6 +26,15 @@ class Kept:
     switch: Mode | None
     modes: Mapping[Feature, Mode]
     waiting: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The modes in a word or two: ``enforce``, ``observe``, or ``observe`` with the features that do."""
+        observed = Modes(self.modes).observed
+        if not observed:
+            return Mode.ENFORCE.value
+        features = () if len(observed) == len(Feature) else observed
+        return " ".join((Mode.OBSERVE, *features))
 
 
 def store(path: Path) -> JsonStore[Kept]:

@@ -36,6 +36,11 @@ class Modes:
         return self.of[feature] is Mode.ENFORCE
 
     @property
+    def any_acts(self) -> bool:
+        """Something may be changed."""
+        return any(map(self.act, Feature))
+
+    @property
     def observed(self) -> tuple[Feature, ...]:
         """The features that only observe."""
         return tuple(feature for feature in Feature if not self.act(feature))

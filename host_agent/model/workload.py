@@ -9,7 +9,7 @@ not take the agent from the others.
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -58,6 +58,7 @@ class Unmanaged(StrEnum):
     MALFORMED = "its metadata cannot be understood"
     OPTED_OUT = "its flavor says numa_ext:managed=false"
     UNTAGGED = "its flavor has no numa_ext extra spec"
+    DENIED = "this host's deny list ([agent]deny_servers) names it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,11 @@ class Workload:
     def uuid(self) -> str:
         """UUID of the server."""
         return self.domain.uuid
+
+    @property
+    def denied(self) -> "Workload":
+        """The same for an agent that must not touch it."""
+        return replace(self, request=None, unmanaged=Unmanaged.DENIED)
 
     @property
     def tier(self) -> Tier | None:

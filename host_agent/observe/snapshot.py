@@ -50,6 +50,7 @@ class Observer:
     :param online_cpus: ``/sys/devices/system/cpu/online``
     :param manage_untagged: see :func:`host_agent.model.workload.parse`
     :param sample_pages: pages looked up per memory range in a cheap look
+    :param denied: returns the servers that must not be touched
     :param read_all: read processes and memory of unmanaged servers, too (to show them)
     :param progress: called before each server
     """
@@ -65,6 +66,7 @@ class Observer:
         online_cpus: Path = Path("/sys/devices/system/cpu/online"),
         manage_untagged: bool = False,
         sample_pages: int = 512,
+        denied: Callable[[], Collection[str]] = frozenset,
         read_all: bool = False,
         progress: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -78,6 +80,7 @@ class Observer:
         self._online = ""
         self._manage_untagged = manage_untagged
         self._sample_pages = sample_pages
+        self._denied = denied
         self._read_all = read_all
         self._progress = progress
         self._clock = clock
@@ -98,7 +101,11 @@ class Observer:
         if relist:
             self._list()
         topology = self._topology = self._topology_now(full=full)
-        guests = (self._guest(workload, full=full) for workload in self._workloads.values())
+        denied = self._denied()
+        guests = (
+            self._guest(workload.denied if workload.uuid in denied else workload, full=full)
+            for workload in self._workloads.values()
+        )
         return self._seen_now(topology, tuple(guests))
 
     def _topology_now(self, *, full: bool) -> HostTopology:

@@ -42,6 +42,11 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "numa_ext_servers", "gauge", "Servers on this host, by what the agent does.", ("state",)
         ),
         MetricSpec(
+            "numa_ext_servers_waiting",
+            "gauge",
+            "Servers that wait to be taken over, see [agent]takeover_interval_s.",
+        ),
+        MetricSpec(
             "numa_ext_mode",
             "gauge",
             "1 for the mode of a feature (pinning, memory, rdt, slo). What observe would do is counted by "

@@ -20,11 +20,14 @@ from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.rollout import Rollout
 from host_agent.control.slo import SloController
+from host_agent.control.takeover import Takeover
 from host_agent.control.topology_store import KnownTopology
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
+from host_agent.machine.rdt.backend import our_threads, tree
 from host_agent.model.journal import ActionJournal
+from host_agent.observe.denied import DenyList
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Measured, Metrics
@@ -61,12 +64,15 @@ def build(
     :param out: takes the journal's lines of a dry run
     :param source: libvirt; by default the configured one
     :param privileged: the privileged side; by default what fits this process's rights
+    :raises ConfigurationError: the list of servers that must not be touched cannot be used
     """
     paths = conf.paths
     dry_run = conf.dry_run
+    DenyList(conf.agent.deny_servers).check()  # before anything is touched
     source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
     metrics = Metrics()
+    journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     rollout = Rollout(
         conf,
         switched=conf.placement.enabled and not dry_run,
@@ -74,13 +80,14 @@ def build(
         wake=source.wake,
         lost=metrics.lost,
         dry_run=dry_run,
+        takeover=Takeover(conf, journal, lambda: our_threads(tree(paths))),
     )
+    metrics.include(rollout)
     heartbeat = Heartbeat(privileged, conf.release_after_s)
     throttles = conf.rdt.enabled and not dry_run
     progress = heartbeat.progress if throttles else lambda: None
     known = KnownTopology(paths.topology, keep=not dry_run, lost=metrics.lost)
     observer = build_observer(conf, source, privileged, known=known, progress=progress)
-    journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
     refined_by = refiners.build(
         RefinerHost(

@@ -10,6 +10,7 @@ from host_agent.control.topology_store import KnownTopology
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
+from host_agent.observe.denied import DenyList
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given
@@ -60,6 +61,7 @@ def build_observer(
         device_root=conf.paths.sys / "bus/pci/devices",
         online_cpus=conf.paths.sys / "devices/system/cpu/online",
         manage_untagged=conf.agent.manage_untagged,
+        denied=DenyList(conf.agent.deny_servers).servers,
         sample_pages=conf.memory.sample_pages,
         read_all=read_all,
         progress=progress,

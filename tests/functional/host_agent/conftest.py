@@ -190,7 +190,13 @@ class ComputeHost:
     def config(self, **options: object) -> Path:
         """Write the agent's configuration; options are spelt ``group__name``."""
         values: dict[str, dict[str, object]] = {
-            "agent": {"state_dir": self.state, "interval_s": 0.1, "metrics_port": 0},
+            "agent": {
+                "state_dir": self.state,
+                "interval_s": 0.1,
+                "metrics_port": 0,
+                "takeover_interval_s": 0,
+                "deny_servers": self.folder / "deny-servers",
+            },
             "libvirt_host": {"uri": self.uri, "pid_dir": self.root / "run/libvirt/qemu"},
             "host": {"resctrl": self.resctrl},
             "rdt": {"verify_s": 0.2},

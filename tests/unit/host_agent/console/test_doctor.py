@@ -14,10 +14,13 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
+from host_agent.control import rollout_store
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.model.modes import Feature, Modes
 from host_agent.model.workload import Activity
 from host_agent.observe.topology.offline import all_online, with_offline
 from host_agent.report.metrics import Metrics, serve
+from nova_numa_ext.policy.modes import Mode
 from placement_traits.findings import Finding, Level
 from placement_traits.topology import HostTopology
 from tests.support.hosts import shown
@@ -138,6 +141,30 @@ def test_an_agent_that_runs_is_known_by_its_process(host: Host) -> None:
     host.write(str(lock.relative_to(host.folder)), "42\n")
     host.write("proc/42/cmdline", "/usr/bin/python3\0/usr/bin/numa-host-agent\0")
     assert host.check()["agent"].level is Level.GOOD
+
+
+def test_a_host_that_observes_is_named_with_who_let_it(host: Host) -> None:
+    assert "mode" not in host.check(), "no agent has run"
+    store = rollout_store.store(HostPaths(state=host.folder / "state").rollout)
+    whole = Modes.all(Mode.ENFORCE).of
+    store.save(rollout_store.Kept(Mode.ENFORCE, {**whole, Feature.RDT: Mode.OBSERVE}))
+    finding = host.check()["mode"]
+    assert (finding.level, finding.detail.split(":")[0]) == (Level.DEGRADED, "observe rdt")
+    assert "options" in finding.detail
+    store.save(rollout_store.Kept(Mode.OBSERVE, Modes.all(Mode.OBSERVE).of))
+    assert "the switch of the fleet says observe" in host.check()["mode"].detail
+    store.save(rollout_store.Kept(Mode.ENFORCE, whole, ("a", "b")))
+    assert host.check()["mode"].detail == "enforce; 2 servers wait"
+
+
+def test_a_deny_list_with_a_slip_is_broken(host: Host) -> None:
+    path = host.write("deny", "11111111-1111-4111-8111-111111111111\n")
+    found = host.check(agent={"deny_servers": str(path)})["deny list"]
+    assert (found.level, found.detail) == (Level.GOOD, f"1 servers in {path}")
+    host.write("deny", "web1\n")
+    found = host.check(agent={"deny_servers": str(path)})["deny list"]
+    assert found.level is Level.BROKEN
+    assert "line 1: 'web1' is not allowed" in found.detail
 
 
 def test_a_metrics_port_of_another_program_is_one_line(host: Host) -> None:

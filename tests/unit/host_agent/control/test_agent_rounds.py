@@ -26,9 +26,10 @@ from host_agent.conf.agent import AgentOptions, PinningOptions
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
-from host_agent.control import home_nodes_store
+from host_agent.control import home_nodes_store, rollout_store
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.rollout import Rollout
+from host_agent.control.takeover import Takeover
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
@@ -38,6 +39,7 @@ from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
 from host_agent.report.publisher import Publisher
+from nova_numa_ext.policy.modes import Mode
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
 from tests.support.executors import make_executor
@@ -76,6 +78,9 @@ class Bench:
         self.levels = Levels()
         self.listeners: tuple[Listener, ...] = ()
         self.clock = time.monotonic
+        self.denied = frozenset[str]()
+        self.gradual = False
+        self.held = frozenset[int]()
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -102,6 +107,14 @@ class Bench:
             self.nodes,
             device_root=self.folder / "pci",
             online_cpus=self.folder / "online",
+            denied=lambda: self.denied,
+        )
+        takeover = Takeover(self.options, self, lambda: self.held, clock=self.now)
+        self.rollout = Rollout(
+            self.options,
+            dry_run=self.dry_run,
+            file=self.folder / "rollout.json" if self.gradual else None,
+            takeover=takeover if self.gradual else None,
         )
         executor = make_executor(
             self.host,
@@ -122,11 +135,11 @@ class Bench:
                 self.metrics.lost,
             ),
             Listeners(
-                (self.metrics, *self.listeners),
+                (self.metrics, *self.listeners, self.rollout),
                 (self.metrics.failed_round,),
                 self.metrics.failed_listener,
             ),
-            rollout=Rollout(self.options, dry_run=self.dry_run),
+            rollout=self.rollout,
             write=False,
         )
 
@@ -419,6 +432,143 @@ def test_what_observes_is_planned_journalled_and_counted_but_not_written(
     counted = {action: found["numa_ext_actions", (action, "would")] for action in would}
     assert set(counted.values()) <= {1, 2}, "once for each server, not in every round"
     assert all(found["numa_ext_mode", (f.value, "observe")] for f in done.modes.observed)
+
+
+def test_servers_on_the_deny_list_are_never_touched(bench: Bench) -> None:
+    critical, server = bench.host.boot(lc()), bench.host.boot(be(), {0: 32, 3: 32})
+    bench.denied = frozenset({critical.uuid, server.uuid})
+    for _round in range(2):
+        bench.round()
+    assert bench.host.writes == []
+    assert bench.journal == []
+    bench.denied = frozenset({server.uuid})
+    bench.agent.round(full=False, relist=False)
+    assert {name for name, _ in bench.host.writes} == {"partition"}
+    assert bench.host.requests[0].uuid == critical.uuid
+
+
+def test_a_server_that_is_denied_later_leaves_its_group_and_is_left_alone(bench: Bench) -> None:
+    server = bench.host.boot(be(), {0: 32, 3: 32})
+    bench.round()
+    cpus, memory = bench.host.vcpu_cpus(server), bench.host.memory_mb(server)
+    bench.denied = frozenset({server.uuid})
+    bench.round()
+    assert bench.host.requests == ()
+    bench.host.running[server.uuid].memory_kb = {2: 64 * 1024}
+    bench.host.writes.clear()
+    bench.round()
+    assert bench.host.writes == []
+    assert (bench.host.vcpu_cpus(server), memory) == (cpus, {0: 64})
+    assert bench.entries("gone") == [], "it is still here"
+
+
+def taken_over(bench: Bench) -> list[str]:
+    return [entry.title for entry in bench.entries("takeover")]
+
+
+@pytest.fixture
+def busy(make_bench: Callable[..., Bench]) -> Bench:
+    """A host with three servers on which the agent begins to enforce; time stands still."""
+    bench = make_bench()
+    bench.gradual, bench.clock = True, lambda: 0.0
+    bench.restart()
+    bench.host.boot(be("be1"), {0: 32, 3: 32})
+    bench.host.boot(be("be2"), {0: 32, 3: 32})
+    bench.host.boot(lc())
+    return bench
+
+
+def test_servers_that_run_are_taken_over_one_after_the_other(busy: Bench) -> None:
+    kept = rollout_store.store(busy.folder / "rollout.json")
+    counts = []
+    for seconds in (0.0, 0.0, 4.9, 5.0, 5.0, 10.0, 15.0):
+        busy.clock = lambda seconds=seconds: seconds  # type: ignore[misc]
+        busy.round()
+        stored = kept.load()
+        assert stored is not None
+        counts.append((len(busy.host.requests), len(stored.waiting)))
+        assert dict(_values(busy.metrics))["numa_ext_servers", ("managed",)] == 3
+    assert counts == [(1, 2), (1, 2), (1, 2), (2, 1), (2, 1), (3, 0), (3, 0)]
+    assert taken_over(busy) == ["lc", "be1", "be2"], "the one that was promised most comes first"
+    assert busy.entries("gone") == []
+
+
+def test_the_next_server_waits_for_the_pages_of_the_one_before(busy: Bench) -> None:
+    busy.host.move_kb = 1024
+    busy.host.delete(next(f.server for f in busy.host.running.values() if f.server.title == "lc"))
+    for seconds in range(0, 60, 10):
+        busy.clock = lambda seconds=seconds: float(seconds)  # type: ignore[misc]
+        busy.round(full=False)
+    assert taken_over(busy) == ["be1"]
+    busy.host.move_kb = 1 << 30
+    for seconds in (60.0, 70.0):
+        busy.clock = lambda seconds=seconds: seconds  # type: ignore[misc]
+        busy.round(full=False)
+    assert taken_over(busy) == ["be1", "be2"]
+
+
+def test_a_server_that_starts_meanwhile_does_not_wait(busy: Bench) -> None:
+    busy.round()
+    new = busy.host.boot(be("new"))
+    busy.round()
+    assert {request.uuid for request in busy.host.requests} >= {new.uuid}
+    assert len(busy.host.requests) == 2
+
+
+def test_an_agent_that_is_started_again_goes_on_where_it_was(busy: Bench) -> None:
+    """What has a group of ours was taken over before, and must not lose it while others wait."""
+    busy.round()
+    (taken,) = busy.host.requests
+    threads = busy.host.running[taken.uuid].process.threads
+    busy.held = frozenset(thread.tid for thread in threads)
+    busy.restart()
+    busy.round()
+    assert len(busy.host.requests) == 2
+    assert taken in busy.host.requests
+
+
+def test_an_upgrade_takes_nothing_over_and_changes_nothing(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench()
+    for server in (be("be1"), be("be2"), lc()):
+        bench.host.boot(server)
+    bench.round()
+    running = bench.host.running.values()
+    bench.held = frozenset(thread.tid for one in running for thread in one.process.threads)
+    bench.gradual = True
+    bench.host.writes.clear()
+    bench.restart()
+    for _round in range(2):
+        bench.round()
+    assert bench.host.writes == []
+    assert taken_over(bench) == []
+
+
+def test_a_dry_run_prints_the_order_in_which_servers_would_be_taken_over(busy: Bench) -> None:
+    busy.dry_run = True
+    busy.restart()
+    for _round in range(2):
+        busy.round()
+    entries = busy.entries("takeover")
+    assert [(e.title, e.result, e.what) for e in entries] == [
+        ("lc", Result.WOULD, {"after_s": 0.0}),
+        ("be1", Result.WOULD, {"after_s": 5.0}),
+        ("be2", Result.WOULD, {"after_s": 10.0}),
+    ]
+    assert busy.host.writes == []
+    assert {e.title for e in busy.journal if e.action in ("pin", "move")} >= {"be1", "be2"}
+
+
+def test_a_host_that_observes_takes_over_from_the_first_server_when_it_enforces(
+    busy: Bench,
+) -> None:
+    busy.rollout.turn(Mode.OBSERVE)
+    busy.round()
+    assert (busy.host.writes, taken_over(busy)) == ([], [])
+    busy.rollout.turn(Mode.ENFORCE)
+    busy.round()
+    assert taken_over(busy) == ["lc"]
 
 
 def test_what_observed_is_enforced_as_if_it_were_new(make_bench: Callable[..., Bench]) -> None:
