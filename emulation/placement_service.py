@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import fixtures
+import jsonschema
 import requests
 from keystoneauth1 import adapter, session, token_endpoint
 from placement import deploy
@@ -77,6 +78,32 @@ class WsgiTransport(BaseAdapter):  # type: ignore[misc]
         """Nothing to close."""
 
 
+class SchemasCheckedOnce(fixtures.Fixture):  # type: ignore[misc]
+    """Placement checks bodies and queries as ever, but each of its own schemas once instead of at every request.
+
+    ``jsonschema.validate`` checks the schema itself at each call, a third of the time that a request takes.
+    """
+
+    def setUp(self) -> None:
+        """Take the place of the library in Placement."""
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("placement.util.jsonschema.validate", _validate))
+
+
+# Holds the schemas, so that no other one gets the id of one that is gone.
+_CHECKED: dict[int, object] = {}
+
+
+def _validate(instance: object, schema: Any, **options: Any) -> None:
+    validator = jsonschema.validators.validator_for(schema)
+    if id(schema) not in _CHECKED:
+        validator.check_schema(schema)
+        _CHECKED[id(schema)] = schema
+    error = jsonschema.exceptions.best_match(validator(schema, **options).iter_errors(instance))
+    if error is not None:
+        raise error
+
+
 class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
     """A fresh Placement, :attr:`application`, with an empty database; :attr:`adapter` talks to it as its admin.
 
@@ -86,6 +113,7 @@ class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
     def setUp(self) -> None:
         """Make the database and load the application."""
         super().setUp()
+        self.useFixture(SchemasCheckedOnce())
         server = self.useFixture(PlacementFixture(use_intercept=False))
         self.conf = server.conf_fixture.conf
         http = requests.Session()
