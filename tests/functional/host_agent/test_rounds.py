@@ -15,7 +15,14 @@ import pytest
 from emulation.servers import BE_SPECS, Server
 from host_agent.util import notify
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
-from tests.functional.host_agent.test_agent import BE_GROUP, BE_LEVEL, be_level
+from tests.functional.host_agent.test_agent import (
+    BE_GROUP,
+    BE_LEVEL,
+    be_level,
+    fingerprint,
+    journal,
+)
+from tests.support.old_state import VERSIONS, written_by
 
 pytestmark = pytest.mark.root
 
@@ -151,3 +158,31 @@ def test_when_libvirt_answers_again_servers_that_came_meanwhile_are_found(
     wait_for(lambda: host.group_of(host.pid(late)), "the late server", 60)
     assert notified.metric("numa_ext_libvirt_lost") == 0
     notified.stop()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_upgrade_while_servers_run_changes_nothing(
+    host: ComputeHost,
+    pair: tuple[Server, Server],
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+) -> None:
+    """0 pages, pins and masks, whatever the version before has left in the state folder."""
+    pids = [host.pid(server) for server in pair]
+    before = NotifiedAgent(host, monkeypatch)
+    before.finish_round()
+    assert be_level(host) == BE_LEVEL
+    before.stop()
+    before.kill()
+    assert "state.json" in written_by(version, host.state)
+    written, done = fingerprint(host, *pids), len(journal(host))
+    after = NotifiedAgent(host, monkeypatch)
+    try:
+        for _round in range(3):
+            after.finish_round()
+        after.stop()
+    finally:
+        after.kill()
+    assert fingerprint(host, *pids) == written
+    changes = [entry for entry in journal(host)[done:] if entry["result"] != "noted"]
+    assert changes == []

@@ -45,6 +45,7 @@ from placement_traits.json_store import JsonStore
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import shown
+from tests.support.old_state import VERSIONS, written_by
 
 SHARED = "0,2,4,6"
 
@@ -1151,6 +1152,28 @@ def test_after_a_hang_as_long_as_the_dead_mans_switch_waits_groups_are_looked_at
         bench.round()
         looks.append(bench.host.partition_calls)
     assert looks == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_upgrade_moves_no_page_and_changes_no_pin_and_no_mask(
+    bench: Bench, version: int
+) -> None:
+    """Servers run on; the new agent finds what the one before has kept."""
+    bench.host.boot(lc())
+    gone = bench.host.boot(be("gone"), {0: 64})
+    bench.round()
+    for number in range(3):
+        bench.host.boot(be(f"be{number}"), {number: 48, 3: 16})
+    bench.round()
+    bench.host.delete(gone)
+    while bench.round().unfinished:
+        pass
+    written = len(bench.host.writes)
+    assert written_by(version, bench.folder) == ["state.json"]
+    bench.restart()
+    for _round in range(3):
+        bench.round()
+    assert bench.host.writes[written:] == []
 
 
 def test_groups_that_cannot_be_written_are_looked_at_before_their_time(

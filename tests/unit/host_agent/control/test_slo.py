@@ -43,6 +43,7 @@ from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import Mba, RdtCapability
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
+from tests.support.old_state import VERSIONS, written_by
 
 SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
 UNIFORM = {**BE_SPECS, "numa_ext:memory_policy": "uniform_all"}
@@ -324,10 +325,12 @@ def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_prote
     assert bench.entries("violated")[0].measured["p99_us"] is None
 
 
-def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_restarted_agent_goes_on_where_the_killed_one_was(bench: Bench, version: int) -> None:
     _, be = bench.search()
     assert bench.kept(be) == BeTarget(10)
     bench.guests["lc"].hang_up()
+    assert written_by(version, bench.folder) == ["state.json", "slo.json"]
     bench.restart()  # no close: it was killed
     bench.round()
     assert bench.level(be) == {10}, "the level was lost"
