@@ -37,6 +37,7 @@ LOG = logging.getLogger(__name__)
 
 _ACTIONS: Final = 10
 _FORESEEN_AGAIN_S: Final = 60.0
+_LOOK_MAX_S: Final = 5.0  # objectives are looked at more often, but not while the agent is paused
 
 Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
 
@@ -101,6 +102,8 @@ class SloReport:
         self._shown = _Shown()
         self._violated: dict[str, float] = {}
         self._unsatisfiable: frozenset[str] = frozenset()
+        self._violation_s: Mapping[str, float] = {}
+        self._looked_s = clock()
         self._foreseen: Mapping[str, int] = {}
         self._foreseen_s = -math.inf
 
@@ -121,6 +124,7 @@ class SloReport:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
         found = states(seen.objectives, self._options.balm)
+        self._charge()
         for lc in seen.objectives:
             uuid, state = lc.uuid, found[lc.uuid]
             measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
@@ -132,6 +136,14 @@ class SloReport:
                 self._note("met", uuid, what={"violated_s": seconds}, measured=measured)
         self._violated = {uuid: since for uuid, since in self._violated.items() if uuid in found}
         self._unsatisfiable = self._unsatisfiable.intersection(self._violated)
+
+    def _charge(self) -> None:
+        """Count the time since the last look for the servers that were violated then."""
+        now = self._clock()
+        passed, self._looked_s = min(now - self._looked_s, _LOOK_MAX_S), now
+        before = self._violation_s
+        counted = {uuid: before.get(uuid, 0.0) + passed for uuid in self._violated}
+        self._violation_s = {**before, **counted}
 
     def decision(self, seen: SloView, decision: BalmDecision, result: Result) -> None:
         """Write what was decided.
@@ -286,6 +298,10 @@ class SloReport:
         for one in BalmPhase:
             yield "numa_ext_balm_phase", (one.value,), float(one is phase)
         shown, titles = self._shown, view.titles
+        for lc in view.lcs:
+            if lc.slo_p99_us is not None:
+                seconds = self._violation_s.get(lc.uuid, 0.0)
+                yield "numa_ext_server_slo_violation_seconds", (lc.uuid, lc.title), seconds
         for lc in view.lcs:
             who, measured = (lc.uuid, lc.title), shown.measured(lc.uuid)
             if measured["p99_us"] is not None:

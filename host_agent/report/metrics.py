@@ -156,6 +156,51 @@ METRICS: Final[dict[str, MetricSpec]] = {
             (*_SERVER, "l3"),
         ),
         MetricSpec(
+            "numa_ext_server_mb_level",
+            "gauge",
+            "Memory bandwidth level of a server's RDT group as the kernel has it: per cent, MB/s where resctrl is "
+            "mounted with mba_MBps, eighths of GB/s on AMD.",
+            (*_SERVER, "l3"),
+        ),
+        MetricSpec(
+            "numa_ext_server_throttled_seconds",
+            "counter",
+            "Seconds in which a best-effort server had a bandwidth level below 100 per cent.",
+            _SERVER,
+        ),
+        MetricSpec(
+            "numa_ext_server_withheld_seconds",
+            "counter",
+            "Seconds of its whole memory bandwidth that were withheld from a best-effort server: ten seconds at 40 per "
+            "cent are six. It has lost at most so much.",
+            _SERVER,
+        ),
+        MetricSpec(
+            "numa_ext_server_llc_occupancy_bytes",
+            "gauge",
+            "Part of an L3 cache that a latency-critical server fills, bytes, read for each scrape.",
+            (*_SERVER, "l3"),
+        ),
+        MetricSpec(
+            "numa_ext_server_memory_mbps",
+            "gauge",
+            "Memory traffic of a latency-critical server in an L3 domain since the last scrape, MB/s (MBM).",
+            (*_SERVER, "l3", "kind"),
+        ),
+        MetricSpec("numa_ext_closids_left", "gauge", "RDT control groups that can still be made."),
+        MetricSpec("numa_ext_rmids_left", "gauge", "RDT monitoring groups that can still be made."),
+        MetricSpec(
+            "numa_ext_dead_man_switch_fired",
+            "gauge",
+            "1 while the dead man's switch holds all throttles off, because rounds hang or fail.",
+        ),
+        MetricSpec(
+            "numa_ext_server_slo_violation_seconds",
+            "counter",
+            "Seconds in which the objective of a latency-critical server was violated.",
+            _SERVER,
+        ),
+        MetricSpec(
             "numa_ext_balm_phase",
             "gauge",
             "1 for the phase of the SLO controller.",

@@ -30,6 +30,8 @@ from host_agent.model.journal import ActionJournal
 from host_agent.observe.denied import DenyList
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
+from host_agent.report.costs import Costs
+from host_agent.report.groups import GroupMetrics
 from host_agent.report.metrics import Measured, Metrics
 from host_agent.report.publisher import Publisher
 from host_agent.report.service_manager import ServiceManager
@@ -122,7 +124,10 @@ def build(
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []
-    done.append(rollout)
+    groups, costs = GroupMetrics(tree(paths), heartbeat.lapsed if throttles else bool), Costs()
+    metrics.include(groups)
+    metrics.include(costs)
+    done += [rollout, groups, costs]
     service_manager = ServiceManager.of(os.environ)
     done.append(service_manager)
     agent = Agent(

@@ -729,3 +729,24 @@ def test_a_controller_that_may_act_again_searches_again(tmp_path: Path) -> None:
     bench.acts = True
     bench.report(1500, 1.0)
     assert bench.levels[-1][0].mba_percent == ((1, 10),)
+
+
+def test_seconds_of_violation_are_counted_and_those_on_hold_are_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.acts = False
+    bench.restart()
+    lc, _ = bench.watch()
+
+    def violated() -> float:
+        found = {(name, labels[0]): v for name, labels, v in bench.controller.samples()}
+        return found["numa_ext_server_slo_violation_seconds", lc.uuid]
+
+    assert violated() == 0.0
+    bench.report(1500, 10.0)
+    first = violated()
+    assert 9.0 < first <= 10.0
+    (tmp_path / "paused").touch()
+    bench.poll(600.0)
+    (tmp_path / "paused").unlink()
+    bench.poll()
+    assert violated() - first <= 5.1
