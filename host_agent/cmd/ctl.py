@@ -106,7 +106,15 @@ def _parser() -> argparse.ArgumentParser:
         "calibrate",
         _calibrate,
         "Measure the memory bandwidth between NUMA nodes, for numa_ext:memory_policy=bwap. "
-        "Run it while the host is idle: it loads all CPUs and memory, some seconds per worker set.",
+        "Run it while the host is idle: it loads all CPUs and memory, some seconds per worker set. "
+        "`calibrate levels` measures what bandwidth levels of an AMD CPU are shares of.",
+    )
+    calibrate.add_argument(
+        "what",
+        nargs="?",
+        choices=("nodes", "levels"),
+        default="nodes",
+        help="nodes: bandwidth between NUMA nodes (default); levels: [rdt]full_bandwidth_mbps",
     )
     calibrate.add_argument(
         "--megabytes", type=int, default=0, help="memory per node, MiB; default: 4 times the L3"
@@ -238,13 +246,23 @@ def _calibrate(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console import calibrate as calibration_run
     from host_agent.observe.calibration.timing import TimingSettings
 
-    rows = calibration_run.run(
-        conf,
-        settings=TimingSettings(options.megabytes, options.seconds, options.cpus_per_node),
-        keep=not options.dry_run,
-        progress=lambda line: sys.stderr.write(f"{line}\n"),
-        force=options.force,
-    )
+    settings = TimingSettings(options.megabytes, options.seconds, options.cpus_per_node)
+
+    def progress(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    if options.what == "levels":
+        rows = calibration_run.run_levels(
+            conf, settings=settings, progress=progress, force=options.force
+        )
+    else:
+        rows = calibration_run.run(
+            conf,
+            settings=settings,
+            keep=not options.dry_run,
+            progress=progress,
+            force=options.force,
+        )
     _show(options, rows)
     return 0
 

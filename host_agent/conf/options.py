@@ -49,4 +49,5 @@ class Options:
             libvirt_pids=self.libvirt_host.pid_dir,
             state=self.agent.state_dir,
             rdt_backend=self.rdt.backend,
+            full_bandwidth_mbps=self.rdt.full_bandwidth_mbps,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class HostPaths:
-    """Roots of everything that is read from or written to the host.
+    """Roots of everything that is read from or written to the host, and how it is written.
 
     :param proc: the proc file system
     :param sys: the sysfs file system
@@ -15,6 +15,7 @@ class HostPaths:
     :param libvirt_pids: folder of libvirt's pid files, ``NAME.pid`` each
     :param state: folder of the agent's own journal, state and pause mark
     :param rdt_backend: what writes resctrl: ``resctrl`` (we ourselves) or ``pqos`` (libpqos)
+    :param full_bandwidth_mbps: what 100 % stands for where bandwidth levels are absolute, MB/s; 0: not known
     """
 
     proc: Path = Path("/proc")
@@ -23,6 +24,7 @@ class HostPaths:
     libvirt_pids: Path = Path("/run/libvirt/qemu")
     state: Path = Path("/var/lib/numa-host-agent")
     rdt_backend: str = "resctrl"
+    full_bandwidth_mbps: int = 0
 
     @property
     def journal(self) -> Path:

@@ -49,6 +49,15 @@ class RdtOptions(Section):
         change="latency-critical servers still suffer (lower), or best-effort ones starve (raise)",
         leave="an objective is measured: the controller then finds the level itself",
     )
+    full_bandwidth_mbps: int = option(
+        0,
+        "Memory bandwidth that the CPUs of one L3 domain draw together, MB/s. Levels of AMD CPUs are absolute, so "
+        "a level in per cent is that share of this figure; of Intel's it is a share by itself. 0: not known, and "
+        "on an AMD CPU nothing is throttled.",
+        minimum=0,
+        change="the CPU is AMD's: as `numa-host-agent-ctl calibrate levels` has measured it",
+        leave="the CPU is Intel's: nothing reads it",
+    )
     shrink_root: bool = option(
         True,
         "Take the ways of latency-critical servers from the default group, too. Without it host processes and "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``numa-host-agent-ctl calibrate``: check, measure, keep, show."""
+"""``numa-host-agent-ctl calibrate``: check, measure, keep, show; ``calibrate levels``: what bandwidth levels mean."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +18,7 @@ from host_agent.control.journal import utc_now
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.rdt.backend import tree
 from host_agent.observe.calibration.counters import CountedProfiler, refused
+from host_agent.observe.calibration.levels import calibrate_levels
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
@@ -68,6 +69,38 @@ def run(
         }
         for workers in found.sets
     ]
+
+
+def run_levels(
+    conf: Configuration,
+    *,
+    settings: TimingSettings,
+    progress: Callable[[str], object],
+    force: bool = False,
+) -> list[dict[str, Any]]:
+    """Measure what bandwidth levels are shares of; return one row per measurement.
+
+    The figure goes into the configuration: the agent and its privileged helper read it from there.
+
+    :param settings: ``megabytes`` 0: chosen by the caches; ``cpus_per_node`` of each L3 domain
+    :param force: measure beside running servers
+    :raises CapabilityMissingError: servers run here, or levels cannot be calibrated here
+    :raises ResctrlError: the kernel refused a group
+    :raises ServiceUnavailableError: libvirt does not tell whether servers run here
+    """
+    if not force:
+        _check_idle(conf)
+    topology = topology_reader(conf)()
+    settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
+    _check_room(conf, topology, settings.megabytes)
+    cpus = {
+        domain.id: [cpu for core in topology.cores if core.l3 == domain.id for cpu in core.cpus]
+        for domain in topology.l3_domains
+    }
+    load = TimingProfiler(cpus, settings)
+    full_mbps, found = calibrate_levels(tree(conf.paths), topology, load, progress=progress)
+    progress(f"put into the agent's configuration: [rdt] full_bandwidth_mbps = {full_mbps}")
+    return [{"l3": each.l3, "percent": each.percent, "mbps": round(each.mbps)} for each in found]
 
 
 def _profiler(

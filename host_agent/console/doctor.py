@@ -18,6 +18,7 @@ from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
+from host_agent.model.rdt import BandwidthUnit
 from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
 from host_agent.observe.denied import DenyList
@@ -170,6 +171,13 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
     words += [f"MB in {found.bandwidth.unit}"] if found.bandwidth else []
     words += [f"{found.monitoring.num_rmids} RMIDs"] if found.monitoring else []
     yield Finding("rdt", Level.GOOD, f"{', '.join(words)}, {found.num_closids} classes")
+    if found.bandwidth and found.bandwidth.unit is BandwidthUnit.EIGHTH_GBPS:
+        yield verdict(
+            "rdt MB levels",
+            found.bandwidth.levels_known,
+            "calibrated",
+            "absolute and not calibrated, so nothing is throttled: numa-host-agent-ctl calibrate levels",
+        )
     if not found.l3:
         yield Finding("rdt L3 CAT", Level.DEGRADED, "latency-critical servers cannot have ways")
     foreign = foreign_groups(resctrl)

@@ -19,9 +19,10 @@ _QUOTA_PERIOD_US: Final = 100_000
 def mba_levels(control: BandwidthControl | None) -> tuple[int, ...]:
     """Return the legal levels, per cent, ascending; empty when BALM cannot throttle by MBA here.
 
-    :param control: what resctrl says; a tree mounted with ``mba_MBps`` has a control loop of its own and is not driven
+    :param control: what resctrl says; a tree mounted with ``mba_MBps`` has a control loop of its own and is not driven,
+        nor are absolute levels that are not calibrated
     """
-    if control is None or control.unit is BandwidthUnit.MBPS:
+    if control is None or not control.levels_known:
         return ()
     if control.unit is not BandwidthUnit.PERCENT:
         return (

@@ -18,6 +18,7 @@ GROUP_PREFIX: Final = "numa_ext-"
 ROOT_GROUP: Final = ""
 SHAREABLE_MODE: Final = "shareable"
 UINT32_MAX: Final = 0xFFFFFFFF
+EIGHTH_GBPS_MBPS: Final = 125
 
 Schemata = Mapping[str, Mapping[int, int]]
 """Resource name (``L3``, ``L3CODE``, ``L3DATA``, ``L2``, ``MB`` …) -> domain -> bit mask or bandwidth value."""
@@ -73,6 +74,8 @@ class BandwidthControl:
     """Memory bandwidth allocation (MBA): smallest and largest value and step, in ``unit``.
 
     ``thread_throttle_mode`` is ``per-thread``, ``max`` (the most throttled thread of a core decides) or None (AMD).
+    ``full`` is what 100 % stands for where values are absolute, in ``unit``: the bandwidth that one L3 domain draws, of
+    which the largest value says nothing (AMD: 256 GB/s, several times as much). None: not calibrated.
     """
 
     min_bandwidth: int
@@ -83,12 +86,25 @@ class BandwidthControl:
     num_closids: int
     unit: BandwidthUnit
     domains: tuple[int, ...]
+    full: int | None = None
+
+    @property
+    def levels_known(self) -> bool:
+        """Whether a level in per cent says what is left of the bandwidth, and is ours to write."""
+        if self.unit is BandwidthUnit.EIGHTH_GBPS:
+            return self.full is not None
+        return self.unit is BandwidthUnit.PERCENT
 
     def from_percent(self, percent: int) -> int:
-        """Return the legal value that allows at least ``percent`` of the bandwidth, in the unit of this host."""
+        """Return the legal value that allows at least ``percent`` of the bandwidth, in the unit of this host.
+
+        Where it is not known what that is, it is no limit at all.
+        """
         value = percent
         if self.unit is BandwidthUnit.EIGHTH_GBPS:
-            value = -(-self.max_bandwidth * percent // 100)
+            if self.full is None or percent >= 100:
+                return self.max_bandwidth
+            value = -(-self.full * percent // 100)
         stepped = -(-value // self.bandwidth_gran) * self.bandwidth_gran
         return min(max(stepped, self.min_bandwidth), self.max_bandwidth)
 

@@ -71,6 +71,7 @@ class Term(StrEnum):
     NO_RMID = "no_rmid"
     NO_MBA = "no_mba"
     MBA_OF_KERNEL = "mba_of_kernel"
+    MBA_NOT_CALIBRATED = "mba_not_calibrated"
     NO_L3_CAT = "no_l3_cat"
     NO_L3_DOMAIN = "no_l3_domain"
     NO_CLOSID = "no_closid"
@@ -167,6 +168,8 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.NO_RMID: "no monitoring id (RMID) is left to measure it alone",
         Term.NO_MBA: "this host cannot allocate memory bandwidth",
         Term.MBA_OF_KERNEL: "memory bandwidth is left to the kernel's own loop ({value})",
+        Term.MBA_NOT_CALIBRATED: "bandwidth levels of this CPU are absolute ({value}) and not calibrated: nothing is "
+        "throttled before `numa-host-agent-ctl calibrate levels`",
         Term.NO_L3_CAT: "this host cannot partition the L3 cache",
         Term.NO_L3_DOMAIN: "L3 domain {value} is not one of {against}",
         Term.NO_CLOSID: "no class of service is left for it",

@@ -31,7 +31,7 @@ class Bench:
         self.world = world
         self.files = world.files
         self.profile = world.profile
-        self.resctrl = Resctrl(world.files)
+        self.resctrl = Resctrl(world.files, full_mbps=32_000)
         self.capabilities: Capabilities = self.resctrl.capabilities()
 
     @property

@@ -456,6 +456,8 @@ def _be_reasons(
         reasons = [Reason(Term.NO_MBA, "absent", "requested")]
     elif capabilities.bandwidth.unit is BandwidthUnit.MBPS:
         reasons = [Reason(Term.MBA_OF_KERNEL, "mba_MBps", "percent")]
+    elif not capabilities.bandwidth.levels_known:
+        reasons = [Reason(Term.MBA_NOT_CALIBRATED, capabilities.bandwidth.unit, "percent")]
     if len(be_class.members) > 1:
         reasons.append(Reason(Term.CLASS_SHARED, len(be_class.members), 1))
     if not monitor and capabilities.monitoring:

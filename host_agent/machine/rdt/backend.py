@@ -16,9 +16,9 @@ def tree(paths: HostPaths) -> Resctrl:
 
     libpqos is started by the first change, so looking needs neither it nor rights.
     """
-    if paths.rdt_backend == "pqos":
-        return Resctrl(PqosFiles(paths.state, paths.proc))
-    return Resctrl(OsFiles(str(paths.resctrl)))
+    pqos = paths.rdt_backend == "pqos"
+    files = PqosFiles(paths.state, paths.proc) if pqos else OsFiles(str(paths.resctrl))
+    return Resctrl(files, full_mbps=paths.full_bandwidth_mbps)
 
 
 def foreign_groups(resctrl: Resctrl) -> tuple[str, ...]:

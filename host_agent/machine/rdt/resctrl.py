@@ -23,6 +23,7 @@ from host_agent.machine.rdt.errors import (
 )
 from host_agent.machine.rdt.files import OsFiles, ResctrlFiles
 from host_agent.model.rdt import (
+    EIGHTH_GBPS_MBPS,
     GROUP_PREFIX,
     ROOT_GROUP,
     SHAREABLE_MODE,
@@ -81,10 +82,12 @@ class Resctrl:
     """One mounted resctrl tree.
 
     :param files: the tree; default the kernel's at ``/sys/fs/resctrl``
+    :param full_mbps: what 100 % stands for where bandwidth levels are absolute, MB/s; 0: not known
     """
 
-    def __init__(self, files: ResctrlFiles | None = None) -> None:
+    def __init__(self, files: ResctrlFiles | None = None, *, full_mbps: int = 0) -> None:
         self._files = files or OsFiles()
+        self._full_mbps = full_mbps
 
     def available(self) -> bool:
         """Tell whether a resctrl file system is mounted here."""
@@ -189,6 +192,7 @@ class Resctrl:
             num_closids=self._number("info/MB/num_closids"),
             unit=unit,
             domains=tuple(sorted(values)),
+            full=self._full_mbps // EIGHTH_GBPS_MBPS or None,
         )
 
     def actual(self) -> Actual:

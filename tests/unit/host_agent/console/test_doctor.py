@@ -10,12 +10,15 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 
 from emulation.hosts import four_nodes
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import AMD
 from emulation.servers import BE_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.control import rollout_store
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.modes import Feature, Modes
 from host_agent.model.workload import Activity
 from host_agent.observe.topology.offline import all_online, with_offline
@@ -253,3 +256,14 @@ def test_what_is_lost_with_the_hosts_credentials_is_told(
 def test_without_keystone_no_role_is_looked_for() -> None:
     adapter = SimpleNamespace(session=SimpleNamespace(auth=object()))
     assert list(doctor.credentials(adapter)) == []
+
+
+@pytest.mark.parametrize(
+    ("full_mbps", "level"), [(0, Level.DEGRADED), (40_000, Level.GOOD)], ids=["not", "calibrated"]
+)
+def test_absolute_bandwidth_levels_have_to_be_calibrated(
+    host: Host, monkeypatch: pytest.MonkeyPatch, full_mbps: int, level: Level
+) -> None:
+    resctrl = Resctrl(ResctrlModel(AMD), full_mbps=full_mbps)
+    monkeypatch.setattr(doctor, "tree", lambda _paths: resctrl)
+    assert host.check()["rdt MB levels"].level is level

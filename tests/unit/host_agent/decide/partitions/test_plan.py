@@ -17,6 +17,7 @@ from host_agent.decide.partitions.plan import (
     plan,
     vm_monitor,
 )
+from host_agent.model.levels import mba_levels
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.rdt import (
     Actual,
@@ -31,7 +32,7 @@ from host_agent.model.rdt import (
     validate,
     validate_budget,
 )
-from host_agent.model.terms import Term
+from host_agent.model.terms import Term, sentence
 from placement_traits.names import Tier
 
 A, B, C, D = (f"{digit * 8}-0000-4000-8000-00000000000{digit}" for digit in "abcd")
@@ -482,9 +483,25 @@ def test_tampered_masks_are_put_right() -> None:
 
 
 def test_bandwidth_of_amd_is_an_absolute_limit() -> None:
-    amd = BandwidthControl(0, 2048, 1, False, None, 16, BandwidthUnit.EIGHTH_GBPS, (0,))
+    """A level is a share of what an L3 domain draws: 40 GB/s; the largest value, 256 GB/s, is none of its figures."""
+    amd = BandwidthControl(0, 2048, 1, False, None, 16, BandwidthUnit.EIGHTH_GBPS, (0,), full=320)
 
-    assert [amd.from_percent(p) for p in (10, 50, 100)] == [205, 1024, 2048]
+    assert [amd.from_percent(p) for p in (1, 10, 50, 100)] == [4, 32, 160, 2048]
+
+
+def test_absolute_levels_throttle_nothing_until_it_is_known_what_they_are_of() -> None:
+    """Half of 256 GB/s is no limit to a CCX that draws 40."""
+    host = Host()
+    amd = BandwidthControl(0, 2048, 1, False, None, 16, BandwidthUnit.EIGHTH_GBPS, (0, 1))
+    capabilities = Capabilities(host.capabilities.caches, amd, host.capabilities.monitoring)
+    found = plan(capabilities, host.actual, [lc(A, 3), be(B, 20)])
+
+    assert [group.schemata["MB"] for group in found.groups] == [{0: 2048, 1: 2048}] * 2
+    (place,) = (place for place in found.places if place.uuid == B)
+    assert place.reasons[0].term is Term.MBA_NOT_CALIBRATED
+    assert "calibrate levels" in sentence(place.reasons[0])
+    assert mba_levels(amd) == (), "the SLO controller has none either"
+    assert mba_levels(replace(amd, full=320)) == tuple(range(10, 101, 10))
 
 
 def test_the_kernels_own_bandwidth_loop_is_left_alone() -> None:
