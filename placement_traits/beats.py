@@ -6,6 +6,11 @@ its tiers by itself (``numa-host-agent-ctl withdraw``); where that does not work
 
     beat:compute1    CUSTOM_NUMA_EXT_BEAT_MINUTE: total = minutes since 1970-01-01 UTC; trait CUSTOM_NUMA_EXT_BEAT
 
+With it comes what the host's objectives cost since the beat before, at no further request::
+
+    beat:compute1    CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE: total = 1000, reserved = part of the memory bandwidth of its
+                     best-effort servers that was withheld from them by throttling; none where none ran
+
 It is a root of its own: a write there raises no generation in nova's tree, which every view would read again, and it
 lives on when nova makes the tree again. It carries no ``CUSTOM_NUMA_EXT_OWNER``, by which views list what they compare.
 Its uuid follows from the host's name.
@@ -21,6 +26,7 @@ the size of the fleet. Minutes fit Placement's 32 bits until the year 6053.
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -42,6 +48,7 @@ _NAMESPACE: Final = uuid.UUID("6b6f1c43-6d0e-4f0a-9b52-0b2f3f6a4c1e")
 _PREFIX: Final = "beat:"
 _TRIES: Final = 4
 _BAD_REQUEST: Final = 400
+_PERMILLE: Final = 1000
 
 Clock = Callable[[], float]
 """Seconds since 1970."""
@@ -77,6 +84,7 @@ class BeatWriter:
         self._name, self._uuid = provider(host), provider_uuid(host)
         self._clock = clock
         self._generation: int | None = None
+        self._has_classes = False
 
     def age_minutes(self) -> float | None:
         """Return how old the beat in Placement is, None when there is none; negative when a clock was ahead."""
@@ -84,9 +92,10 @@ class BeatWriter:
         beat = body["inventories"].get(names.BEAT_MINUTE) if body else None
         return None if beat is None else self._clock() / 60 - beat["total"]
 
-    def beat(self) -> None:
+    def beat(self, withheld_permille: int | None = None) -> None:
         """Write the present minute; one request where nothing else wrote since the last time.
 
+        :param withheld_permille: of the bandwidth of best-effort servers, since the last beat; None: not known
         :raises PlacementError: the provider's name is taken by another one
         :raises ConflictError: others wrote again and again
         """
@@ -94,7 +103,7 @@ class BeatWriter:
             try:
                 if self._generation is None and self._read() is None:
                     self._create()
-                self._write()
+                self._write(withheld_permille)
                 return
             except (NotFoundError, GenerationConflictError):
                 self._generation = None
@@ -123,11 +132,17 @@ class BeatWriter:
         body = {"resource_provider_generation": there, "traits": [names.BEAT]}
         self._generation = self._client.put(path, body)["resource_provider_generation"]
 
-    def _write(self) -> None:
-        body = {
-            "resource_provider_generation": self._generation,
-            "inventories": {names.BEAT_MINUTE: {"total": int(self._clock() // 60)}},
-        }
+    def _write(self, withheld_permille: int | None) -> None:
+        inventories = {names.BEAT_MINUTE: {"total": int(self._clock() // 60)}}
+        if withheld_permille is not None:
+            if not self._has_classes:  # a beat of an earlier release had this one not
+                self._client.put(f"/resource_classes/{names.BE_BANDWIDTH_PERMILLE}")
+                self._has_classes = True
+            inventories[names.BE_BANDWIDTH_PERMILLE] = {
+                "total": _PERMILLE,
+                "reserved": min(withheld_permille, _PERMILLE),
+            }
+        body = {"resource_provider_generation": self._generation, "inventories": inventories}
         answer = self._client.put(f"/resource_providers/{self._uuid}/inventories", body)
         self._generation = answer["resource_provider_generation"]
 
@@ -160,11 +175,28 @@ def hosts(client: PlacementClient) -> frozenset[str]:
     return frozenset(host_of(each["name"]) for each in found)
 
 
-def last(client: PlacementClient, host: str) -> int | None:
-    """Return the minute since 1970 of a host's last beat, None when it has none."""
+@dataclass(frozen=True, slots=True)
+class LastBeat:
+    """What an agent wrote last.
+
+    :param minute: since 1970
+    :param withheld_permille: of the memory bandwidth of its best-effort servers, since the beat before; None: none ran
+    """
+
+    minute: int
+    withheld_permille: int | None
+
+
+def last(client: PlacementClient, host: str) -> LastBeat | None:
+    """Return a host's last beat, None when it has none."""
     name = quote(provider(host))
     if not client.get(f"/resource_providers?name={name}")["resource_providers"]:
         return None
-    body = client.get(f"/resource_providers/{provider_uuid(host)}/inventories")
-    beat = body["inventories"].get(names.BEAT_MINUTE)
-    return None if beat is None else int(beat["total"])
+    there = client.get(f"/resource_providers/{provider_uuid(host)}/inventories")["inventories"]
+    if names.BEAT_MINUTE not in there:
+        return None
+    withheld = there.get(names.BE_BANDWIDTH_PERMILLE)
+    return LastBeat(
+        int(there[names.BEAT_MINUTE]["total"]),
+        int(withheld["reserved"]) if withheld is not None else None,
+    )

@@ -55,6 +55,9 @@ PUBLISHED_CLASSES: Final = (*RESOURCE_CLASSES, PROBE)
 
 # When an agent was last there, see placement_traits.beats: no server asks for it.
 BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
+BE_BANDWIDTH_PERMILLE: Final = (
+    "CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE"  # beside it: what was withheld
+)
 
 # Traits without a parameter.
 OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees

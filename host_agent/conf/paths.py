@@ -47,6 +47,11 @@ class HostPaths:
         return self.state / "rollout.json"
 
     @property
+    def costs(self) -> Path:
+        """What best-effort servers have paid, for the console."""
+        return self.state / "costs.json"
+
+    @property
     def slo(self) -> Path:
         """The targets of the SLO controller and how objectives stand."""
         return self.state / "slo.json"

@@ -20,6 +20,7 @@ from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Role
 from host_agent.model.rdt import ROOT_GROUP, Actual, is_bandwidth
+from host_agent.report import costs_store
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology
 
@@ -40,9 +41,11 @@ def status(conf: Configuration) -> list[dict[str, Any]]:
     reasons = last_decisions(conf)
     report = slo_store.load(paths.slo).report
     kept = rollout_store.store(paths.rollout).load()
+    paid = costs_store.store(paths.costs).load() or {}
     return [
         _row(guest, observation.topology, groups, reasons.get(guest.uuid, ()))
         | {"slo": slo_store.of_server(report, guest.uuid), "control": _control(guest, kept)}
+        | {"withheld": _withheld(paid.get(guest.uuid))}
         for guest in sorted(observation.guests, key=lambda found: found.workload.title)
     ]
 
@@ -142,6 +145,11 @@ def _control(guest: Guest, kept: rollout_store.Kept | None) -> str | None:
     if kept is None or guest.workload.request is None:
         return None
     return "waits" if guest.uuid in kept.waiting else kept.text
+
+
+def _withheld(cost: costs_store.Cost | None) -> str | None:
+    """Return the part of its bandwidth that throttling has withheld since the agent's start; None where none was."""
+    return f"{cost.withheld_percent:.1f} %" if cost is not None and cost.withheld_s else None
 
 
 def brief(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

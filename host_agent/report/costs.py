@@ -5,54 +5,45 @@ A level of 40 per cent for ten seconds withholds six seconds of a server's memor
 may have lost: a server that would not have used it has lost less.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from host_agent.model.levels import FULL
 from host_agent.model.modes import Feature
 from host_agent.model.round import Round
+from host_agent.report import costs_store
+from host_agent.report.costs_store import Cost
 from host_agent.report.metrics import Sample
+from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.names import Tier
 
+_KEEP_S: Final = 60.0
 _GAP_S: Final = 60.0  # a longer time between two rounds is not counted whole: the dead man's switch has acted meanwhile
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one server has paid since the agent's start.
+class Costs:
+    """A :class:`~host_agent.control.agent.Listener` that has metrics.
 
-    :param name: of the server
-    :param seconds: time that it ran
-    :param throttled_s: part of it with a level below all
-    :param withheld_s: seconds of its whole bandwidth that were withheld
+    :param file: state file for the console; None keeps nothing
+    :param lost: called with "costs" for each write that failed
     """
 
-    name: str
-    seconds: float = 0.0
-    throttled_s: float = 0.0
-    withheld_s: float = 0.0
-
-    def after(self, passed_s: float, level: int) -> "Cost":
-        """Return the cost after some more time at a level, per cent."""
-        return Cost(
-            self.name,
-            self.seconds + passed_s,
-            self.throttled_s + (passed_s if level < FULL else 0.0),
-            self.withheld_s + passed_s * (FULL - level) / FULL,
-        )
-
-
-class Costs:
-    """A :class:`~host_agent.control.agent.Listener` that has metrics."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        file: Path | None = None,
+        lost: Callable[[str], None] = ignore_loss,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = costs_store.store(file) if file else None
+        self._writer = BestEffortWriter("costs", lost)
+        self._kept_s = -math.inf
         self._clock = clock
         self._at: float | None = None
         self._levels: dict[str, int] = {}
         self._costs: dict[str, Cost] = {}
-        self._taken = (0.0, 0.0)
         self._total = (0.0, 0.0)
 
     def on_round(self, done: Round) -> None:
@@ -72,15 +63,18 @@ class Costs:
         self._costs = {
             u: known.get(u) or Cost(guests[u]) for u in guests if u in self._levels or u in known
         }
+        self._keep(now)
 
-    def withheld_permille(self) -> int | None:
-        """Return the part of their bandwidth that was withheld from best-effort servers since the last call, per mille.
+    def _keep(self, now: float) -> None:
+        store, costs = self._store, self._costs
+        if store is not None and now - self._kept_s >= _KEEP_S:
+            self._kept_s = now
+            self._writer.attempt(lambda: store.save(costs))
 
-        None where none ran.
-        """
-        total, before, self._taken = self._total, self._taken, self._total
-        seconds = total[0] - before[0]
-        return round(1000 * (total[1] - before[1]) / seconds) if seconds > 0 else None
+    @property
+    def total(self) -> tuple[float, float]:
+        """Seconds that best-effort servers ran, and seconds of their bandwidth that were withheld; both only grow."""
+        return self._total
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""

@@ -46,10 +46,10 @@ def last_beats(
     :param most: how many are looked up, two requests each; the first by name
     """
     gone = sorted(host for host, state in found.items() if state is not AgentState.REPORTING)
-    return {host: _moment(beats.last(client, host)) for host in gone[:most]}
+    found_beats = ((host, beats.last(client, host)) for host in gone[:most])
+    return {host: moment(beat.minute) if beat else "never" for host, beat in found_beats}
 
 
-def _moment(minute: int | None) -> str:
-    if minute is None:
-        return "never"
+def moment(minute: int) -> str:
+    """Return a minute since 1970 as text."""
     return f"{datetime.fromtimestamp(60 * minute, UTC):%Y-%m-%d %H:%M} UTC"

@@ -11,13 +11,14 @@ from uuid import UUID
 from openstack.exceptions import ForbiddenException
 
 from nova_numa_ext.cli import modes
-from nova_numa_ext.cli.agents import last_beats, states
+from nova_numa_ext.cli.agents import last_beats, moment, states
 from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
+from placement_traits import beats, names
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree
@@ -172,6 +173,31 @@ class Cloud:
 
     def _unknown(self, host: str) -> NoReturn:
         raise InvalidValueError("host", host, _unknown_host(host, list(hosts(self._placement))))
+
+    def costs(self, host: str) -> list[tuple[str, str, str]]:
+        """Return what objectives cost on a host: who or what holds, where, and how much is withheld from others.
+
+        Ways are those that servers claim; bandwidth is what the agent measured between its last two beats.
+
+        :raises InvalidValueError: when Placement knows no such host
+        """
+        tree = self.tree(host)
+        rows = []
+        for provider in tree:
+            ways = provider.stocks.get(names.LLC_WAY)
+            if ways is not None and ways.used:
+                held = self._get(f"/resource_providers/{provider.uuid}/allocations")["allocations"]
+                rows += [
+                    (server, provider.name, f"{amount} of {ways.total} ways")
+                    for server, claim in sorted(held.items())
+                    if (amount := claim["resources"].get(names.LLC_WAY))
+                ]
+        beat = beats.last(self._placement, tree[0].name)
+        if beat is not None and beat.withheld_permille is not None:
+            where = f"{tree[0].name}, at the beat of {moment(beat.minute)}"
+            share = f"{beat.withheld_permille / 10:.1f} % of their memory bandwidth at most"
+            rows.append(("best-effort servers", where, share))
+        return rows
 
     def topology(self, host: str) -> HostTopology:
         """Return a host's topology as far as Placement knows it, by the host's name.

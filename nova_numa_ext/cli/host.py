@@ -59,10 +59,18 @@ class ShowHost(command.Lister):  # type: ignore[misc]
         parser.add_argument(
             "--long", action="store_true", help="Show uuids; formats other than table always do"
         )
+        parser.add_argument(
+            "--costs",
+            action="store_true",
+            help="Show what latency-critical servers withhold from others instead: ways, and memory bandwidth",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
+        if parsed_args.costs:
+            found = self.app.client_manager.numa.costs(parsed_args.host)
+            return ("Server", "Where", "Withheld"), found
         providers = self.app.client_manager.numa.tree(parsed_args.host)
         root = next(provider for provider in providers if provider.parent is None)
         rows = [

@@ -117,14 +117,22 @@ def build(
         conf,
         RoundHooks(source.migrating, observer.forget_memory, progress),
     )
+    costs = Costs(None if dry_run else paths.costs, metrics.lost)
     publisher = None
     if conf.placement.enabled and not dry_run:
         unsatisfiable = slo.unsatisfiable if slo else frozenset
-        publisher = placement.build(conf, source, metrics, unsatisfiable, switched=rollout)
+        publisher = placement.build(
+            conf,
+            source,
+            metrics,
+            unsatisfiable,
+            switched=rollout,
+            costs=lambda: costs.total,
+        )
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [heartbeat] if throttles else []
     done += [publisher] if publisher else []
-    groups, costs = GroupMetrics(tree(paths), heartbeat.lapsed if throttles else bool), Costs()
+    groups = GroupMetrics(tree(paths), heartbeat.lapsed if throttles else bool)
     metrics.include(groups)
     metrics.include(costs)
     done += [rollout, groups, costs]

@@ -25,10 +25,12 @@ def build(
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
     *,
     switched: Switched,
+    costs: Callable[[], tuple[float, float]],
 ) -> Publisher:
     """Return what publishes in Placement, not yet started.
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
+    :param costs: see :class:`~host_agent.report.beat.Beat`
     :param switched: obeys the switch of the fleet
     """
     resctrl = tree(conf.paths)
@@ -41,7 +43,7 @@ def build(
             lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
         ),
         make_claim_source=lambda root: make_claim_reader(conf, root),
-        make_beat=lambda root: Beat(make_beat_writer(conf, root)),
+        make_beat=lambda root: Beat(make_beat_writer(conf, root), costs=costs),
         switched=switched,
     )
 

@@ -2,12 +2,14 @@
 """Beats in the real Placement: one request to write, one to read a fleet's, and no view reads a tree for them."""
 
 import uuid
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from host_agent.report.beat import Beat
 from placement_traits import beats, names
-from placement_traits.beats import EVERY_MINUTES, SILENT_AFTER_MINUTES, SPREAD, BeatWriter
+from placement_traits.beats import EVERY_MINUTES, SILENT_AFTER_MINUTES, SPREAD, BeatWriter, LastBeat
 from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import TierTrait
@@ -50,9 +52,25 @@ def test_a_beat_is_a_root_of_its_own_with_the_minute_as_its_total(empty_cloud, t
     assert empty_cloud.everything() == {
         "beat:h1": (None, {names.BEAT}, {names.BEAT_MINUTE: (minute, 0, 1, 2**31 - 1)})
     }
-    assert beats.last(empty_cloud.client, "h1") == minute
+    assert beats.last(empty_cloud.client, "h1") == LastBeat(minute, None)
     assert beats.last(empty_cloud.client, "h2") is None
     assert beats.hosts(empty_cloud.client) == {"h1"}
+
+
+def test_what_was_withheld_comes_with_a_beat_of_an_earlier_release_too(empty_cloud, time):
+    BeatWriter(empty_cloud.client, "h1", time).beat()
+    client = empty_cloud.connect()
+    writer = BeatWriter(client, "h1", time)
+    for withheld in (0, 123, 2000):
+        writer.beat(withheld)
+        minute = int(NOW_S // 60)
+        assert beats.last(empty_cloud.client, "h1") == LastBeat(minute, min(withheld, 1000))
+        assert living(empty_cloud, time, "h1") == ["h1"]
+    before = client.counters.requests
+    writer.beat(7)
+    assert client.counters.requests == before + 1
+    writer.beat(None)
+    assert beats.last(empty_cloud.client, "h1") == LastBeat(minute, None)
 
 
 def test_a_further_beat_is_one_request(empty_cloud, time):
@@ -66,7 +84,7 @@ def test_a_further_beat_is_one_request(empty_cloud, time):
     time.after(50)
     writer.beat()
     assert client.counters.requests == before + 1
-    assert beats.last(client, "h1") == int(time() // 60)
+    assert beats.last(client, "h1") == LastBeat(int(time() // 60), None)
 
 
 def test_who_has_not_beaten_for_three_intervals_is_not_among_the_living(empty_cloud, time):
@@ -161,7 +179,7 @@ def test_nova_makes_its_tree_again_and_the_beat_goes_on(one_compute, time):
     one_compute.compute("h1")
     time.after(30)
     writer.beat()
-    assert beats.last(one_compute.client, "h1") == int(time() // 60)
+    assert beats.last(one_compute.client, "h1") == LastBeat(int(time() // 60), None)
 
 
 def test_a_beat_that_was_removed_is_made_again(empty_cloud, time):
@@ -179,7 +197,7 @@ def test_the_first_beat_survives_lost_answers(empty_cloud, time):
         faults = every(iter([*[None] * lost, lose_answer]))
         client = empty_cloud.connect(FaultyAdapter(empty_cloud.adapter, faults))
         BeatWriter(client, host, time).beat()
-        assert beats.last(empty_cloud.client, host) == int(time() // 60)
+        assert beats.last(empty_cloud.client, host) == LastBeat(int(time() // 60), None)
 
 
 def test_a_name_that_is_taken_is_said(empty_cloud, time):
@@ -197,7 +215,7 @@ class Noted:
     def age_minutes(self):
         return self.age
 
-    def beat(self):
+    def beat(self, _withheld):
         self.beaten.append((self.time() - NOW_S) / MINUTE)
 
 
@@ -228,7 +246,7 @@ def test_a_beat_that_failed_is_attempted_at_the_next_turn(time):
     beat = Beat(writer, clock=time, random=lambda: 0.5)
     works = writer.beat
 
-    def fails():
+    def fails(_withheld):
         raise ServiceUnavailableError("Placement is down")
 
     writer.beat = fails
@@ -238,3 +256,20 @@ def test_a_beat_that_failed_is_attempted_at_the_next_turn(time):
     time.after(1)
     beat.turn()
     assert writer.beaten == [1]
+
+
+def test_a_beat_that_failed_loses_nothing_of_what_was_withheld(time):
+    """Until Placement answers again the time counts that has passed since the last beat that it took."""
+    written, sums = [], [(0.0, 0.0)]
+    writer = SimpleNamespace(age_minutes=lambda: None, beat=written.append)
+    beat = Beat(writer, costs=lambda: sums[0], clock=time, random=lambda: 0.5)
+    beat.turn()
+    time.after(30)
+    sums[0] = (1000.0, 500.0)
+    writer.beat = Mock(side_effect=ServiceUnavailableError("down"))
+    with pytest.raises(ServiceUnavailableError):
+        beat.turn()
+    writer.beat = written.append
+    sums[0] = (2000.0, 500.0)
+    beat.turn()
+    assert written == [None, 250]

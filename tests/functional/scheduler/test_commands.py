@@ -78,6 +78,24 @@ def test_agents_of_a_fleet_are_switched_and_the_list_shows_who_obeys(cloud):
     assert run(SetHost, cloud, Compute([]), "--all", "--mode", "enforce") == (0, [])
 
 
+def test_a_host_shows_what_its_objectives_cost_others(cloud):
+    cloud.host("h1")
+    assert run(ShowHost, cloud, Compute([]), "h1", "--costs") == (0, [])
+    cloud.boot(LC)
+    held_by = cloud.last_servers[0]
+    cloud.boot(BE)
+    BeatWriter(cloud.placement, "h1", lambda: 60 * 29_000_000).beat(123)
+    _, rows = run(ShowHost, cloud, Compute([]), "h1", "--costs")
+    ways, bandwidth = rows
+    assert ways["Server"] == held_by
+    assert (ways["Where"][:5], ways["Withheld"]) == ("h1:l3", "4 of 13 ways")
+    assert bandwidth == {
+        "Server": "best-effort servers",
+        "Where": "h1, at the beat of 2025-02-19 21:20 UTC",
+        "Withheld": "12.3 % of their memory bandwidth at most",
+    }
+
+
 def test_hosts_to_switch_are_named_or_all(cloud):
     cloud.host("h1")
     for arguments in ((), ("h1", "--all")):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What best-effort servers pay: seconds, weighted by what was withheld."""
 
+from pathlib import Path
+
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
@@ -8,7 +10,9 @@ from host_agent.model.modes import Modes
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity, parse
+from host_agent.report import costs_store
 from host_agent.report.costs import Costs
+from host_agent.report.costs_store import Cost
 from nova_numa_ext.policy.modes import Mode
 from placement_traits.names import Tier
 
@@ -19,7 +23,7 @@ LC = Server("lc", LC_SPECS, cpus=(1,))
 class Bench:
     def __init__(self) -> None:
         self.now = 0.0
-        self.costs = Costs(lambda: self.now)
+        self.costs = Costs(clock=lambda: self.now)
 
     def round(
         self,
@@ -61,8 +65,7 @@ def test_time_counts_at_the_level_that_was_written_before_it() -> None:
         ("b", "throttled"): 0.0,
         ("b", "withheld"): 0.0,
     }
-    assert bench.costs.withheld_permille() == 150, "6 of 40 seconds"
-    assert bench.costs.withheld_permille() is None, "no time has passed"
+    assert bench.costs.total == (40.0, 6.0)
 
 
 def test_an_agent_that_observes_withholds_nothing() -> None:
@@ -70,7 +73,7 @@ def test_an_agent_that_observes_withholds_nothing() -> None:
     for at in (0.0, 10.0):
         bench.round(at, {"a": 40}, mode=Mode.OBSERVE)
     assert bench.paid() == {}
-    assert bench.costs.withheld_permille() is None
+    assert bench.costs.total == (0.0, 0.0)
 
 
 def test_levels_stand_while_an_operator_has_paused_the_agent_but_not_beyond_a_long_silence() -> (
@@ -90,4 +93,14 @@ def test_what_a_server_that_is_gone_has_paid_stays_in_the_hosts_sum_only() -> No
     bench.round(0.0, {"a": 40})
     bench.round(10.0, {})
     assert bench.paid() == {}
-    assert bench.costs.withheld_permille() == 600
+    assert bench.costs.total == (10.0, 6.0)
+
+
+def test_the_console_reads_what_was_paid(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.costs = Costs(tmp_path / "costs.json", clock=lambda: bench.now)
+    for at in (0.0, 30.0, 60.0):
+        bench.round(at, {"a": 40})
+    kept = costs_store.store(tmp_path / "costs.json").load()
+    assert kept == {SERVERS["a"].uuid: Cost("a", 60.0, 60.0, 36.0)}
+    assert kept[SERVERS["a"].uuid].withheld_percent == 60.0
