@@ -319,7 +319,8 @@ class Shortlist:
     ) -> tuple[Judged, list[Any]]:
         """Judge hosts until enough of them pass; returns what was decided, and the hosts for nova in its own order.
 
-        Hosts that only their mode spares pass where all hosts had to be judged.
+        Hosts that only their mode spares pass where all hosts had to be judged. For a single server hosts with
+        known NUMA cells keep their best candidate only.
 
         :param verdict: judges one host
         """
@@ -349,6 +350,9 @@ class Shortlist:
         else:
             exhausted = True
             through += spared
+        if not exhausted and _servers(question.spec) == 1:
+            for state in through:
+                _keep_best_candidate(state, verdicts[state.uuid])
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
         wanted = {state.uuid for state in left}
@@ -368,6 +372,15 @@ class Shortlist:
 
     def _listed(self, question: Question, size: Size) -> Listed:
         return next(found for make in self._makers if (found := make(question, size)) is not None)
+
+
+def _keep_best_candidate(host_state: Any, judged: HostVerdict) -> None:
+    """Leave a host the candidate that nova claims: its filters would try all, for milliseconds each with devices.
+
+    Only where it is known that nova's filters accept it: the guest has NUMA cells there, devices near them included.
+    """
+    if judged.offer is not None and judged.offer.home is not None:
+        del host_state.allocation_candidates[1:]
 
 
 def _chunks(listed: Listed, size: int) -> Iterator[list[int]]:

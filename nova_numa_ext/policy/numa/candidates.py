@@ -4,8 +4,8 @@
 Nova claims the first candidate of the chosen host and tries no other, so the order decides which L3 domain and which
 PCI devices a server gets. The order is total and depends on nothing but its arguments: see :class:`CandidateRank`.
 
-No candidate is removed: nova filters the same list again for the next server of the request (``--min/--max``), when
-free CPUs and so the predicted nodes have moved on, and who lives in an L3 domain is known too late to refuse one.
+No candidate is refused here: nova filters the same list again for the next server of the request (``--min/--max``),
+when free CPUs and so the predicted nodes have moved on, and who lives in an L3 domain is known too late to refuse one.
 """
 
 import functools

@@ -100,7 +100,7 @@ def test_hosts_that_a_later_filter_refuses_do_not_use_up_the_list(
 def test_nova_is_asked_about_the_best_candidate_of_a_host_first(
     nova_configuration, clouds, monkeypatch
 ):
-    """What nova asks of a candidate with devices takes milliseconds, and one that passes is enough."""
+    """What nova asks of a candidate with devices takes milliseconds, and one that passes is enough for one server."""
     passes, asked = numa_topology_filter.NUMATopologyFilter.host_passes, {}
 
     def host_passes(self, state, spec):
@@ -110,7 +110,25 @@ def test_nova_is_asked_about_the_best_candidate_of_a_host_first(
     monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
     selected(clouds(HOSTS), FLAVOR["LC two nodes"], 1, 4)
     # By us and then by nova itself, and by nova alone.
-    assert {tuple(counts) for counts in asked.values()} == {(1, 12), (12,)}
+    assert {tuple(counts) for counts in asked.values()} == {(1, 1), (1,)}
+
+
+def test_hosts_keep_all_candidates_for_further_servers_and_where_few_have_passed(
+    nova_configuration, clouds, monkeypatch
+):
+    """The second server may need what the first left; and with a candidate less nova could refuse the last host."""
+    passes, asked = numa_topology_filter.NUMATopologyFilter.host_passes, {}
+
+    def host_passes(self, state, spec):
+        asked.setdefault(state.host, []).append(len(state.allocation_candidates))
+        return passes(self, state, spec)
+
+    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
+    selected(clouds(HOSTS), FLAVOR["LC two nodes"], 2, 4)
+    assert {counts[-1] for counts in asked.values()} == {12}
+    asked.clear()
+    assert selected(clouds(5), FLAVOR["LC two nodes"], 1, 4).selected
+    assert max(counts[-1] for counts in asked.values()) == 12
 
 
 def test_a_host_passes_ahead_with_any_of_its_candidates(nova_configuration, clouds, monkeypatch):
@@ -127,9 +145,9 @@ def test_a_host_passes_ahead_with_any_of_its_candidates(nova_configuration, clou
 
     monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
     asked = FLAVOR["LC one node"]
-    every = selected(clouds(HOSTS), asked, 1, 0).selected
+    every = selected(clouds(HOSTS), asked, 2, 0).selected
     assert every
-    assert selected(clouds(HOSTS), asked, 1, 4).selected == every
+    assert selected(clouds(HOSTS), asked, 2, 4).selected == every
 
 
 def test_nova_names_the_filter_that_refuses_all(nova_configuration, clouds, monkeypatch):
