@@ -59,7 +59,8 @@ class GroupMetrics:
             return
         with self._reading:
             try:
-                found = [*self._left(), *self._servers(done)]
+                actual = self._resctrl.actual()
+                found = [*self._left(actual), *self._servers(done, actual)]
                 problem = ""
             except (NumaExtError, OSError) as error:
                 found, problem = [], str(error)
@@ -68,15 +69,14 @@ class GroupMetrics:
             self._problem = problem
         yield from found
 
-    def _left(self) -> Iterator[Sample]:
-        capabilities, actual = self._resctrl.capabilities(), self._resctrl.actual()
+    def _left(self, actual: Actual) -> Iterator[Sample]:
+        capabilities = self._resctrl.capabilities()
         yield "numa_ext_closids_left", (), capabilities.num_closids - len(actual.groups)
         if capabilities.monitoring is not None:
             used = sum(1 + len(group.monitors) for group in actual.groups)
             yield "numa_ext_rmids_left", (), capabilities.monitoring.num_rmids - used
 
-    def _servers(self, done: Round) -> Iterator[Sample]:
-        actual = self._resctrl.actual()
+    def _servers(self, done: Round, actual: Actual) -> Iterator[Sample]:
         critical: list[tuple[Guest, PartitionPlace]] = []
         for guest in done.observation.guests:
             outcome, assignment = done.outcomes.get(guest.uuid), done.decision.get(guest.uuid)

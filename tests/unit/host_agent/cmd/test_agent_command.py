@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's start: what may be missing, and what must be reported."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -31,6 +32,17 @@ def test_a_state_folder_that_cannot_be_written_is_told_in_a_sentence(
     config.write_text(f"[agent]\nstate_dir = {tmp_path}/file/state\n")
     assert agent.main([f"--config-file={config}"]) == 1
     assert "give [agent]state_dir a folder" in capsys.readouterr().err
+
+
+def test_a_slip_in_the_deny_list_ends_the_start_for_good_and_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Started all the same, the agent would touch a server that must be left alone."""
+    (tmp_path / "deny").write_text("web1\n")
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}\ndeny_servers = {tmp_path}/deny\n")
+    assert agent.main([f"--config-file={config}"]) == os.EX_CONFIG
+    assert f"{tmp_path}/deny, line 1: 'web1' is not allowed" in capsys.readouterr().err
 
 
 def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
