@@ -20,6 +20,7 @@ from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Role
 from host_agent.model.rdt import ROOT_GROUP, Actual, is_bandwidth
+from host_agent.model.workload import Unmanaged
 from host_agent.report import costs_store
 from placement_traits.names import Tier
 from placement_traits.topology import HostTopology
@@ -142,6 +143,8 @@ def _row(
 
 def _control(guest: Guest, kept: rollout_store.Kept | None) -> str | None:
     """Return what the agent does for a server, as it kept it last; None where it does nothing."""
+    if guest.workload.unmanaged is Unmanaged.DENIED:
+        return "denied"
     if kept is None or guest.workload.request is None:
         return None
     return "waits" if guest.uuid in kept.waiting else kept.text

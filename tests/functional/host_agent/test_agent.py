@@ -131,6 +131,25 @@ def test_features_are_switched_on_one_by_one(
     partitioned(host, *pair)
 
 
+def test_a_server_on_the_deny_list_is_not_touched_and_status_shows_it(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    lc, be = pair
+    where = vcpu_cpus(host.pid(be))
+    denied = host.folder / "deny-servers"
+    denied.write_text(f"{be.uuid}  # its owner has asked for it\n")
+    try:
+        host.run_once()
+        assert vcpu_cpus(host.pid(be)) == where
+        assert host.groups() == {lc_group(lc)}
+        rows = json.loads(host.ctl("status", "--format=json"))
+        control = {row["uuid"]: row["control"] for row in rows}
+        assert (control[lc.uuid], control[be.uuid]) == ("enforce", "denied")
+        assert "deny list" in next(row["why"] for row in rows if row["uuid"] == be.uuid)
+    finally:
+        denied.unlink()
+
+
 def test_deleting_a_server_releases_what_it_had(
     host: ComputeHost, pair: tuple[Server, Server]
 ) -> None:
