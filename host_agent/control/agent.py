@@ -141,7 +141,10 @@ class Agent:
         observation = self._observe(full=full, relist=relist)
         if self._paused_mark.exists():
             seconds, listed = self._clock() - started, not self._libvirt_lost
-            return self._notify(Round(observation, seconds=seconds, paused=True, listed=listed))
+            modes = self._rollout.modes
+            return self._notify(
+                Round(observation, seconds=seconds, paused=True, listed=listed, modes=modes)
+            )
         coarse = self._rollout.admitted(self._decide(observation), observation)
         self._refiners.new_round()
         done = self._apply(coarse, observation, started)

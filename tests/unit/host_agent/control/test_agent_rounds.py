@@ -572,6 +572,14 @@ def test_a_host_that_observes_takes_over_from_the_first_server_when_it_enforces(
     assert taken_over(busy) == ["lc"]
 
 
+def test_a_host_that_observes_shows_it_while_it_is_paused(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(options=Options(agent=AgentOptions(mode="observe")))
+    (bench.folder / "paused").touch()
+    assert len(bench.round().modes.observed) == 4
+
+
 def test_what_observed_is_enforced_as_if_it_were_new(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(options=Options(agent=AgentOptions(mode="observe")))
     bench.host.boot(lc())
