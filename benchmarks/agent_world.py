@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from emulation import libvirt_state
 from emulation.kernel.fuse import serve
 from emulation.kernel.profiles import LINUX_6_12
 from emulation.kernel.resctrl import ResctrlModel
@@ -135,18 +136,18 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def start_servers(made: Sequence[Server], folder: Path, ends: ExitStack) -> list[int]:
-    """Start the processes and write libvirt's pid files; return the pids."""
+    """Start the processes and write libvirt's files; return the pids."""
     pids = []
     memory = os.memfd_create("guest")
     os.ftruncate(memory, MEMORY_MB << 20)
-    (folder / "pids").mkdir()
     script = str(Path(__file__).with_name("stand_in.py"))
     options = {"stdout": subprocess.PIPE, "pass_fds": [memory]}
     for server in made:
         argv = [sys.executable, "-SI", script, "-uuid", server.uuid, "-m", str(server.memory_mb)]
         process = ends.enter_context(_running([*argv, str(memory), str(server.vcpus)], **options))
         _line(process)
-        (folder / "pids" / f"instance-{server.uuid[:8]}.pid").write_text(str(process.pid))
+        name = f"instance-{server.uuid[:8]}"
+        libvirt_state.write(folder / "pids", name, server.uuid, process.pid)
         pids.append(process.pid)
     return pids
 
@@ -204,6 +205,9 @@ takeover_interval_s = 0
 [libvirt_host]
 uri = test://{folder}/node.xml
 pid_dir = {folder}/pids
+[helper]
+socket = {folder}/helper.sock
+state_dir = {folder}/helper
 [host]
 name = host0
 sys = {folder}/sys

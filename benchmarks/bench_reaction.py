@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import report
+from emulation import libvirt_state
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.machine.privileged import client
 from host_agent.model.workload import Activity
 
 NAMESPACES: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -282,7 +284,6 @@ def _stand_ins(made: Sequence[Server], folder: Path, ends: ExitStack) -> None:
     """Start a process per server, and write libvirt's pid files."""
     memory = os.memfd_create("guest")
     os.ftruncate(memory, made[0].memory_mb << 20)
-    (folder / "pids").mkdir()
     script = str(Path(__file__).with_name("stand_in.py"))
     for server in made:
         argv = [sys.executable, "-SI", script, "-uuid", server.uuid, "-m", str(server.memory_mb)]
@@ -295,7 +296,8 @@ def _stand_ins(made: Sequence[Server], folder: Path, ends: ExitStack) -> None:
         ends.callback(process.kill)
         if process.stdout is None or not process.stdout.readline():
             raise RuntimeError("a stand-in ended before it was ready")
-        (folder / "pids" / f"instance-{server.uuid[:8]}.pid").write_text(str(process.pid))
+        name = f"instance-{server.uuid[:8]}"
+        libvirt_state.write(folder / "pids", name, server.uuid, process.pid)
 
 
 @contextmanager
@@ -318,8 +320,20 @@ def host(folder: Path) -> Iterator[Bench]:
         (folder / "agent.conf").write_text(
             f"[agent]\nstate_dir = {folder}/state\nmetrics_port = 0\ntakeover_interval_s = 0\n"
             f"[libvirt_host]\npid_dir = {folder}/pids\n[host]\nresctrl = {folder}/resctrl\n"
+            f"[helper]\nsocket = {folder}/helper.sock\nstate_dir = {folder}/helper\n"
             "[placement]\nenabled = false\n"
         )
+        helper = [
+            sys.executable,
+            "-m",
+            "host_agent.cmd.helper",
+            f"--config-file={folder}/agent.conf",
+        ]
+        ends.enter_context(_running(helper, folder / "helper.log"))
+        while not client.listens(folder / "helper.sock"):
+            if time.monotonic() > end:
+                raise RuntimeError((folder / "helper.log").read_text())
+            time.sleep(0.05)
         guests = Guests([folder / f"lc{n}.port" for n in range(SERVERS)])
         process = ends.enter_context(
             _running([*module, "--agent", str(folder)], folder / "agent.log")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import guest_memory
+from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import MoveLimits, Target
@@ -92,7 +93,6 @@ def guest(kind: str, mib: int, folder: Path) -> Iterator[Guest]:
     """Start a process whose memory is on node 0."""
     its_uuid = str(uuid.uuid4())
     pids = folder / "pids"
-    pids.mkdir(exist_ok=True)
     file = folder / f"{its_uuid}.stats"
     file.write_bytes(bytes(8 * guest_memory.STATS))
     script = [sys.executable, "-SI", guest_memory.__file__]
@@ -102,7 +102,7 @@ def guest(kind: str, mib: int, folder: Path) -> Iterator[Guest]:
         line = process.stdout.readline() if process.stdout else ""
         if not line:
             raise RuntimeError(f"the process with {kind} memory ended before it was ready")
-        (pids / f"{its_uuid}.pid").write_text(str(process.pid))
+        libvirt_state.write(pids, its_uuid, its_uuid, process.pid)
         with file.open("r+b") as opened:
             stats = memoryview(mmap.mmap(opened.fileno(), 8 * guest_memory.STATS)).cast("Q")
         operations = HostOperations(HostPaths(libvirt_pids=pids))

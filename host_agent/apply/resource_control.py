@@ -97,7 +97,7 @@ class ResourceControl:
         self._privileged = privileged
         self._report = report
         self._options = options
-        # After a hang that was long enough for the dead man's switch, the first round looks.
+        # After a hang that was long enough for the dead-man switch, the first round looks.
         self._every_s = min(options.verify_s, options.release_after_s)
         self._levels = levels or NoLevels()
         self._clock = clock

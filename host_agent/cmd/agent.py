@@ -56,8 +56,8 @@ def _run(conf: Configuration) -> int:
     if conf.dry_run:
         return _turn(conf, parts)
     with single_instance(parts.paths.lock, "stop it first"):
-        if conf.rdt.enabled:  # before the first throttle is written
-            parts.privileged.heartbeat(conf.release_after_s)
+        if conf.rdt.enabled and not conf.once:  # before the first throttle is written
+            parts.privileged.in_control()
         return _turn(conf, parts)
 
 

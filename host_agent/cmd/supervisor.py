@@ -12,15 +12,17 @@ for so long::
                                            └─ after --max-silence since the last agent with rounds, or since the start:
                                               numa-host-agent-ctl withdraw, ended by the next READY
 
-The rules and their figures are those of the units in ``etc/systemd``. SIGTERM and SIGINT end the agent and then the
-supervisor, which leaves the tiers: who stops a container for good withdraws them. If the supervisor is killed, the
-kernel kills the agent.
+The rules and their figures are those of the units in ``etc/systemd``. It also holds the socket of the privileged
+helper and starts that when it is asked for (:mod:`.activation`); with ``--user`` the agent runs as another user than
+root. SIGTERM and SIGINT end the agent and then the supervisor, which leaves the tiers: who stops a container for good
+withdraws them. If the supervisor is killed, the kernel kills the agent.
 """
 
 import argparse
 import ctypes
 import logging
 import os
+import pwd
 import select
 import signal
 import subprocess
@@ -31,9 +33,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from host_agent.cmd.activation import Activation, of_helper
+from host_agent.conf import configuration
 from host_agent.util import logs, notify
+from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-supervisor")
 
@@ -41,6 +46,8 @@ _ABORT_S: Final = 10.0  # from SIGABRT to SIGKILL
 _PR_SET_PDEATHSIG: Final = 1
 _NOT_AGAIN: Final = (os.EX_OK, os.EX_CONFIG)
 _LIBC: Final = ctypes.CDLL(None)
+
+User = pwd.struct_passwd | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,10 @@ class _Withdrawal:
     :ivar due: when the command is started; infinite when it is not
     """
 
-    def __init__(self, command: Sequence[str], silence_s: float) -> None:
+    def __init__(self, command: Sequence[str], silence_s: float, user: User) -> None:
         self._command = command
         self._silence_s = silence_s
+        self._user = user
         self._process: subprocess.Popen[bytes] | None = None
         self._done = False
         self.due = inf
@@ -86,7 +94,7 @@ class _Withdrawal:
         """Start the command when it is time, take note of its end."""
         if now >= self.due:
             LOG.warning("no agent for %g s: this host's tiers are withdrawn", self._silence_s)
-            self._process = _spawn(self._command)
+            self._process = _spawn(self._command, self._user)
             self.due, self._done = inf, True
         if self._process is not None and self._process.poll() is not None:
             if self._process.returncode:
@@ -113,10 +121,10 @@ class _Agent:
     :ivar due: when it is ended for want of a finished round, or killed when that did not help
     """
 
-    def __init__(self, command: Sequence[str], patience: Patience, now: float) -> None:
+    def __init__(self, command: Sequence[str], patience: Patience, now: float, user: User) -> None:
         self._patience = patience
         self._receiver = notify.Receiver()
-        self._process = _spawn(command, {notify.VARIABLE: self._receiver.address})
+        self._process = _spawn(command, user, {notify.VARIABLE: self._receiver.address})
         self._aborted = False
         self.due = now + patience.first_round_s
 
@@ -164,13 +172,25 @@ class Supervisor:
     :param agent: its command
     :param withdraw: the command that withdraws tiers
     :param patience: how long is waited for what
+    :param user: who runs these commands; None: who runs the supervisor
+    :param helper: the socket of the privileged helper; None: it is not the supervisor's to hold
     """
 
-    def __init__(self, agent: Sequence[str], withdraw: Sequence[str], patience: Patience) -> None:
+    def __init__(
+        self,
+        agent: Sequence[str],
+        withdraw: Sequence[str],
+        patience: Patience,
+        *,
+        user: User = None,
+        helper: Activation | None = None,
+    ) -> None:
         self._command = agent
         self._patience = patience
+        self._user = user
+        self._helper = helper
         self._agent: _Agent | None = None
-        self._withdrawal = _Withdrawal(withdraw, patience.silence_s)
+        self._withdrawal = _Withdrawal(withdraw, patience.silence_s, user)
         self._start_at = -inf
         self._status = os.EX_OK
         self._stopping = False
@@ -187,12 +207,18 @@ class Supervisor:
         self._withdrawal.agent_gone(time.monotonic())
         while self._turn(time.monotonic()):
             due = min(self._start_at, self._withdrawal.due, self._agent.due if self._agent else inf)
+            due = min(due, self._helper.due if self._helper else inf)
             pause_s = None if due == inf else max(0.0, due - time.monotonic())
             heard = [self._agent.fileno()] if self._agent else []
-            select.select([woken, *heard], [], [], pause_s)
+            heard += self._helper.heard() if self._helper else []
+            readable, _, _ = select.select([woken, *heard], [], [], pause_s)
+            if self._helper is not None:
+                self._helper.turn(time.monotonic(), readable)
             with suppress(BlockingIOError):
                 os.read(woken, 4096)
         self._withdrawal.stop()
+        if self._helper is not None:
+            self._helper.stop(graceful=self._status == os.EX_OK)
         return self._status
 
     def _stop(self, _number: int, _frame: object) -> None:
@@ -208,7 +234,7 @@ class Supervisor:
         if self._stopping and self._agent is None:
             return False
         if now >= self._start_at:
-            self._agent = _Agent(self._command, self._patience, now)
+            self._agent = _Agent(self._command, self._patience, now, self._user)
             self._start_at = inf
             if self._stopping:  # since a moment ago
                 self._agent.stop()
@@ -229,12 +255,21 @@ class Supervisor:
 
 
 def _spawn(
-    command: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+    command: Sequence[str], user: User, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.Popen[bytes]:
     """Start a process that the kernel kills when the supervisor dies, whatever it dies of."""
-    everything = {**os.environ, **environment}
-    # There is one thread only.
-    return subprocess.Popen(command, env=everything, preexec_fn=_die_with_parent)  # noqa: PLW1509
+    identity: dict[str, Any] = {}
+    if user is not None:
+        environment = {**environment, "HOME": user.pw_dir, "USER": user.pw_name}
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        # There is one thread only. It is called as the other user: a change of users would undo it.
+        preexec_fn=_die_with_parent,  # noqa: PLW1509
+        **identity,
+    )
 
 
 def _die_with_parent() -> None:
@@ -250,7 +285,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (sys.executable, "-m", "host_agent.cmd.agent", *files),
         (sys.executable, "-m", "host_agent.cmd.ctl", *files, "withdraw"),
         Patience(given.max_silence, given.watchdog, given.start, given.restart_after),
+        user=given.user,
+        helper=_helper(files),
     ).run()
+
+
+def _helper(files: Sequence[str]) -> Activation | None:
+    """Hold the helper's socket; what is wrong with the configuration is the agent's to report."""
+    try:
+        options = configuration.load(files, mistake=lambda _error: None)
+        return of_helper(files, options.helper.socket)
+    except (NumaExtError, OSError) as error:
+        LOG.error("no helper is started: %s", error)
+        return None
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"there is no user {name}") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -261,6 +315,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--config-file", action="append", default=[], help="the agent's configuration file"
+    )
+    parser.add_argument(
+        "--user", type=_user, help="who runs the agent (default: who runs the supervisor)"
     )
     for option, default, text in (
         ("--max-silence", usual.silence_s, "without an agent, until tiers are withdrawn"),

@@ -38,7 +38,7 @@ _CLI = [
 class Configuration(Options):
     """What one run was started with: the options and its command line.
 
-    :param oslo: for libraries that read options of their own: keystoneauth, oslo.log, oslo.messaging, oslo.privsep
+    :param oslo: for libraries that read options of their own: keystoneauth, oslo.log, oslo.messaging
     """
 
     oslo: cfg.ConfigOpts
@@ -80,7 +80,7 @@ def load(
     """Read command line and configuration files, and every value now rather than when it is needed.
 
     :param arguments: without the program's name
-    :param conf: object to fill, a new one by default (oslo.privsep's helper wants its global one)
+    :param conf: object to fill, a new one by default
     :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
         :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
     :param mistake: called with each value that is not allowed or contradicts another, defaults count then; None: the

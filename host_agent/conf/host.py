@@ -34,8 +34,8 @@ class LibvirtOptions(Section):
     )
     pid_dir: Path = option(
         Path("/run/libvirt/qemu"),
-        "Folder of libvirt's pid files. Only root may be able to write there: the agent trusts it to tell which "
-        "processes are domains.",
+        "Folder of libvirt's own files of running domains, NAME.pid and NAME.xml each. Only root may be able to "
+        "write there: they tell which processes are domains.",
         change="libvirt was built with another run folder",
         leave="the folder could be written by a user other than root",
     )

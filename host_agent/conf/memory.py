@@ -50,6 +50,7 @@ class MemoryOptions(Section):
         "Milliseconds that one call to the kernel should take at most to move pages: a server that wants one of "
         "them waits. One huge page is moved in any case, never more than 16 MiB at a time; 0 is no limit.",
         minimum=0.0,
+        maximum=60_000.0,
         change="latency-critical servers show spikes while pages move (lower)",
         leave="one huge page alone takes longer than that: less cannot be moved",
     )
@@ -57,6 +58,7 @@ class MemoryOptions(Section):
         1.0,
         "Seconds that page moves of all servers together may take in one round; the rest follows in the next.",
         minimum=0.01,
+        maximum=60.0,
         change="one large server keeps others waiting for their move (lower)",
         leave="release_after_s of [rdt] is near: a round must end before it",
     )
@@ -65,6 +67,7 @@ class MemoryOptions(Section):
         "The same while a controller polls its sensors between the rounds: what it sees is acted on so much later "
         "at worst.",
         minimum=0.01,
+        maximum=60.0,
         change="objectives are missed while pages move (lower)",
         leave="no server has an objective",
     )

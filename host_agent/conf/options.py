@@ -7,6 +7,7 @@ from typing import Final
 from host_agent.conf.agent import AgentOptions, PinningOptions
 from host_agent.conf.bwap import BwapOptions
 from host_agent.conf.counters import CounterOptions
+from host_agent.conf.helper import HelperOptions
 from host_agent.conf.host import HostOptions, LibvirtOptions
 from host_agent.conf.mapping import MappingOptions
 from host_agent.conf.memory import MemoryOptions
@@ -25,6 +26,7 @@ class Options:
     agent: AgentOptions = field(default_factory=AgentOptions)
     libvirt_host: LibvirtOptions = field(default_factory=LibvirtOptions)
     host: HostOptions = field(default_factory=HostOptions)
+    helper: HelperOptions = field(default_factory=HelperOptions)
     pinning: PinningOptions = field(default_factory=PinningOptions)
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     rdt: RdtOptions = field(default_factory=RdtOptions)
@@ -48,6 +50,7 @@ class Options:
             resctrl=self.host.resctrl,
             libvirt_pids=self.libvirt_host.pid_dir,
             state=self.agent.state_dir,
+            helper_state=self.helper.state_dir,
             rdt_backend=self.rdt.backend,
             full_bandwidth_mbps=self.rdt.full_bandwidth_mbps,
         )

@@ -12,8 +12,9 @@ class HostPaths:
     :param proc: the proc file system
     :param sys: the sysfs file system
     :param resctrl: mount point of resctrl
-    :param libvirt_pids: folder of libvirt's pid files, ``NAME.pid`` each
+    :param libvirt_pids: folder of libvirt's own files of running domains, ``NAME.pid`` and ``NAME.xml`` each
     :param state: folder of the agent's own journal, state and pause mark
+    :param helper_state: folder of what the privileged helper remembers, writable for root only
     :param rdt_backend: what writes resctrl: ``resctrl`` (we ourselves) or ``pqos`` (libpqos)
     :param full_bandwidth_mbps: what 100 % stands for where bandwidth levels are absolute, MB/s; 0: not known
     """
@@ -23,6 +24,7 @@ class HostPaths:
     resctrl: Path = Path("/sys/fs/resctrl")
     libvirt_pids: Path = Path("/run/libvirt/qemu")
     state: Path = Path("/var/lib/numa-host-agent")
+    helper_state: Path = Path("/run/numa-host-agent-helper")
     rdt_backend: str = "resctrl"
     full_bandwidth_mbps: int = 0
 

@@ -74,9 +74,9 @@ class RdtOptions(Section):
     )
     release_after_s: float = option(
         60.0,
-        "Seconds without a round of the agent (it was killed, or hangs) after which best-effort servers get all "
-        "bandwidth and CPU time back; at least three times [agent]interval_s is taken. An agent that is stopped "
-        "as it should leaves everything as it is.",
+        "Seconds without a round of the agent (it was killed, or hangs) after which the helper gives best-effort "
+        "servers all bandwidth and CPU time back; at least three times [agent]interval_s is taken. An agent that is "
+        "stopped as it should leaves everything as it is.",
         minimum=1.0,
         change="rounds take longer than half of it (raise)",
         leave="best-effort servers must not stay throttled behind a dead agent",

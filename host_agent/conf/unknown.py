@@ -13,10 +13,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-_OF_LIBRARIES: Final = (
-    "oslo_",
-    "numa_ext_privileged",
-)  # sections that oslo.messaging and oslo.privsep read
+_OF_LIBRARIES: Final = ("oslo_",)  # sections that oslo.messaging reads
 
 
 def keys(files: Iterable[str], known: Mapping[str, Sequence[cfg.Opt]]) -> Iterator[str]:

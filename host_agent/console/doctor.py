@@ -14,7 +14,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.control import rollout_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.rights import has_rights
+from host_agent.machine.privileged import client
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
@@ -42,7 +42,7 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _metrics(conf),
         lambda: _denied(conf),
         lambda: _libvirt(conf, paths),
-        _rights,
+        lambda: _helper(conf),
         lambda: _rdt(paths),
         lambda: _offline_cpus(conf),
         lambda: _bandwidth(conf),
@@ -149,12 +149,16 @@ def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
         yield Finding("libvirt pid files", Level.BROKEN, text)
 
 
-def _rights() -> Iterator[Finding]:
-    if has_rights(Path("/proc/self/status").read_text()):
-        yield Finding("rights", Level.GOOD, "all needed capabilities are here, no helper is needed")
-    else:
-        text = "not all capabilities are here: the agent starts a helper through [numa_ext_privileged]helper_command"
-        yield Finding("rights", Level.GOOD, text)
+def _helper(conf: Configuration) -> Iterator[Finding]:
+    path = conf.helper.socket
+    yield verdict(
+        "helper",
+        client.listens(path),
+        f"listens on {path}",
+        f"none listens on {path}, so the agent does not throttle: systemctl enable --now "
+        "numa-host-agent-helper.socket, or start the agent by numa-host-agent-supervisor",
+        Level.BROKEN if conf.rdt.enabled else Level.DEGRADED,
+    )
 
 
 def _rdt(paths: HostPaths) -> Iterator[Finding]:

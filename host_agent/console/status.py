@@ -35,7 +35,7 @@ def status(conf: Configuration) -> list[dict[str, Any]]:
     """
     paths = conf.paths
     with closing(LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)) as source:
-        privileged = open_seam(paths, conf.oslo, dry_run=True)
+        privileged = open_seam(conf, dry_run=True)
         observer = build_observer(conf, source, privileged, read_all=True)
         observation = observer.observe(full=True, relist=True)
     groups = _Groups(tree(paths))

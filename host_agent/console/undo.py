@@ -88,7 +88,7 @@ def _runs(paths: HostPaths) -> bool:
 
 
 def _release(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
-    privileged = open_seam(paths, conf.oslo, dry_run=dry_run)
+    privileged = open_seam(conf, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     if not dry_run:
@@ -114,7 +114,7 @@ def _note(conf: Configuration, action: str, result: Result, rows: list[dict[str,
 
 
 def _reset(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict[str, Any]]:
-    privileged = open_seam(paths, conf.oslo, dry_run=dry_run)
+    privileged = open_seam(conf, dry_run=dry_run)
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     rows += _written(privileged.reset_partitions, "rdt", result)

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 @runtime_checkable
 class Listener(Protocol):
-    """What is called after each round: metrics, Placement, the heartbeat."""
+    """What is called after each round: metrics, Placement, the dead-man switch."""
 
     def on_round(self, done: Round) -> None:
         """Take note; must neither block nor raise."""

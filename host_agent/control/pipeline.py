@@ -85,7 +85,7 @@ class RefinerHost:
     :param metrics: count actions and state files that could not be written
     :param feeds: sources of latencies beside the ports, best first; empty where objectives are not watched
     :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
-    :param lapsed: returns whether the dead man's switch takes all throttles off
+    :param lapsed: returns whether the dead-man switch takes all throttles off
     :param acts: returns whether what a feature decides is carried out now
     """
 

@@ -65,7 +65,7 @@ class SloHost:
     :param wake: starts a round of the agent now
     :param plug: sees to it that these servers have a latency port where they want one; does not wait
     :param paused: returns whether an operator has paused the agent
-    :param lapsed: returns whether the dead man's switch takes all throttles off, because rounds hang or fail
+    :param lapsed: returns whether the dead-man switch takes all throttles off, because rounds hang or fail
     :param acts: returns whether anything may be changed now, see :class:`~host_agent.control.rollout.Rollout`
     :param margin_mb: MiB that stay free on every node
     """
@@ -282,10 +282,10 @@ class SloController:
         return paused
 
     def _released(self) -> bool:
-        """Tell whether the dead man's switch has the last word: what is written now, it would not take off again."""
+        """Tell whether the dead-man switch has the last word: what is written now, it would not take off again."""
         before, self._lapsed = self._lapsed, self._host.lapsed()
         if self._lapsed and not before:
-            problem = "no round ends: the dead man's switch takes all throttles off"
+            problem = "no round ends: the dead-man switch takes all throttles off"
             LOG.warning("%s", problem)
             self._report.write(Entry("throttle", Result.FAILED, problem=problem))
         if self._lapsed or before:

@@ -76,7 +76,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_listener_failures",
             "counter",
-            "Failures of a part that takes note of rounds (Publisher, Heartbeat …); the round itself was done.",
+            "Failures of a part that takes note of rounds (Publisher, InControl …); the round itself was done.",
             ("listener",),
         ),
         MetricSpec(

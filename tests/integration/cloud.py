@@ -175,11 +175,6 @@ class LabHost:
         return dict(json.loads((self._state / "slo.json").read_text())["report"] or {})
 
     @property
-    def lock(self) -> Path:
-        """The file whose lock says who is in charge of the host's resctrl tree: the agent while it runs."""
-        return self._state / "agent.lock"
-
-    @property
     def _state(self) -> Path:
         return self.emulated.folder / "state" / "numa-host-agent"
 

@@ -68,7 +68,7 @@ class FakeHost:
     requests: tuple[PartitionRequest, ...] = ()
     partition_calls: int = 0
     cpu_levels: dict[str, int] = field(default_factory=dict)
-    heartbeats: int = 0
+    control_reports: int = 0
     broken: dict[str, NumaExtError] = field(default_factory=dict)
     libvirt_down: bool = False
     stubborn: set[int] = field(default_factory=set)
@@ -258,11 +258,11 @@ class FakeHost:
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         return ()
 
-    def heartbeat(self, after_s: float) -> None:
-        self.heartbeats += 1
+    def in_control(self) -> None:
+        self.control_reports += 1
 
     def graceful_shutdown(self) -> None:
-        self.heartbeats = 0
+        self.control_reports = 0
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         return ()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error of ours survives the way between processes: pickle, and privsep's ``type(error)(*error.args)``."""
+"""Every error of ours survives the way between processes: pickle, and the helper's ``type(error)(*error.args)``."""
 
 import importlib
 import inspect
+import json
 import pickle
 import pkgutil
 from collections.abc import Iterator
 
-import msgpack
-
 import host_agent
 import nova_numa_ext
 import placement_traits
+from host_agent.machine.privileged.client import frozen
 from placement_traits.errors import NumaExtError
 
 SAMPLES = {"problems": ("one thing.", "another."), "status": 409, "errno": 22, "value": "f0f"}
@@ -44,7 +44,7 @@ def made(kind: type[NumaExtError]) -> NumaExtError:
 def test_every_error_survives_the_way_to_another_process() -> None:
     for kind in all_errors():
         error = made(kind)
-        wired = msgpack.unpackb(msgpack.packb(error.args), use_list=False)
+        wired = frozen(json.loads(json.dumps(error.args)))
         for again in (kind(*wired), pickle.loads(pickle.dumps(error))):
             assert type(again) is kind
             assert str(again) == str(error) != ""

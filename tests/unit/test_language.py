@@ -32,7 +32,7 @@ WORDS = {
     "in force": "effective",
     "bandwidth (?:controller|qos)": "SLO controller",
     "(?:green|yellow)_[a-z]+": "the state of the objective, or its slack",
-    "signs? of life": "heartbeat",
+    "signs? of life": "in control (dead-man switch), notification (watchdog) or beat (Placement)",
     "strangers?": "foreign groups",
     "the source's": "the system's name, with author and section",
     "wish|wishes": "request, spec or desired state",

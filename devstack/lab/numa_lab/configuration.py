@@ -84,11 +84,16 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
     return _nova_conf(settings, "nova-compute.conf", values, auth)
 
 
-def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path) -> str:
-    """The whole configuration of our agent on one compute, whose nova-compute reads ``nova_conf``."""
+def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path, helper: Path) -> str:
+    """The whole configuration of our agent on one compute.
+
+    :param nova_conf: what its nova-compute reads
+    :param helper: folder of the agent's privileged helper; its socket is beside it
+    """
     values = _common_values(settings) | {
         "name": host.name,
         "agent_state": host.state / "numa-host-agent",
+        "helper": helper,
         "nova_conf": nova_conf,
         "gpu_products": ",".join(_products(host)),
         "gpu_matrix": host.gpu_matrix,

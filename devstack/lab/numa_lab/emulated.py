@@ -334,7 +334,7 @@ class EmulatedHost:
             ),
             reads=(self.agent_conf, *code),
             packages=code,
-            # Longer than its longest round: killed in the middle of one, it leaves its guard behind, which writes.
+            # Longer than its longest round: killed in the middle of one, it leaves its helper behind, which writes.
             grace_s=120,
         )
 

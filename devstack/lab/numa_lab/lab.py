@@ -27,6 +27,8 @@ from .terminal import Progress
 _LONGEST_LAB_PATH = 70
 _HYPERVISOR_TIMEOUT_S = 180.0
 _SLOW_HYPERVISOR_TIMEOUT_S = 600.0
+# On emulated hosts, whose /run is their own: no socket can be made in the lab's folder there.
+_HELPER = Path("/run/numa-host-agent-helper")
 # Emptied by ``reset``: the virtual environment and the cache stay.
 _STATE_FOLDERS = ("state", "etc", "log", "run", "hosts")
 _STATE_FILES = ("passwords.json", "openrc")
@@ -182,7 +184,7 @@ class Lab:
 
     def _serve(self, host: EmulatedHost, part: Progress) -> None:
         if self._settings.plugin:
-            text = configuration.agent_conf(self._settings, host.config, host.nova_conf)
+            text = configuration.agent_conf(self._settings, host.config, host.nova_conf, _HELPER)
             configuration.write_if_changed(host.agent_conf, text)
         host.start_services(part)
 

@@ -79,7 +79,8 @@ class LocalCompute:
     def start_agent(self, progress: Progress) -> None:
         """Our host agent; needs nova-compute's resource provider."""
         (self.config.state / "numa-host-agent").mkdir(parents=True, exist_ok=True)
-        text = configuration.agent_conf(self._settings, self.config, self._nova_conf)
+        helper = self._settings.run / "numa-host-agent-helper"
+        text = configuration.agent_conf(self._settings, self.config, self._nova_conf, helper)
         configuration.write_if_changed(self.agent_conf, text)
         self._agent().ensure(progress)
 

@@ -15,7 +15,7 @@ from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Sta
 from host_agent.control.assembly import publisher as placement
 from host_agent.control.assembly import refiners
 from host_agent.control.assembly.observer import build_observer
-from host_agent.control.heartbeat import Heartbeat
+from host_agent.control.in_control import InControl
 from host_agent.control.journal import PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.rollout import Rollout
@@ -72,7 +72,7 @@ def build(
     dry_run = conf.dry_run
     DenyList(conf.agent.deny_servers).check()  # before anything is touched
     source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
-    privileged = privileged or open_seam(paths, conf.oslo, dry_run=dry_run)
+    privileged = privileged or open_seam(conf, dry_run=dry_run)
     metrics = Metrics()
     journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
     rollout = Rollout(
@@ -85,9 +85,9 @@ def build(
         takeover=Takeover(conf, journal, lambda: our_threads(tree(paths))),
     )
     metrics.include(rollout)
-    heartbeat = Heartbeat(privileged, conf.release_after_s)
+    in_control = InControl(privileged, conf.release_after_s)
     throttles = conf.rdt.enabled and not dry_run
-    progress = heartbeat.progress if throttles else lambda: None
+    progress = in_control.progress if throttles else lambda: None
     known = KnownTopology(paths.topology, keep=not dry_run, lost=metrics.lost)
     observer = build_observer(conf, source, privileged, known=known, progress=progress)
     feeds = latency_feeds.build(conf.slo) if conf.slo.enabled and throttles else ()
@@ -100,7 +100,7 @@ def build(
             metrics,
             feeds,
             throttles,
-            lapsed=heartbeat.lapsed,
+            lapsed=in_control.lapsed,
             acts=rollout.acts,
         )
     )
@@ -130,9 +130,9 @@ def build(
             costs=lambda: costs.total,
         )
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
-    done += [heartbeat] if throttles else []
+    done += [in_control] if throttles else []
     done += [publisher] if publisher else []
-    groups = GroupMetrics(tree(paths), heartbeat.lapsed if throttles else bool)
+    groups = GroupMetrics(tree(paths), in_control.lapsed if throttles else bool)
     metrics.include(groups)
     metrics.include(costs)
     done += [rollout, groups, costs]
@@ -142,7 +142,7 @@ def build(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
         AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
-        Listeners(tuple(done), (metrics.failed_round, heartbeat.failed), metrics.failed_listener),
+        Listeners(tuple(done), (metrics.failed_round, in_control.failed), metrics.failed_listener),
         rollout=rollout,
         write=not dry_run,
     )

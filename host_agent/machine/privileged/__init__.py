@@ -2,5 +2,6 @@
 """The privileged seam: everything that needs more rights than an ordinary user, and nothing else.
 
 The agent names domains by UUID, guest memory by range and share, threads by id; this side finds and checks the process
-itself. With all rights already there it runs in the agent's process, else in a helper started by oslo.privsep.
+itself. It runs in a helper process of its own (:mod:`host_agent.cmd.helper`), which the agent asks over a unix socket;
+commands of root do without where no helper listens.
 """

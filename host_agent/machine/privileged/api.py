@@ -57,11 +57,11 @@ class Privileged(Protocol):
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         """Take all throttles off."""
 
-    def heartbeat(self, after_s: float) -> None:
-        """A heartbeat for the dead man's switch."""
+    def in_control(self) -> None:
+        """Hold the dead-man switch."""
 
     def graceful_shutdown(self) -> None:
-        """Switch it off."""
+        """Let go of it with everything as it is."""
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         """Undo all RDT groups."""

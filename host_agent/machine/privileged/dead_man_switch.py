@@ -1,76 +1,139 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dead man's switch: when the agent dies or hangs, best-effort servers must not stay throttled for ever.
+"""The dead-man switch: when the agent dies or hangs, best-effort servers must not stay throttled for ever.
 
-The privileged side starts a small process (:mod:`.watchdog`) and gives it a byte through a pipe at each heartbeat. When
-none comes for some time – the agent was killed, crashed, or hangs – the process takes all throttles of ours off:
-bandwidth levels of our RDT groups and quotas of vCPUs. Masks, pins and pages stay, which hurt no server. An agent that
-shuts down gracefully reports it, and what it left then stays. A new agent that has taken over meanwhile is left alone.
+It is held in the helper, which outlives the agent. The agent reports again and again that it is in control. When it has
+not done so for some time – it was killed, crashed, or hangs – the helper takes all throttles of ours off: bandwidth
+levels of our RDT groups and quotas of vCPUs. Masks, pins and pages stay, which hurt no server. An agent that shuts down
+gracefully says so, and what it left then stays. One that goes on after it has hung is in control again.
 
-The kernel closes the pipe however the agent ends, so this needs no systemd; under systemd the unit has
-``KillMode=process``, or the process would be killed with the agent.
+A file marks that an agent is in control, and which helper waits for it. The next helper takes it over, so that
+throttles are released though helper and agent have died together; the one before, if it still lives, sees that and lets
+go.
 """
 
+import logging
 import os
-import subprocess
-import sys
-from contextlib import suppress
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
 from typing import Final
 
-from host_agent.conf.paths import HostPaths
+from placement_traits.errors import NumaExtError
 
-HEARTBEAT: Final = b"."
-SHUTDOWN: Final = b"q"
-PLACES: Final = ("proc", "sys", "resctrl", "libvirt_pids", "state")
-_WATCHDOG: Final = "host_agent.machine.privileged.watchdog"
+LOG = logging.getLogger(__name__)
+
+_RETRY_S: Final = 5.0
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DeadManSwitch:
-    """The agent's end.
+    """The helper's end.
 
-    :param paths: of this host
-    :param after_s: seconds without a heartbeat after which throttles are taken off
+    :param mark: the file; its folder must be there
+    :param after_s: seconds without a report of the agent after which throttles are released
+    :param release: releases them; returns what was written
+    :param clock: seconds, monotonic
     """
 
-    def __init__(self, paths: HostPaths, after_s: float) -> None:
-        self._paths = paths
-        self._after_s = after_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
+    def __init__(
+        self,
+        mark: Path,
+        after_s: float,
+        release: Callable[[], tuple[str, ...]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.after_s = after_s
+        self._mark = mark
+        self._release = release
+        self._clock = clock
+        self._own = str(uuid.uuid4())
+        self._lock = threading.Lock()
+        self._due_s = inf
+        self._marked = False
+        self._problem = ""
+        if mark.exists():
+            LOG.info("waiting %g s for the agent, which was in control before", after_s)
+            self.in_control()
 
-    def beat(self) -> None:
-        """Give a heartbeat; start the process where it does not run (any more)."""
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        # A full pipe holds more heartbeats than it takes; a broken one is found by the next call.
-        with suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._pipe, HEARTBEAT)
+    @property
+    def held(self) -> bool:
+        """An agent is in control, or was and throttles are still to be released."""
+        return self._due_s < inf
 
-    def shut_down(self) -> None:
-        """Shut down gracefully: everything stays as it is."""
-        if self._process is None:
-            return
-        with suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._pipe, SHUTDOWN)
-        os.close(self._pipe)
-        self._process.wait()
-        self._process = None
+    def in_control(self) -> None:
+        """Begin to wait again."""
+        with self._lock:
+            if self._due_s == inf:
+                self._write_mark()
+            self._due_s = self._clock() + self.after_s
 
-    def _start(self) -> None:
-        if self._process is not None:
-            os.close(self._pipe)
-        reading, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)
-        command = [sys.executable, "-m", _WATCHDOG, f"--after={self._after_s}"]
-        command += [f"--charge={in_charge(self._paths)}", f"--backend={self._paths.rdt_backend}"]
-        command += [f"--{name}={getattr(self._paths, name)}" for name in PLACES]
-        # A session of its own: what the agent's terminal or supervisor sends to its group does not reach it.
-        self._process = subprocess.Popen(command, stdin=reading, start_new_session=True)
-        os.close(reading)
+    def leave(self) -> None:
+        """Stop waiting; throttles stay."""
+        with self._lock:
+            if self._due_s < inf:
+                self._let_go()
 
+    def turn(self) -> float:
+        """Release throttles where it is time, and again some time later where that fails.
 
-def in_charge(paths: HostPaths) -> str:
-    """Return who took the lock last: the agent's process, or one that came after it."""
-    try:
-        return paths.lock.read_text().strip()
-    except OSError:
-        return ""
+        :returns: seconds after which it is to be called again at the latest
+        """
+        with self._lock:
+            now = self._clock()
+            if now < self._due_s:
+                return min(self._due_s - now, self.after_s)
+            if self._superseded():
+                LOG.info("another helper waits for the agent now")
+                self._due_s = inf
+            elif self._released():
+                self._let_go()
+            else:
+                self._due_s = self._clock() + _RETRY_S
+                return _RETRY_S
+            return self.after_s
+
+    def _superseded(self) -> bool:
+        return self._read_mark() != (self._own if self._marked else "")
+
+    def _released(self) -> bool:
+        LOG.warning("the agent has not been in control for %g s", self.after_s)
+        try:
+            for write in self._release():
+                LOG.warning("released: %s", write)
+        except (NumaExtError, OSError) as error:
+            LOG.error("throttles were not released: %s", error)
+            return False
+        return True
+
+    def _let_go(self) -> None:
+        self._due_s = inf
+        if self._read_mark() == self._own:
+            self._mark.unlink(missing_ok=True)
+        self._marked = False
+
+    def _write_mark(self) -> None:
+        """Write it; without a mark all is well as long as this process lives."""
+        problem = ""
+        try:
+            descriptor = os.open(self._mark, _FLAGS, 0o600)
+            try:
+                os.write(descriptor, self._own.encode())
+            finally:
+                os.close(descriptor)
+            self._marked = True
+        except OSError as error:
+            self._marked = False
+            problem = f"{self._mark} cannot be written ({error.strerror})"
+        if problem and problem != self._problem:
+            LOG.warning("throttles would stay if agent and helper died together: %s", problem)
+        self._problem = problem
+
+    def _read_mark(self) -> str:
+        try:
+            return self._mark.read_text()
+        except OSError:
+            return ""

@@ -3,11 +3,11 @@
 
 import logging
 import random
+import threading
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import Final
 
 from host_agent.conf.paths import HostPaths
@@ -21,6 +21,7 @@ from host_agent.machine.privileged import (
 )
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.kernel_threads import KernelThreads
+from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
@@ -39,29 +40,45 @@ from host_agent.model.process import (
     Role,
     Target,
 )
+from placement_traits.errors import CapabilityMissingError
 
 LOG = logging.getLogger(__name__)
 
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
 _COUNTERS_PART: Final = 2  # this part of all open files is for counters, the rest for all others
-_SERVERS_MAX: Final = 1024  # whose samples are remembered; 4 KiB each
+_SERVERS_MAX: Final = 1024  # whose samples and sweeps are remembered; a sample has up to 32 KiB
 
 
 class HostOperations:
-    """Operations on this host, for a caller that has the rights.
+    """Operations on this host, for a caller that has the rights; they may be called by several threads at once.
 
     :param paths: where the host's files are
     :param kernel: the page-moving system calls
+    :param release_after_s: take throttles off when the agent has not been in control for so long: the helper's; None
+        where this process does not outlive the agent
+
+    :ivar switch: what does that
     """
 
-    def __init__(self, paths: HostPaths, kernel: page_mover.PageKernel | None = None) -> None:
+    def __init__(
+        self,
+        paths: HostPaths,
+        kernel: page_mover.PageKernel | None = None,
+        release_after_s: float | None = None,
+    ) -> None:
         self._paths = paths
         self._kernel = kernel or Syscalls()
-        self._pid_files: dict[str, Path] = {}
+        self._libvirt = LibvirtState(paths.libvirt_pids)
         self._kernel_threads = KernelThreads(paths.proc)
         self._sweeps: dict[str, page_mover.Sweep] = {}
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
-        self._switch: DeadManSwitch | None = None
+        self._counting = threading.Lock()
+        self._limiting = threading.Lock()
+        self.switch: DeadManSwitch | None = None
+        if release_after_s is not None:
+            mark = paths.helper_state / "in-control"
+            release = partial(self.release_throttles, True)
+            self.switch = DeadManSwitch(mark, release_after_s, release)
 
     @reads
     def process(self, uuid: str) -> Process:
@@ -69,8 +86,8 @@ class HostOperations:
 
         :raises ProcessGoneError: it has none
         """
-        with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            return self._read(uuid, pid)
+        with processes.opened(self._paths, uuid, self._libvirt) as domain:
+            return self._read(uuid, domain.pid)
 
     def _read(self, uuid: str, pid: int) -> Process:
         try:
@@ -87,8 +104,8 @@ class HostOperations:
         :raises ProcessGoneError: it has no process
         """
         self._kernel_threads.look_again()
-        with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            return self._ram(uuid, pid, with_thp=False)
+        with processes.opened(self._paths, uuid, self._libvirt) as domain:
+            return self._ram(uuid, domain.pid, with_thp=False)
 
     def _ram(self, uuid: str, pid: int, *, with_thp: bool) -> tuple[RamRange, ...]:
         try:
@@ -107,9 +124,9 @@ class HostOperations:
         :returns: node -> resident pages found, as pairs
         """
         found: Counter[int] = Counter()
-        with processes.opened(self._paths, uuid, self._pid_files) as pid:
+        with processes.opened(self._paths, uuid, self._libvirt) as domain:
             for addresses in _sampled_pages(tuple(map(tuple, ranges)), pages):
-                found.update(self._kernel.locate(pid, addresses))
+                found.update(self._kernel.locate(domain.pid, addresses))
         return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
 
     @writes(lambda _uuid, _pins: ())
@@ -118,8 +135,8 @@ class HostOperations:
 
         :raises ProcessGoneError: it has no process
         """
-        with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            process = self._read(uuid, pid)
+        with processes.opened(self._paths, uuid, self._libvirt) as domain:
+            process = self._read(uuid, domain.pid)
             problems = (
                 (pin.tid, processes.set_affinity(process, pin.tid, cpus.parse(pin.cpus)))
                 for pin in pins
@@ -135,13 +152,15 @@ class HostOperations:
         :raises ProcessGoneError: it has no process
         """
         sweep = self._sweeps.pop(uuid, None)
-        with processes.opened(self._paths, uuid, self._pid_files) as pid:
-            if sweep is None or not sweep.serves(pid, targets):
+        with processes.opened(self._paths, uuid, self._libvirt) as domain:
+            if sweep is None or not sweep.serves(domain.pid, targets):
                 begin = sweep.cursor if sweep else 0
-                ranges = self._ram(uuid, pid, with_thp=True)
-                sweep = page_mover.Sweep(self._kernel, pid, ranges, targets, begin)
+                ranges = self._ram(uuid, domain.pid, with_thp=True)
+                sweep = page_mover.Sweep(self._kernel, domain.pid, ranges, targets, begin)
             report = sweep.advance(limits)
         if not report.over:
+            if len(self._sweeps) >= _SERVERS_MAX:
+                self._sweeps.clear()  # of servers that have ended: there are never so many
             self._sweeps[uuid] = sweep
         return report
 
@@ -151,7 +170,8 @@ class HostOperations:
 
         :param threads: (UUID, thread ids) of every server that is to be counted
         """
-        return self._counters.count(dict(threads), self._vcpu_threads)
+        with self._counting:
+            return self._counters.count(dict(threads), self._vcpu_threads)
 
     def _vcpu_threads(self, uuid: str) -> dict[int, bool]:
         try:
@@ -168,19 +188,34 @@ class HostOperations:
     @writes_if_asked
     def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
         """Carry out a checked change of the RDT groups; see :func:`.partitions.apply`."""
-        return partitions.apply(
-            self._paths, change, write, known=self._pid_files, outside=self._kernel_threads.of
+        joined = partitions.apply(
+            self._paths, change, write, libvirt=self._libvirt, outside=self._kernel_threads.of
         )
+        self._watch(write)
+        return joined
 
     @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         """Write bandwidth levels of RDT groups; see :func:`.partitions.set_levels`."""
-        return partitions.throttle(self._paths, levels)
+        problems = partitions.throttle(self._paths, levels)
+        self._watch(True)
+        return problems
 
     @writes_if_asked
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""
-        return vcpu_quota.throttle(self._paths, dict(levels), write)
+        report = self._limit(levels, write)
+        self._watch(write and bool(levels))
+        return report
+
+    def _limit(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        with self._limiting:
+            return vcpu_quota.throttle(self._paths, dict(levels), write, libvirt=self._libvirt)
+
+    def _watch(self, written: bool) -> None:
+        """No throttle without the switch, not even one that was asked for by an agent that has gone meanwhile."""
+        if written and self.switch is not None and not self.switch.held:
+            self.switch.in_control()
 
     @writes_if_asked
     def release_throttles(self, write: bool) -> tuple[str, ...]:
@@ -189,24 +224,29 @@ class HostOperations:
         :returns: the commands
         :raises ResctrlError: the kernel refused one
         """
-        quotas = vcpu_quota.throttle(self._paths, {}, write)
+        quotas = self._limit((), write)
         if quotas.problems:
             LOG.warning("; ".join(f"server {uuid}: {problem}" for uuid, problem in quotas.problems))
         return (*quotas.writes, *partitions.release(self._paths, write))
 
-    @writes(lambda _after_s: None)
-    def heartbeat(self, after_s: float) -> None:
-        """Give a heartbeat: throttles are released when none comes for so long; see :class:`DeadManSwitch`."""
-        if self._switch is None:
-            self._switch = DeadManSwitch(self._paths, after_s)
-        self._switch.beat()
+    @writes(lambda: None)
+    def in_control(self) -> None:
+        """Report that the agent is in control; throttles are released when it does not for some time.
+
+        :raises CapabilityMissingError: nothing here outlives the agent
+        """
+        if self.switch is None:
+            raise CapabilityMissingError(
+                "no helper listens on [helper]socket, so throttles would stay if the agent died: start "
+                "numa-host-agent-helper.socket, or let numa-host-agent-supervisor start the agent"
+            )
+        self.switch.in_control()
 
     @writes(lambda: None)
     def graceful_shutdown(self) -> None:
-        """End the heartbeats: throttles stay as they are."""
-        if self._switch is not None:
-            self._switch.shut_down()
-            self._switch = None
+        """Report that the agent ends: throttles stay as they are."""
+        if self.switch is not None:
+            self.switch.leave()
 
     @writes_if_asked
     def reset_partitions(self, write: bool) -> tuple[str, ...]:

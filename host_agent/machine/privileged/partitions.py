@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
+from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.machine.rdt.pqos import PqosFiles
@@ -19,7 +20,7 @@ from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import CapabilityMissingError, NumaExtError
 
 OutsideThreads = Callable[[int], Collection[int]]
 
@@ -34,7 +35,7 @@ def state(paths: HostPaths) -> RdtState:
     :raises ResctrlUnavailableError: nothing is mounted
     """
     resctrl = tree(paths)
-    found = RootMemory(paths.state, paths.proc).recall()
+    found = RootMemory(paths.helper_state, paths.proc).recall()
     return RdtState(resctrl.capabilities(), resctrl.actual(), found)
 
 
@@ -43,13 +44,13 @@ def apply(
     change: RdtChange,
     write: bool,
     *,
-    known: processes.PidFiles | None = None,
+    libvirt: LibvirtState | None = None,
     outside: OutsideThreads = lambda _pid: (),
 ) -> tuple[Joined, ...]:
     """Check a change, carry it out, and move the threads of servers to their groups.
 
     :param write: false: check, and say which threads would be moved
-    :param known: see :func:`host_agent.machine.privileged.processes.opened`
+    :param libvirt: see :func:`host_agent.machine.privileged.processes.opened`
     :param outside: threads outside a process that work for it
     :returns: one entry per membership; a problem instead of an error, so that one server's never hides another's
     :raises RdtChangedError: the groups are not those any more that it was planned for; read and plan again
@@ -60,13 +61,13 @@ def apply(
     writer = _writer(paths, tree(paths))
     writer.check(change)
     if write:
-        memory = RootMemory(paths.state, paths.proc)
+        memory = RootMemory(paths.helper_state, paths.proc)
         memory.keep_both(memory.recall() or {}, change.root_found)
         writer.carry_out(change)
         memory.keep(change.root_found)
-    known = {} if known is None else known
+    libvirt = libvirt or LibvirtState(paths.libvirt_pids)
     return tuple(
-        _join(paths, writer, member, write, known=known, outside=outside)
+        _join(paths, writer, member, write, libvirt=libvirt, outside=outside)
         for member in change.members
     )
 
@@ -77,15 +78,15 @@ def _join(
     member: Membership,
     write: bool,
     *,
-    known: processes.PidFiles,
+    libvirt: LibvirtState,
     outside: OutsideThreads,
 ) -> Joined:
     try:
-        with processes.opened(paths, member.uuid, known) as pid:
+        with processes.opened(paths, member.uuid, libvirt) as domain:
             result = writer.move_process(
-                member.group, member.monitor, pid, outside(pid), write=write
+                member.group, member.monitor, domain.pid, outside(domain.pid), write=write
             )
-    except (ResctrlError, processes.ProcessGoneError) as error:
+    except (ResctrlError, CapabilityMissingError, processes.ProcessGoneError) as error:
         return Joined(member.uuid, 0, str(error))
     return Joined(member.uuid, len(result.moved))
 
@@ -148,7 +149,7 @@ def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
     :returns: the commands, none where no resctrl is mounted
     :raises ResctrlError: the kernel refused one
     """
-    memory = RootMemory(paths.state, paths.proc)
+    memory = RootMemory(paths.helper_state, paths.proc)
     try:
         writes = _writer(paths, tree(paths)).reset(memory.recall(), write=write)
     except ResctrlUnavailableError:
@@ -156,5 +157,5 @@ def reset(paths: HostPaths, write: bool) -> tuple[str, ...]:
     if write:
         memory.keep({})
         if paths.rdt_backend == "pqos":
-            PqosFiles(paths.state, paths.proc).give_up()
+            PqosFiles(paths.helper_state, paths.proc).give_up()
     return tuple(map(str, writes))

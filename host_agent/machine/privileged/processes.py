@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find a domain's QEMU process and its threads, and make sure that it is the right one.
 
-The caller names a UUID only. libvirt's pid files (in a folder that only root writes) give candidates, the command line
-must carry ``-uuid UUID``, and a pidfd held over the work shows whether the process still lives.
+The caller names a UUID only. Which process runs it is libvirt's to tell (:mod:`.libvirt_state`). Its files may outlive
+a process, and process ids come again: so the command line must carry ``-uuid UUID``, too, a pidfd is held over the
+work, and before and after the work the process is alive with one and the same start time.
 """
 
 import os
 import re
 import select
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged.libvirt_state import UUID, Domain, LibvirtState
 from host_agent.model.process import Process, Role, Thread
 from placement_traits.errors import InvalidValueError, NumaExtError
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _VCPU = re.compile(r"CPU (\d+)/(KVM|TCG)")
 _STAT_STARTED: Final = 19  # field of proc_pid_stat(5), counted from the one after the name
 
@@ -27,58 +28,48 @@ class ProcessGoneError(NumaExtError):
     """The domain has no process (any more)."""
 
 
-PidFiles = MutableMapping[str, Path]
-
-
 @contextmanager
-def opened(paths: HostPaths, uuid: str, known: PidFiles | None = None) -> Iterator[int]:
-    """Find the process of a domain, hold it by pidfd and yield its pid.
+def opened(paths: HostPaths, uuid: str, libvirt: LibvirtState | None = None) -> Iterator[Domain]:
+    """Find the process of a domain, hold it by pidfd and yield what libvirt tells of it.
 
-    :param known: remembers UUID -> pid file between calls, so that not all files are read each time
+    :param libvirt: remembers libvirt's files between calls, so that not all are read each time
     :raises InvalidValueError: ``uuid`` is none
-    :raises ProcessGoneError: no process carries it, or it ended meanwhile
+    :raises ProcessGoneError: no process runs it, or that ended meanwhile
+    :raises CapabilityMissingError: libvirt's files cannot be used
     """
-    if not _UUID.match(uuid):
+    if not UUID.match(uuid):
         raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
-    pid = _find(paths, uuid, {} if known is None else known)
+    domain = (libvirt or LibvirtState(paths.libvirt_pids)).find(uuid)
+    if domain is None:
+        raise ProcessGoneError(f"no process under {paths.libvirt_pids} runs domain {uuid}")
+    base = paths.proc / str(domain.pid)
+    gone = ProcessGoneError(f"the process of domain {uuid} has ended")
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(domain.pid)
     except ProcessLookupError as error:
-        raise ProcessGoneError(f"the process of domain {uuid} has ended") from error
+        raise gone from error
     try:
-        # The pid may have been taken over between reading the file and opening it: look again, now that it is held.
-        if not _carries(paths.proc / str(pid), uuid) or select.select([descriptor], [], [], 0)[0]:
-            raise ProcessGoneError(f"the process of domain {uuid} has ended")
-        yield pid
+        # The process id may have been used again before it was held: all that is read of it is read after that.
+        started = _started(base)
+        if started < 0 or not _carries(base, uuid) or _ended(descriptor):
+            raise gone
+        yield domain
+        if _ended(descriptor) or _started(base) != started:
+            raise gone
     finally:
         os.close(descriptor)
 
 
-def _find(paths: HostPaths, uuid: str, known: PidFiles) -> int:
-    usual = known.get(uuid)
-    pid = _pid_in(paths, usual, uuid) if usual else None
-    if pid is not None:
-        return pid
-    try:
-        files = sorted(paths.libvirt_pids.glob("*.pid"))
-    except OSError as error:
-        raise ProcessGoneError(f"{paths.libvirt_pids} cannot be read: {error.strerror}") from error
-    for file in files:
-        pid = _pid_in(paths, file, uuid)
-        if pid is not None:
-            known[uuid] = file
-            return pid
-    known.pop(uuid, None)
-    raise ProcessGoneError(f"no process under {paths.libvirt_pids} runs domain {uuid}")
+def _ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
 
 
-def _pid_in(paths: HostPaths, file: Path, uuid: str) -> int | None:
-    """Return the pid in a file when its process carries the UUID."""
+def _started(process: Path) -> int:
+    """Return the start time of a process in clock ticks since boot, -1 when there is none."""
     try:
-        pid = int(file.read_text().strip())
-    except (OSError, ValueError):
-        return None  # the domain is just ending, or the file is not libvirt's
-    return pid if _carries(paths.proc / str(pid), uuid) else None
+        return _stat(process, _STAT_STARTED)
+    except OSError:
+        return -1
 
 
 def _carries(process: Path, uuid: str) -> bool:
@@ -132,7 +123,7 @@ def _role(name: str) -> tuple[Role, int]:
 
 def _status(task: Path) -> str:
     """Read proc_pid_status(5), for :func:`_field`."""
-    return "\n" + (task / "status").read_text()
+    return "\n" + (task / "status").read_text(errors="replace")
 
 
 def _field(status: str, name: str) -> str:
@@ -146,7 +137,7 @@ def _field(status: str, name: str) -> str:
 
 def _stat(task: Path, field: int) -> int:
     """Return a number of proc_pid_stat(5); the name before it may hold blanks and brackets."""
-    return int((task / "stat").read_text().rpartition(")")[2].split()[field])
+    return int((task / "stat").read_bytes().rpartition(b")")[2].split()[field])
 
 
 def set_affinity(process: Process, tid: int, cpus: frozenset[int]) -> str:

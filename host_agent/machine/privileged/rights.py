@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rights the privileged operations need, and whether this process has them."""
+"""Which rights the privileged operations need, and whether a process has them."""
 
 from typing import Final
 
-# Linux capability numbers (include/uapi/linux/capability.h): what the helper keeps, and what makes it superfluous.
-CAP_DAC_OVERRIDE: Final = 1
+# Linux capability numbers (include/uapi/linux/capability.h). CAP_PERFMON is of use, too: hardware counters.
 CAP_SYS_PTRACE: Final = 19
 CAP_SYS_NICE: Final = 23
-CAP_PERFMON: Final = 38
-NEEDED: Final = (CAP_DAC_OVERRIDE, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON)
+NEEDED: Final = {CAP_SYS_NICE: "CAP_SYS_NICE", CAP_SYS_PTRACE: "CAP_SYS_PTRACE"}
+
+
+def missing(status: str) -> tuple[str, ...]:
+    """Return what a process lacks, from the text of its ``/proc/PID/status``.
+
+    Capabilities alone do not suffice: resctrl lets only root (effective uid 0) move other users' threads into a group
+    (``rdtgroup_task_write_permission`` in the kernel), and its files are root's.
+    """
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    effective = int(fields["CapEff"], 16)
+    lacking = tuple(name for number, name in NEEDED.items() if not effective >> number & 1)
+    return lacking if int(fields["Uid"].split()[1]) == 0 else ("user id 0", *lacking)
 
 
 def has_rights(status: str) -> bool:
-    """Tell from the text of ``/proc/self/status`` whether this process may do all of it itself.
-
-    Capabilities alone do not: resctrl lets only root (effective uid 0) move other users' threads into a group
-    (``rdtgroup_task_write_permission`` in the kernel).
-    """
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    effective_uid = int(fields["Uid"].split()[1])
-    effective = int(fields["CapEff"], 16)
-    return effective_uid == 0 and all(effective >> number & 1 for number in NEEDED)
+    """Tell from the text of ``/proc/PID/status`` whether a process has all that is needed."""
+    return not missing(status)

@@ -1,32 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three ways to the privileged operations, all made of their table: in process, in a helper, and reading only."""
+"""Three ways to the privileged operations, all made of their table: over the helper, in process, and reading only."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from host_agent.conf.paths import HostPaths
+from host_agent.conf.options import Options
+from host_agent.machine.privileged import client
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.privileged.table import Way
 
-if TYPE_CHECKING:
-    from oslo_config import cfg
 
+def open_seam(options: Options, *, dry_run: bool) -> Privileged:
+    """Return the way to the operations: the helper, or none of it where root asks and no helper listens.
 
-def open_seam(paths: HostPaths, conf: "cfg.ConfigOpts", *, dry_run: bool) -> Privileged:
-    """Return the way to the operations that fits this process.
-
-    :param conf: the loaded configuration, which the helper reads, too
     :param dry_run: reading only
     """
+    rights = has_rights(Path("/proc/self/status").read_text())
     real: Privileged
-    if has_rights(Path("/proc/self/status").read_text()):
-        real = HostOperations(paths)
+    if rights and not client.listens(options.helper.socket):
+        real = HostOperations(options.paths)
     else:
-        from host_agent.machine.privileged.privsep import over_privsep
-
-        real = over_privsep(conf)
+        real = client.over_socket(options.helper.socket)
     return read_only(real) if dry_run else real
 
 

@@ -10,7 +10,6 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``) and Document
 """
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
+from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.model.levels import FULL, vcpu_quota_us
 from host_agent.model.process import QuotaReport, Role
 from placement_traits.errors import CapabilityMissingError, NumaExtError
@@ -77,11 +77,18 @@ class _Version2:
         self._file.write_text(f"{limit} {quota.period_us}\n")
 
 
-def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaReport:
+def throttle(
+    paths: HostPaths,
+    levels: Mapping[str, int],
+    write: bool,
+    *,
+    libvirt: LibvirtState | None = None,
+) -> QuotaReport:
     """Give the vCPUs of servers so much of their CPU time, and all others of ours all of it.
 
     :param levels: server UUID -> per cent
     :param write: false: only say what would be written
+    :param libvirt: see :func:`host_agent.machine.privileged.processes.opened`
     :returns: the commands; by server, what went wrong
     """
     memory = throttled_servers(paths)
@@ -90,11 +97,12 @@ def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaR
     throttled = {uuid for uuid, level in desired.items() if level < FULL}
     if write and not throttled <= before:
         memory.save(before | throttled)  # first: a crash in the middle must not lose one
+    libvirt = libvirt or LibvirtState(paths.libvirt_pids)
     writes: list[str] = []
     problems: list[tuple[str, str]] = []
     for uuid, level in sorted(desired.items()):
         try:
-            writes += _throttle_one(paths, uuid, level, write)
+            writes += _throttle_one(paths, uuid, level, write, libvirt)
         except processes.ProcessGoneError:
             throttled.discard(uuid)
         except (NumaExtError, OSError, ValueError) as error:
@@ -105,29 +113,18 @@ def throttle(paths: HostPaths, levels: Mapping[str, int], write: bool) -> QuotaR
     return QuotaReport(tuple(writes), tuple(problems))
 
 
-def _throttle_one(paths: HostPaths, uuid: str, percent: int, write: bool) -> Iterator[str]:
-    known: processes.PidFiles = {}
-    with processes.opened(paths, uuid, known) as pid:
-        own = _own_quota(known[uuid].with_suffix(".xml"))
-        for group in _vcpu_groups(paths, pid):
+def _throttle_one(
+    paths: HostPaths, uuid: str, percent: int, write: bool, libvirt: LibvirtState
+) -> Iterator[str]:
+    with processes.opened(paths, uuid, libvirt) as domain:
+        own = Quota(domain.period_us, domain.quota_us)
+        for group in _vcpu_groups(paths, domain.pid):
             target = own.at(percent)
             if group.read() != target:
                 if write:
                     group.write(target)
                 limit = "no limit" if target.quota_us < 0 else f"{target.quota_us} us"
                 yield f"vcpu quota of {uuid}: {limit} in {target.period_us} us"
-
-
-def _own_quota(xml: Path) -> Quota:
-    """Return the quota that libvirt holds for each vCPU of a domain, from its status file."""
-    try:
-        tune = ET.parse(xml).getroot().find(".//domain/cputune")
-    except ET.ParseError as error:
-        raise CapabilityMissingError(f"{xml} cannot be understood: {error}") from error
-    values = {} if tune is None else {entry.tag: entry.text or "" for entry in tune}
-    return Quota(
-        int(values.get("period", _DEFAULT_PERIOD_US)), int(values.get("quota", _UNLIMITED))
-    )
 
 
 def _vcpu_groups(paths: HostPaths, pid: int) -> Sequence["_Version1 | _Version2"]:
@@ -145,10 +142,13 @@ def _vcpu_groups(paths: HostPaths, pid: int) -> Sequence["_Version1 | _Version2"
 
 
 def _cpu_group(mount: Path, text: str) -> tuple[Path, "_Version1 | _Version2"]:
-    """Return the group of the ``cpu`` controller that a ``/proc/PID/cgroup`` names."""
+    """Return the group of the ``cpu`` controller that a ``/proc/PID/cgroup`` names.
+
+    From within a control group namespace the kernel shows what lies outside by ``..``: that is none of ours.
+    """
     for line in text.splitlines():
         number, controllers, path = line.split(":", 2)
-        if not _VCPU_GROUP.search(path):
+        if not _VCPU_GROUP.search(path) or ".." in path.split("/"):
             continue
         if number == "0":
             folder = mount / path.lstrip("/")
@@ -173,7 +173,7 @@ def _mounted(mount: Path) -> list[Path]:
 def throttled_servers(paths: HostPaths) -> JsonStore[frozenset[str]]:
     """Return the file of throttled servers, for the process that has to release them; good for one boot of the host."""
     return JsonStore(
-        paths.state / "throttled.json",
+        paths.helper_state / "throttled.json",
         _VERSION,
         lambda found: frozenset(uuid.text() for uuid in found.member("servers").items()),
         lambda servers: {"servers": sorted(servers)},

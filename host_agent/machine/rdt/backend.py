@@ -17,7 +17,7 @@ def tree(paths: HostPaths) -> Resctrl:
     libpqos is started by the first change, so looking needs neither it nor rights.
     """
     pqos = paths.rdt_backend == "pqos"
-    files = PqosFiles(paths.state, paths.proc) if pqos else OsFiles(str(paths.resctrl))
+    files = PqosFiles(paths.helper_state, paths.proc) if pqos else OsFiles(str(paths.resctrl))
     return Resctrl(files, full_mbps=paths.full_bandwidth_mbps)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import agent, ctl
+from host_agent.machine.privileged import client
 
 _HOLD = """
 import os, subprocess, sys, time
@@ -44,6 +45,7 @@ class ComputeHost:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connection: Any = None
+        self.helper: subprocess.Popen[bytes] | None = None
         self.kept: tuple[Server, ...] = ()
         self._foreign_cgroups = set(_machine_cgroups())
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,7 @@ class ComputeHost:
         )
         (folder / "libvirtd.conf").write_text(
             f'auth_unix_rw = "none"\nauth_unix_ro = "none"\nunix_sock_dir = "{folder}/sock"\n'
+            f'unix_sock_rw_perms = "0777"\n'
             f'host_uuid = "{uuids.uuid4()}"\nlog_outputs = "2:file:{folder}/libvirtd.log"\n'
         )
         (folder / "sock").mkdir()
@@ -199,6 +202,7 @@ class ComputeHost:
             },
             "libvirt_host": {"uri": self.uri, "pid_dir": self.root / "run/libvirt/qemu"},
             "host": {"resctrl": self.resctrl},
+            "helper": {"socket": self.folder / "helper.sock", "state_dir": self.folder / "helper"},
             "rdt": {"verify_s": 0.2},
             "placement": {"enabled": False},
         }
@@ -215,11 +219,21 @@ class ComputeHost:
         return path
 
     def agent(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        """Start the agent."""
-        command = [sys.executable, "-m", "host_agent.cmd.agent"]
-        return self._start(
-            [*command, f"--config-file={self.config(**options)}", *arguments], "agent.log"
-        )
+        """Start the agent, and a helper with the same options in place of the one before."""
+        config = f"--config-file={self.config(**options)}"
+        self.stop_helper()
+        module = [sys.executable, "-m", "host_agent.cmd.helper"]
+        self.helper = self._start([*module, config], "helper.log")
+        wait_for(lambda: client.listens(self.folder / "helper.sock"), "the helper")
+        module = [sys.executable, "-m", "host_agent.cmd.agent"]
+        return self._start([*module, config, *arguments], "agent.log")
+
+    def stop_helper(self) -> None:
+        """End the helper, if one runs."""
+        if self.helper is not None:
+            self.helper.terminate()
+            self.helper.wait(10)
+            self.helper = None
 
     def run_once(self, *arguments: str, **options: object) -> str:
         """Run one round of the agent in this process; return its standard output."""
@@ -295,10 +309,12 @@ def compute_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeHo
 def host(compute_host: ComputeHost) -> Iterator[ComputeHost]:
     """The host, as a fresh one afterwards, but with the servers of :func:`pair`: starting QEMU takes longest."""
     yield compute_host
+    compute_host.stop_helper()
     compute_host.destroy_all(keep={server.uuid for server in compute_host.kept})
     compute_host.ctl("reset")
-    for leftover in compute_host.state.glob("*"):
-        leftover.unlink()
+    for folder in (compute_host.state, compute_host.folder / "helper"):
+        for leftover in folder.glob("*"):
+            leftover.unlink()
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The privileged operations on real processes of this machine, in process and over oslo.privsep.
+"""The privileged operations on real processes of this machine, in process and over the helper.
 
 A stand-in for QEMU has what counts: ``-uuid`` and ``-m`` on its command line, a thread named like a vCPU, guest memory
-with a guard page behind, and a pid file.
+with a guard page behind, and libvirt's two files.
 """
 
 import json
@@ -13,21 +13,25 @@ import uuid as uuids
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emulation import libvirt_state
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.rdt import RdtOptions
-from host_agent.machine.privileged import guest_ram
+from host_agent.machine.privileged import client, guest_ram
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import MoveLimits, Pin, Role, Target
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
+from tests.functional.host_agent.conftest import wait_for
 
 MB = 1 << 20
+OTHER = "99999999-0000-4000-8000-000000000000"
 LIMITS = MoveLimits(1 << 40, 0, 60.0)
 
 _STAND_IN = """
@@ -67,11 +71,13 @@ def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     pids = tmp_path / "pids"
-    pids.mkdir()
-    (pids / "instance-1.pid").write_text(f"{process.pid}\n")
+    libvirt_state.write(pids, "instance-1", uuid, process.pid)
+    libvirt_state.write(pids, "instance-2", uuid, process.pid)
     (pids / "instance-2.pid").write_text("not a pid")
-    (pids / "instance-3.pid").write_text(str(os.getpid()))
-    paths = HostPaths(libvirt_pids=pids, resctrl=tmp_path / "nothing")
+    libvirt_state.write(pids, "instance-3", OTHER, os.getpid())
+    paths = HostPaths(
+        libvirt_pids=pids, resctrl=tmp_path / "nothing", helper_state=tmp_path / "helper"
+    )
     yield StandIn(uuid, process, paths, HostOperations(paths))
     process.kill()
     process.wait(10)
@@ -88,6 +94,8 @@ def test_a_process_is_found_with_its_threads(stand_in: StandIn) -> None:
 def test_a_process_that_carries_another_uuid_is_not_taken(stand_in: StandIn) -> None:
     with pytest.raises(ProcessGoneError):
         stand_in.operations.process(str(uuids.uuid4()))
+    with pytest.raises(ProcessGoneError):
+        stand_in.operations.process(OTHER)  # libvirt's files name a process that does not carry it
     with pytest.raises(InvalidValueError):
         stand_in.operations.process("../../etc")
 
@@ -166,20 +174,71 @@ def test_without_resctrl_the_answer_is_a_sentence(stand_in: StandIn) -> None:
     assert stand_in.operations.reset_partitions(True) == ()
 
 
-_OVER_PRIVSEP = """
-import json, sys
-from oslo_privsep import priv_context
-from host_agent.conf import configuration
-from host_agent.machine.privileged import privsep
+class Served:
+    """A helper under a supervisor's activation, and what an agent that is no root gets from it."""
+
+    def __init__(self, stand_in: StandIn, folder: Path) -> None:
+        folder.chmod(0o755)
+        for parent in folder.parents[:2]:
+            parent.chmod(0o755)
+        self.socket = folder / "helper.sock"
+        self.config = folder / "agent.conf"
+        self.config.write_text(
+            f"[libvirt_host]\npid_dir = {stand_in.paths.libvirt_pids}\n"
+            f"[host]\nresctrl = {folder}/nothing\n[agent]\nstate_dir = {folder}/state\n"
+            f"[helper]\nagent_user = nobody\nsocket = {self.socket}\nstate_dir = {folder}/helper\n"
+        )
+        self.log = folder / "helper.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*CAPABILITIES, *HELPER, f"--config-file={self.config}"], stderr=log
+            )
+        wait_for(lambda: client.listens(self.socket), "the helper")
+
+    def ask(self, script: str, *arguments: str, user: str = "nobody") -> Any:
+        """Run a script as a user; return what it prints."""
+        command = [sys.executable, "-c", script, str(self.socket), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, user=user
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        assert self.process.wait(10) == 0
+
+
+HELPER = (sys.executable, "-m", "host_agent.cmd.helper")
+# What the unit leaves it: uid 0 with two capabilities. CAP_DAC_OVERRIDE is not among them.
+CAPABILITIES = (
+    "setpriv",
+    *("--bounding-set", "-all,+sys_nice,+sys_ptrace"),
+    *("--inh-caps", "-all"),
+    "--no-new-privs",
+)
+
+
+@pytest.fixture
+def served(stand_in: StandIn, tmp_path: Path) -> Iterator[Served]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the helper is root with some capabilities")
+    found = Served(stand_in, tmp_path)
+    yield found
+    found.stop()
+
+
+_AGENT = """
+import json, os, sys
+from pathlib import Path
+from host_agent.machine.privileged.client import over_socket
 from host_agent.model.process import *
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.rdt import RdtOptions
 from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
-uuid = sys.argv[1]
-conf = configuration.load(sys.argv[2:])
-seam = privsep.over_privsep(conf.oslo)
-privsep.context.start(method=priv_context.Method.FORK)
+seam, uuid = over_socket(Path(sys.argv[1])), sys.argv[2]
 found = seam.process(uuid)
 (ram,) = seam.guest_ram(uuid)
 sample = seam.sample(uuid, [(ram.start, ram.end)], 16)
@@ -188,7 +247,7 @@ target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
 request = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
 partition = Partitions(seam, RdtOptions()).partition([request], write=True)
-seam.heartbeat(60.0)
+seam.in_control()
 counted = seam.count([(uuid, (found.threads[-1].tid,))])
 quota = seam.limit_cpu_time([(uuid, 50)], False)
 released = seam.release_throttles(False)
@@ -198,27 +257,21 @@ try:
     error = ""
 except Exception as raised:
     error = f"{type(raised).__name__}: {raised}"
-print(json.dumps([found.pid, found.threads[-1].cpus, found.threads[-1].role, ram.end - ram.start, sample,
+print(json.dumps([os.geteuid(), found.pid, found.threads[-1].role, ram.end - ram.start, sample,
     [f.tid for f in failures], report.problem, partition.places[0].problem, seam.reset_partitions(True), error,
     [u for u, _ in quota.problems], released, [[c.uuid for c in counted.counts], counted.problem]]))
 """
 
 
 @pytest.mark.root
-def test_the_same_over_privsep(stand_in: StandIn, tmp_path: Path) -> None:
-    """A helper process with four capabilities answers; named tuples and our errors arrive whole."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: the helper is forked with capabilities")
-    config = tmp_path / "agent.conf"
-    config.write_text(
-        f"[libvirt_host]\npid_dir = {stand_in.paths.libvirt_pids}\n[host]\nresctrl = {tmp_path}/nothing\n"
-    )
-    command = [sys.executable, "-c", _OVER_PRIVSEP, stand_in.uuid, f"--config-file={config}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    pid, _cpus, role, size, sample, failed, moved, placed, reset, error, *answer = answer
+def test_an_agent_without_any_right_works_through_a_helper_with_two_capabilities(
+    stand_in: StandIn, served: Served
+) -> None:
+    """Named tuples and our errors arrive whole; the helper needs no CAP_DAC_OVERRIDE."""
+    answer = served.ask(_AGENT, stand_in.uuid)
+    user, pid, role, size, sample, failed, moved, placed, reset, error, *answer = answer
     unlimited, released, (counted, uncounted) = answer
+    assert user != 0
     assert (pid, role, size) == (stand_in.process.pid, "vcpu", 8 * MB)
     assert sum(count for _, count in sample) == 16
     assert (failed, moved, reset) == ([1], "", [])
@@ -228,6 +281,52 @@ def test_the_same_over_privsep(stand_in: StandIn, tmp_path: Path) -> None:
     assert counted == [stand_in.uuid] or "hardware performance counters" in uncounted
     assert "no resctrl file system is mounted" in placed
     assert error.startswith("ProcessGoneError: no process under")
+
+
+_ONE = """
+import json, sys
+from pathlib import Path
+from host_agent.machine.privileged.client import over_socket
+from placement_traits.errors import NumaExtError
+try:
+    answer = over_socket(Path(sys.argv[1])).process(sys.argv[2]).pid
+except NumaExtError as error:
+    answer = f"{type(error).__name__}: {error}"
+print(json.dumps(answer))
+"""
+
+
+@pytest.mark.root
+def test_root_is_served_and_other_users_are_not(stand_in: StandIn, served: Served) -> None:
+    assert served.ask(_ONE, stand_in.uuid, user="root") == stand_in.process.pid
+    assert "does not answer" in served.ask(_ONE, stand_in.uuid, user="daemon")
+    assert "of user 1 was refused" in served.log.read_text()
+
+
+@pytest.mark.root
+def test_a_folder_of_the_agents_is_not_taken_for_the_helpers(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    """Its owner could have root write through a link of his."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: folders of several users")
+    config = tmp_path / "agent.conf"
+    for folder, owner in (("agents", 65534), ("link", 0)):
+        config.write_text(f"[helper]\nsocket = {tmp_path}/s\nstate_dir = {tmp_path}/{folder}\n")
+        if folder == "link":
+            (tmp_path / folder).symlink_to(tmp_path / "agents")
+        else:
+            (tmp_path / folder).mkdir()
+            os.chown(tmp_path / folder, owner, 0)
+        done = subprocess.run(
+            [*HELPER, f"--config-file={config}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == os.EX_CONFIG
+        assert "a folder of root's that only root can write" in done.stderr
 
 
 def test_memory_backends_of_this_machines_own_qemu_are_understood() -> None:

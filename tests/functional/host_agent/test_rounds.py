@@ -132,7 +132,7 @@ def test_the_service_manager_learns_of_each_finished_round_and_of_no_other(
 def test_a_libvirt_that_accepts_and_does_not_answer_stops_neither_rounds_nor_throttles_nor_the_end(
     host: ComputeHost, notified: NotifiedAgent
 ) -> None:
-    """H5. The dead man's switch, the controllers and the kernel agree about what is in effect all the while."""
+    """H5. The dead-man switch, the controllers and the kernel agree about what is in effect all the while."""
     assert notified.metric("numa_ext_libvirt_lost") == 0
     with silent_libvirtd(host):
         wait_for(lambda: notified.metric("numa_ext_libvirt_lost") == 1, "the loss", 30)
@@ -140,7 +140,7 @@ def test_a_libvirt_that_accepts_and_does_not_answer_stops_neither_rounds_nor_thr
         (host.resctrl / BE_GROUP / "schemata").write_text("MB:0=100\n")
         wait_for(lambda: be_level(host) == BE_LEVEL, "control without libvirt", 30)
         while time.monotonic() < lost + 1.5 * RELEASE_S:
-            assert be_level(host) == BE_LEVEL, "the dead man's switch has released it"
+            assert be_level(host) == BE_LEVEL, "the dead-man switch has released it"
             time.sleep(0.1)
         notified.finish_round()
         assert notified.stop() < 5

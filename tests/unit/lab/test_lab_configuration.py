@@ -143,12 +143,15 @@ def test_the_agent_is_told_its_provider_its_gpus_and_its_folder(
     settings: Settings, h1: HostConfig
 ) -> None:
     told = replace(h1, gpu_matrix="/lab/gpus/minsky.txt")
-    conf = parsed(configuration.agent_conf(settings, told, Path("/etc/nova.conf")))
+    conf = parsed(
+        configuration.agent_conf(settings, told, Path("/etc/nova.conf"), Path("/run/helper"))
+    )
 
     assert conf["host"]["name"] == "h1"
     assert conf["host"]["gpu_matrix"] == "/lab/gpus/minsky.txt"
     assert conf["host"]["gpu_products"] == "1b36:0005,10de:20b5"
     assert conf["agent"]["state_dir"].startswith(str(h1.state))
+    assert conf["helper"] == {"socket": "/run/helper.sock", "state_dir": "/run/helper"}
     assert conf["placement"]["username"] == "numa-ext-host-h1"
 
 
@@ -156,7 +159,9 @@ def test_the_agent_reads_every_key_that_it_is_told(
     settings: Settings, h1: HostConfig, tmp_path: Path
 ) -> None:
     file = tmp_path / "agent.conf"
-    file.write_text(configuration.agent_conf(settings, h1, tmp_path / "nova.conf"))
+    file.write_text(
+        configuration.agent_conf(settings, h1, tmp_path / "nova.conf", tmp_path / "helper")
+    )
     assert (
         agent_configuration.unknown_keys(agent_configuration.load([f"--config-file={file}"])) == []
     )
@@ -207,11 +212,13 @@ def test_no_host_has_a_password_of_the_administrator_a_service_or_another_host(
     passwords = settings.passwords()
     h2 = replace(h1, name="h2")
     texts = [
-        configuration.agent_conf(settings, h1, Path("/etc/nova.conf")),
+        configuration.agent_conf(settings, h1, Path("/etc/nova.conf"), Path("/h")),
         configuration.nova_compute_conf(settings, h1),
     ]
     foreign = [
-        parsed(configuration.agent_conf(settings, h2, Path("/")))["placement"]["password"],
+        parsed(configuration.agent_conf(settings, h2, Path("/"), Path("/h")))["placement"][
+            "password"
+        ],
         parsed(configuration.nova_compute_conf(settings, h2))["placement"]["password"],
         passwords.admin,
         passwords.service,
@@ -225,7 +232,9 @@ def test_each_host_has_users_of_its_own_with_one_role_each(
 ) -> None:
     users = {user["name"]: user for user in configuration.host_users(settings)}
     assert len(users) == 2 * len(settings.compute_names)
-    agent = parsed(configuration.agent_conf(settings, h1, Path("/etc/nova.conf")))["placement"]
+    agent = parsed(configuration.agent_conf(settings, h1, Path("/etc/nova.conf"), Path("/h")))[
+        "placement"
+    ]
     compute = parsed(configuration.nova_compute_conf(settings, h1))["placement"]
     for conf, role, project in (
         (agent, "numa_ext_host", "numa-ext-hosts"),

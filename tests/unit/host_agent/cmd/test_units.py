@@ -20,6 +20,7 @@ def test_systemd_understands_them(tmp_path: Path) -> None:
         text = unit.read_text()
         for program in (
             "numa-host-agent-ctl",
+            "numa-host-agent-helper",
             "numa-host-agent",
             "numa-ext-heal",
         ):  # not installed here

@@ -64,7 +64,12 @@ def test_every_option_is_offered_to_the_sample_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("effective", "enough"),
-    [("000001ffffffffff", True), ("0000000000000000", False), ("0000000000880002", False)],
+    [
+        ("000001ffffffffff", True),
+        ("0000000000000000", False),
+        ("0000000000880000", True),
+        ("0000004000080002", False),
+    ],
 )
 def test_rights_are_read_from_the_kernel(effective: str, enough: bool) -> None:
     assert has_rights(f"Name:\tpython\nUid:\t0\t0\t0\t0\nCapEff:\t{effective}\n") is enough

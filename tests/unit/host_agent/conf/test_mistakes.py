@@ -77,7 +77,7 @@ def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> 
         "region_name = R\ntimeout = 9\ncell_packing = spread\n",
         "[placement]\nauth_type = v3applicationcredential\napplication_credential_id = 1\n",
         "[placement]\nauth_section = shared\n[shared]\nauth_type = password\npassword = x\n",
-        "[oslo_messaging_rabbit]\nssl = true\n[numa_ext_privileged]\nhelper_command = sudo\n",
+        "[oslo_messaging_rabbit]\nssl = true\n",
     ],
 )
 def test_keys_of_libraries_are_known(text: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.control import rollout_store
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.machine.privileged import server
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.modes import Feature, Modes
 from host_agent.model.workload import Activity
@@ -61,6 +62,7 @@ class Host:
             "agent.conf",
             f"[host]\nproc = {self.folder}/proc\nsys = {self.folder}/sys\nresctrl = {self.folder}/resctrl\n"
             f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n{agents}"
+            f"[helper]\nsocket = {self.folder}/helper.sock\nstate_dir = {self.folder}/helper\n"
             f"[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
@@ -127,6 +129,15 @@ def test_each_disturbance_is_one_line_that_says_what_to_do(
     assert words in after.detail
     assert "\n" not in after.detail
     assert before is None or before.level is Level.GOOD or check == "agent"
+
+
+def test_a_helper_that_is_missing_is_broken(host: Host) -> None:
+    """Without it nothing would release throttles, so the agent does not start."""
+    missing = host.check()["helper"]
+    assert missing.level is Level.BROKEN
+    assert "numa-host-agent-helper.socket" in missing.detail
+    with server.listen(host.folder / "helper.sock"):
+        assert host.check()["helper"].level is Level.GOOD
 
 
 def test_page_merging_names_the_servers_that_are_open_to_it(

@@ -421,7 +421,7 @@ def test_what_the_dead_mans_switch_has_released_is_not_believed_to_be_in_effect(
     assert len(bench.levels) == written
     assert bench.controller._effective == {}
     (entry,) = bench.entries("throttle")
-    assert entry.problem == "no round ends: the dead man's switch takes all throttles off"
+    assert entry.problem == "no round ends: the dead-man switch takes all throttles off"
     bench.lapsed = False
     bench.poll()
     assert bench.levels[written:] == [throttled], "all of it is written again, not what differs"

@@ -77,7 +77,9 @@ def paths(tmp_path: Path) -> HostPaths:
     boot.mkdir(parents=True)
     (boot / "boot_id").write_text("one\n")
     (tmp_path / "state").mkdir()
-    return HostPaths(proc=tmp_path / "proc", state=tmp_path / "state")
+    return HostPaths(
+        proc=tmp_path / "proc", state=tmp_path / "state", helper_state=tmp_path / "state"
+    )
 
 
 def loaded(paths: HostPaths, name: str) -> object:
@@ -91,9 +93,9 @@ def loaded(paths: HostPaths, name: str) -> object:
             (found := calibration_store.store(file).load()) and found.weights()
         ),
         "topology.json": lambda: topology_store.store(file).load(),
-        "rdt-root.json": lambda: RootMemory(paths.state, paths.proc).recall(),
+        "rdt-root.json": lambda: RootMemory(paths.helper_state, paths.proc).recall(),
         "throttled.json": lambda: vcpu_quota.throttled_servers(paths).load(),
-        "pqos-classes.json": lambda: ClassNames(paths.state, paths.proc).recall(),
+        "pqos-classes.json": lambda: ClassNames(paths.helper_state, paths.proc).recall(),
     }
     return readers[name]()
 

@@ -1,155 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dead man's switch: when it lets go, and when it must not."""
+"""The dead-man switch: when it releases throttles, and when it must not."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, Shape
-from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import dead_man_switch, watchdog
+from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
+from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
-from host_agent.util.single_instance import single_instance
 
-AFTER_S = 0.3
-PATIENCE_S = 20.0
+AFTER_S = 60.0
 
 
-class Watched:
-    """A guard's loop in a thread, and what it did."""
+class Helper:
+    """A switch over a clock that stands still, and what it released."""
 
-    def __init__(self) -> None:
-        reading, self.pipe = os.pipe()
-        self.did: list[str] = []
-        arguments = (
-            reading,
-            AFTER_S,
-            lambda: self.did.append("silent"),
-            lambda: self.did.append("ended"),
-        )
-        self._thread = threading.Thread(target=watchdog.watch, args=arguments, daemon=True)
-        self._thread.start()
+    def __init__(self, folder: Path, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+        self.released: list[float] = []
+        self.broken = False
+        self.mark = folder / "in-control"
+        self.switch = DeadManSwitch(self.mark, AFTER_S, self._release, clock=lambda: self.now_s)
 
-    def join(self) -> list[str]:
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
-        return self.did
+    def _release(self) -> tuple[str, ...]:
+        if self.broken:
+            raise ResctrlUnavailableError("no tree")
+        self.released.append(self.now_s)
+        return ("schemata",)
 
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    def turn(self, now_s: float) -> float:
+        self.now_s = now_s
+        return self.switch.turn()
 
 
-def test_an_agent_that_takes_its_leave_leaves_everything() -> None:
-    watched = Watched()
-    os.write(watched.pipe, b"...q")
-    assert watched.join() == []
+@pytest.fixture
+def helper(tmp_path: Path) -> Helper:
+    return Helper(tmp_path)
 
 
-def test_an_agent_that_ends_without_leave_is_given_some_time_first() -> None:
-    watched = Watched()
-    os.write(watched.pipe, b".")
-    begun = time.monotonic()
-    os.close(watched.pipe)
-    assert watched.join() == ["ended"]
-    assert time.monotonic() - begun >= AFTER_S * 0.9
+def test_an_agent_that_shuts_down_gracefully_leaves_everything(helper: Helper) -> None:
+    helper.switch.in_control()
+    assert helper.mark.exists()
+    helper.switch.leave()
+    helper.turn(10 * AFTER_S)
+    assert helper.released == []
+    assert not helper.mark.exists()
 
 
-def test_each_silence_counts_once() -> None:
-    watched = Watched()
-    wait_for(lambda: watched.did == ["silent"])
-    time.sleep(2 * AFTER_S)
-    assert watched.did == ["silent"]
-    os.write(watched.pipe, b".")
-    wait_for(lambda: watched.did == ["silent", "silent"])
-    os.write(watched.pipe, b"q")
-    assert watched.join() == ["silent", "silent"]
+def test_an_agent_that_is_gone_is_given_some_time_first_and_silence_counts_once(
+    helper: Helper,
+) -> None:
+    helper.switch.in_control()
+    assert helper.turn(AFTER_S - 1) == 1.0
+    assert helper.released == []
+    helper.turn(AFTER_S)
+    helper.turn(5 * AFTER_S)
+    assert helper.released == [AFTER_S]
+    assert not helper.switch.held
 
 
-_AGENT = """
-import sys, time
-from pathlib import Path
-from host_agent.util.single_instance import single_instance
-from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
-root = Path(sys.argv[1])
-paths = HostPaths(resctrl=root / "resctrl", libvirt_pids=root, state=root)
-with single_instance(paths.lock, ""):
-    guard = DeadManSwitch(paths, 0.5)
-    guard.beat()
-    print(guard._process.pid, flush=True)
-    time.sleep(600)
-"""
+def test_an_agent_that_goes_on_is_in_control_again(helper: Helper) -> None:
+    helper.switch.in_control()
+    helper.turn(AFTER_S)
+    helper.switch.in_control()
+    assert helper.turn(2 * AFTER_S - 1) == 1.0
+    helper.turn(2 * AFTER_S)
+    assert helper.released == [AFTER_S, 2 * AFTER_S]
 
 
-def killed_agent(root: Path) -> int:
-    """Let an agent be killed; return the process id of its guard."""
-    log = (root / "log").open("w")
-    command = [sys.executable, "-c", _AGENT, str(root)]
-    agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-    assert agent.stdout is not None
-    process = int(agent.stdout.readline())
-    agent.send_signal(signal.SIGKILL)
-    agent.wait()
-    return process
+def test_without_an_agent_nothing_is_released(helper: Helper) -> None:
+    assert helper.turn(100 * AFTER_S) == AFTER_S
+    helper.switch.leave()
+    assert helper.released == []
 
 
-def gone(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+def test_what_cannot_be_released_is_tried_again(helper: Helper) -> None:
+    helper.switch.in_control()
+    helper.broken = True
+    pause_s = helper.turn(AFTER_S)
+    assert 0 < pause_s < AFTER_S
+    assert helper.switch.held
+    helper.turn(AFTER_S + pause_s)
+    helper.broken = False
+    helper.turn(AFTER_S + 2 * pause_s)
+    assert helper.released == [AFTER_S + 2 * pause_s]
 
 
-def test_a_killed_agents_guard_outlives_it_and_acts(tmp_path: Path) -> None:
-    process = killed_agent(tmp_path)
-    wait_for(lambda: gone(process))
-    (line,) = (tmp_path / "log").read_text().splitlines()[:1]
-    fields = (
-        f"{process} WARNING numa-host-agent-watchdog [-] the agent has ended without a graceful"
-    )
-    assert fields in line, "not as oslo.log writes it"
+def test_the_next_helper_waits_for_the_agent_of_one_that_was_killed(
+    helper: Helper, tmp_path: Path
+) -> None:
+    """Helper and agent die together: what the kernel starts again releases."""
+    helper.switch.in_control()
+    successor = Helper(tmp_path, now_s=1000.0)
+    successor.turn(1000.0 + AFTER_S)
+    assert successor.released == [1000.0 + AFTER_S]
 
 
-def test_a_new_agent_in_charge_is_left_alone(tmp_path: Path) -> None:
-    process = killed_agent(tmp_path)
-    with single_instance(tmp_path / "agent.lock", ""):
-        wait_for(lambda: gone(process))
-    assert "has ended without a graceful shutdown" not in (tmp_path / "log").read_text()
+def test_a_helper_with_a_successor_releases_nothing(helper: Helper, tmp_path: Path) -> None:
+    """Its supervisor was killed, a new one has started another helper and another agent."""
+    helper.switch.in_control()
+    successor = Helper(tmp_path)
+    helper.turn(AFTER_S)
+    assert helper.released == []
+    assert not helper.switch.held
+    assert successor.mark.exists()
+
+    helper.switch.in_control()
+    successor.turn(AFTER_S)
+    assert successor.released == [], "the agent came back to the first"
 
 
-def test_what_a_new_agent_has_left_in_order_stays(tmp_path: Path) -> None:
-    process = killed_agent(tmp_path)
-    with single_instance(tmp_path / "agent.lock", ""):
-        pass
-    wait_for(lambda: gone(process))
-    assert "another process has been in charge" in (tmp_path / "log").read_text()
+def test_a_successor_that_has_shut_down_gracefully_has_left_everything(
+    helper: Helper, tmp_path: Path
+) -> None:
+    helper.switch.in_control()
+    Helper(tmp_path).switch.leave()
+    helper.turn(AFTER_S)
+    assert helper.released == []
 
 
-def test_a_guard_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    own = dead_man_switch.DeadManSwitch(HostPaths(state=tmp_path, resctrl=tmp_path / "no"), 60.0)
-    own.beat()
-    first = own._process
-    assert first is not None
-    first.kill()
-    first.wait()
-    own.beat()
-    assert own._process is not None
-    assert own._process.pid != first.pid
-    own.shut_down()
-    own.shut_down()
+def test_a_mark_that_cannot_be_written_or_is_a_link_does_not_keep_it_from_releasing(
+    helper: Helper, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    helper.mark.symlink_to(target)
+    helper.switch.in_control()
+    assert not target.exists(), "no link is followed"
+    helper.turn(AFTER_S)
+    assert helper.released == [AFTER_S]
 
 
 @pytest.mark.parametrize(

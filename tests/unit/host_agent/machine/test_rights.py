@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on the host himself and who needs the privileged helper."""
+"""Who works on the host himself and who needs the privileged helper, and what a helper lacks."""
 
 import pytest
 

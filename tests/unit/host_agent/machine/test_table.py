@@ -56,7 +56,7 @@ def test_a_dry_run_reads_and_foretells_but_never_writes() -> None:
     assert way.pin("a", [Pin(1, "0")]) == ()
     assert way.move_memory("a", [], MoveLimits(1, 0, 1.0)).over
     assert way.throttle([]) == ()
-    way.heartbeat(1.0)
+    way.in_control()
     way.graceful_shutdown()
 
     assert real.calls == [

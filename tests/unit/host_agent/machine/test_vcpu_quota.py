@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes, vcpu_quota
 from host_agent.machine.privileged.vcpu_quota import Quota
@@ -19,19 +20,18 @@ class Host:
     def __init__(self, root: Path, version: int) -> None:
         self.version = version
         self.paths = HostPaths(
-            proc=root / "proc", sys=root / "sys", libvirt_pids=root / "pids", state=root / "state"
+            proc=root / "proc",
+            sys=root / "sys",
+            libvirt_pids=root / "pids",
+            helper_state=root / "state",
         )
         boot = self.paths.proc / "sys/kernel/random"
         boot.mkdir(parents=True)
         (boot / "boot_id").write_text("one\n")
-        self.paths.libvirt_pids.mkdir()
 
     def add(self, uuid: str, pid: int, tune: str = "", group: str = "vcpu{}") -> None:
         name = f"instance-{pid}"
-        (self.paths.libvirt_pids / f"{name}.pid").write_text(f"{pid}\n")
-        (self.paths.libvirt_pids / f"{name}.xml").write_text(
-            f"<domstatus><domain><cputune>{tune}</cputune></domain></domstatus>"
-        )
+        libvirt_state.write(self.paths.libvirt_pids, name, uuid, pid, tune)
         process = self.paths.proc / str(pid)
         for number, comm in enumerate(("qemu", "CPU 0/KVM", "CPU 1/KVM")):
             task = process / "task" / str(pid + number)

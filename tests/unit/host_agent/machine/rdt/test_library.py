@@ -360,7 +360,7 @@ def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hos
     boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("first\n")
-    return HostPaths(proc=tmp_path / "proc", state=tmp_path / "state"), resctrl
+    return HostPaths(proc=tmp_path / "proc", helper_state=tmp_path / "state"), resctrl
 
 
 def partitions(paths: HostPaths) -> Partitions:
@@ -396,7 +396,7 @@ def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) 
     partitions(paths).partition([LC_REQUEST], write=False)
     privileged.reset(paths, False)
 
-    assert not paths.state.exists()
+    assert not paths.helper_state.exists()
 
 
 def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_only(
     operators_host: tuple[HostPaths, Resctrl], caplog: pytest.LogCaptureFixture
 ) -> None:
     paths, resctrl = operators_host
-    paths.state.write_text("not a folder")
+    paths.helper_state.write_text("not a folder")
 
     assert partitions(paths).partition([LC_REQUEST], write=True).problem == ""
     assert resctrl.actual().root.schemata["L3"] == {0: 0xF0}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell the dead man's switch that the agent is in control; see :mod:`host_agent.machine.privileged.dead_man_switch`.
+"""Report to the dead-man switch that the agent is in control; see :mod:`host_agent.machine.privileged.dead_man_switch`.
 
-Heartbeats come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
+Reports come from the loop's own thread, at the end of a round and between the servers within it: with many servers a
 round may take longer than the switch waits. A loop that hangs makes no progress and sends none. One whose rounds fail
-is not in control though it begins each of them: then only a whole round is a heartbeat again.
+is not in control though it begins each of them: then only a whole round is reported again.
 """
 
 import logging
@@ -18,14 +18,14 @@ from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
 
-_EVERY: Final = 0.1  # of the time that the switch waits: heartbeats in between are not passed on
+_EVERY: Final = 0.1  # of the time that the switch waits: reports in between are not passed on
 
 
-class Heartbeat:
+class InControl:
     """A :class:`~host_agent.control.agent.Listener`.
 
     :param privileged: the seam
-    :param after_s: seconds without a heartbeat after which throttles are taken off
+    :param after_s: seconds without a report after which throttles are taken off
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Heartbeat:
         self._failing = True
 
     def lapsed(self) -> bool:
-        """Tell whether the switch waits no longer: it takes all throttles off until the next heartbeat.
+        """Tell whether the switch waits no longer: it takes all throttles off until the next report.
 
         Any thread may ask.
         """
@@ -70,7 +70,7 @@ class Heartbeat:
         self._sent_s = now
         problem = ""
         try:
-            self._privileged.heartbeat(self._after_s)
+            self._privileged.in_control()
             self._taken_s = now
         except (NumaExtError, OSError) as error:
             problem = str(error)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the agent gives heartbeats: as long as its loop gets on, however long a round takes, and no longer."""
+"""When the agent reports to be in control: as long as its loop gets on, however long a round takes, and no longer."""
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +16,9 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
-from host_agent.control.heartbeat import Heartbeat
+from host_agent.control.in_control import InControl
 from host_agent.control.pipeline import Refiners
-from host_agent.machine.privileged import watchdog
+from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
@@ -48,13 +47,13 @@ class SlowHost(FakeHost):
         self.now_s += ACCESS_S
         return super().move_memory(uuid, targets, limits)
 
-    def heartbeat(self, after_s: float) -> None:
+    def in_control(self) -> None:
         self.signs.append(self.now_s)
 
 
 def agent(
     host: FakeHost,
-    sign: Heartbeat,
+    sign: InControl,
     folder: Path,
     *,
     refiners: Refiners | None = None,
@@ -92,7 +91,7 @@ def test_a_round_that_takes_longer_than_the_patience_gives_signs_all_the_while(
     tmp_path: Path,
 ) -> None:
     host = SlowHost(four_nodes())
-    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
+    sign = InControl(host, AFTER_S, clock=lambda: host.now_s)
     agent(host, sign, tmp_path).round(full=True, relist=True)
     assert host.now_s > 5 * AFTER_S, "observing, pinning and moving each took their time"
     times = [0.0, *host.signs, host.now_s]
@@ -103,18 +102,18 @@ def test_it_lapses_when_the_switch_has_got_none_for_as_long_as_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = SlowHost(four_nodes())
-    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
+    sign = InControl(host, AFTER_S, clock=lambda: host.now_s)
     looped = agent(host, sign, tmp_path)
     looped.round(full=True, relist=True)
     assert not sign.lapsed()
     host.now_s += AFTER_S
     assert sign.lapsed()
 
-    def refuse(_after_s: float) -> None:
+    def refuse() -> None:
         raise ServiceUnavailableError("the helper is gone")
 
     with monkeypatch.context() as broken:
-        broken.setattr(host, "heartbeat", refuse)
+        broken.setattr(host, "in_control", refuse)
         sign.progress()
         assert sign.lapsed(), "it was given, and not taken"
     host.now_s += AFTER_S
@@ -125,18 +124,18 @@ def test_it_lapses_when_the_switch_has_got_none_for_as_long_as_it_waits(
 def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
     """A sign may be a message to another process; the loop takes up to fifty short rounds a second."""
     host = FakeHost(four_nodes())
-    sign = Heartbeat(host, AFTER_S)
+    sign = InControl(host, AFTER_S)
     looped = agent(host, sign, tmp_path)
     for _round in range(3):
         looped.round(full=True, relist=True)
-    assert host.heartbeats == 1
+    assert host.control_reports == 1
 
 
 def test_rounds_that_fail_are_no_life_until_one_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = SlowHost(four_nodes())
-    sign = Heartbeat(host, AFTER_S, clock=lambda: host.now_s)
+    sign = InControl(host, AFTER_S, clock=lambda: host.now_s)
     stop = threading.Event()
     host.waited = lambda _seconds: stop.set()
     looped = agent(host, sign, tmp_path)
@@ -180,51 +179,41 @@ class Hanging:
         return 1.0
 
 
-@pytest.fixture
-def pipe() -> Iterator[Callable[[Callable[[], None]], int]]:
-    """Start the guard's loop; returns the agent's end of its pipe."""
-    ends: list[int] = []
-
-    def start(silent: Callable[[], None]) -> int:
-        reading, writing = os.pipe()
-        ends.append(writing)
-        arguments = (reading, 0.3, silent, lambda: None)
-        threading.Thread(target=watchdog.watch, args=arguments, daemon=True).start()
-        return writing
-
-    yield start
-    for writing in ends:
-        os.write(writing, b"q")
-        os.close(writing)
-
-
 def test_a_loop_that_hangs_in_a_round_is_found_silent(
-    tmp_path: Path, pipe: Callable[[Callable[[], None]], int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real guard's loop on the other end of a pipe; signs come from no other thread."""
-    silences: list[float] = []
+    """The real switch on the other end; reports come from no other thread."""
+    releases: list[float] = []
+
+    def release() -> tuple[str, ...]:
+        releases.append(time.monotonic())
+        return ()
+
+    switch = DeadManSwitch(tmp_path / "mark", 0.3, release)
     host = FakeHost(four_nodes())
-    writing = pipe(lambda: silences.append(time.monotonic()))
-    signs: list[float] = []
+    reports: list[float] = []
 
-    def beat(_after_s: float) -> None:
-        signs.append(time.monotonic())
-        os.write(writing, b".")
+    def in_control() -> None:
+        reports.append(time.monotonic())
+        switch.in_control()
 
-    monkeypatch.setattr(host, "heartbeat", beat)
+    monkeypatch.setattr(host, "in_control", in_control)
     hanging = Hanging()
-    sign = Heartbeat(host, 0.3)
+    sign = InControl(host, 0.3)
     looped = agent(host, sign, tmp_path, refiners=Refiners([hanging]))
     thread = threading.Thread(target=lambda: looped.round(full=True, relist=True), daemon=True)
     thread.start()
     assert hanging.reached.wait(PATIENCE_S)
-    begun = len(signs)
-    assert begun, "observing was a sign"
+    begun = len(reports)
+    assert begun, "observing was a report"
     end = time.monotonic() + PATIENCE_S
-    while not any(at > signs[-1] for at in silences):
-        assert time.monotonic() < end, "the guard did not find it silent"
+    while not releases:
+        assert time.monotonic() < end, "the switch did not find it silent"
+        switch.turn()
         time.sleep(0.01)
-    assert len(signs) == begun
+    assert releases[0] >= reports[-1] + 0.3
+    assert len(reports) == begun
     hanging.go.set()
     thread.join(PATIENCE_S)
-    assert len(signs) > begun, "it goes on, and says so"
+    assert len(reports) > begun, "it goes on, and reports so"
+    assert switch.held

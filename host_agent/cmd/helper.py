@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-helper [--config-file FILE]``: the part of the agent that has rights.
+
+It serves the agent's user and root on a unix socket (``[helper]socket``), and takes throttles off when the agent is
+gone (``[rdt]release_after_s``). systemd and the supervisor make the socket and start the helper with the first
+connection (``LISTEN_FDS``); such a helper ends when it has had no client for a minute and no agent is in control, to be
+started again. Started otherwise it makes the socket itself and serves until SIGTERM.
+
+It runs as root with no capabilities but CAP_SYS_NICE (affinities, pages), CAP_SYS_PTRACE (page tables) and, for
+hardware counters, CAP_PERFMON. It decides nothing, reads no file of the agent's, needs no network, and writes: resctrl,
+libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. It ends with 78 where the configuration
+cannot be used.
+"""
+
+import logging
+import os
+import pwd
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from host_agent.conf import configuration
+from host_agent.conf.options import Options
+from host_agent.machine.privileged import server
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.machine.privileged.rights import missing
+from host_agent.util import logs
+from placement_traits.errors import InvalidValueError, NumaExtError
+
+LOG = logging.getLogger("numa-host-agent-helper")
+
+_IDLE_S: Final = 60.0
+_ROOT: Final = 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the helper; return the exit status."""
+    logs.to_stderr(LOG.name)
+    try:
+        options: Options = configuration.load(sys.argv[1:] if arguments is None else arguments)
+        _prepare(options.paths.helper_state)
+    except NumaExtError as error:
+        LOG.error("%s", error)
+        return os.EX_CONFIG
+    lacking = missing(Path("/proc/self/status").read_text())
+    if lacking:
+        LOG.error("%s missing: what needs it will be refused", ", ".join(lacking))
+    try:
+        _serve(options)
+    except (NumaExtError, OSError) as error:
+        LOG.error("%s", error)
+        return 1
+    return 0
+
+
+def _agent_user(options: Options) -> int:
+    """Return the id of the agent's user, root's where there is none."""
+    try:
+        return pwd.getpwnam(options.helper.agent_user).pw_uid
+    except KeyError:
+        return _ROOT
+
+
+def _serve(options: Options) -> None:
+    user = _agent_user(options)
+    operations = HostOperations(options.paths, release_after_s=options.release_after_s)
+    inherited = server.inherited(os.environ)
+    listening = inherited or server.listen(options.helper.socket)
+    served = server.Server(listening, operations, {_ROOT, user}, _IDLE_S if inherited else None)
+    stopped, woken = _until_signal()
+    served.run(woken, stopped)
+
+
+def _until_signal() -> tuple[threading.Event, int]:
+    """Return what SIGTERM and SIGINT set, and a descriptor that is readable then."""
+    stopped = threading.Event()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopped.set())
+    return stopped, woken
+
+
+def _prepare(folder: Path) -> None:
+    """Make the helper's folder where it is missing.
+
+    :raises InvalidValueError: others could write there, and have root follow a link of theirs
+    """
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True, mode=0o755)
+        found = folder.lstat()
+    except OSError as error:
+        raise InvalidValueError(
+            "[helper]state_dir", str(folder), f"a folder that can be made ({error.strerror})"
+        ) from error
+    others = stat.S_IWGRP | stat.S_IWOTH
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+        raise InvalidValueError(
+            "[helper]state_dir", str(folder), "a folder of root's that only root can write"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

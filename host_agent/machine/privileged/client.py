@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's end of the helper's socket: a connection for each thread, made when it is first needed.
+
+A connection that breaks is made again, once: systemd starts a helper that has ended with the next connection, and each
+operation may be carried out twice with the same end.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from host_agent.machine.privileged import frames, wire
+from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.operations import OPERATIONS
+from host_agent.machine.privileged.server import DONE, FAILED, REFUSED
+from host_agent.machine.privileged.table import Operation, Way
+from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
+
+_PATIENCE_S: Final = 120.0  # twice what an operation may take
+
+
+class Helper:
+    """Asks the helper.
+
+    :param path: of its socket
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+
+    def ask(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
+        """Have the helper carry out an operation.
+
+        :raises NumaExtError: what the operation raised there, or a refusal
+        :raises OSError: the operating system refused it there
+        :raises ServiceUnavailableError: no helper answers
+        """
+        message = frames.pack((operation.name, *wire.encode(arguments)))
+        match frames.unpack(self._exchanged(message)):
+            case [str(kind), result] if kind == DONE:
+                return wire.decode(operation.result, result)
+            case [str(kind), str(name), [*values]] if kind == REFUSED:
+                raise _error(name, values)
+            case [str(kind), int(number), str(text)] if kind == FAILED:
+                raise OSError(number, text)
+            case other:
+                raise InvalidValueError("answer of the helper", other, "a result or an error")
+
+    def _exchanged(self, message: bytes) -> bytes:
+        """Send a message and return its answer."""
+        again = self._connection is not None
+        while True:
+            try:
+                return _exchange(self._connection or self._connect(), message)
+            except OSError as error:
+                self._close()
+                if not again or not isinstance(error, ConnectionError):
+                    raise ServiceUnavailableError(
+                        f"the helper does not answer on {self._path} ({error.strerror or error}): start "
+                        "numa-host-agent-helper.socket, or the agent by numa-host-agent-supervisor"
+                    ) from error
+                again = False
+            except InvalidValueError:
+                self._close()
+                raise
+
+    @property
+    def _connection(self) -> socket.socket | None:
+        found: socket.socket | None = getattr(self._local, "connection", None)
+        return found
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._local.connection = connection
+        connection.settimeout(_PATIENCE_S)
+        connection.connect(str(self._path))
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._local.connection = None
+
+
+def over_socket(path: Path) -> Privileged:
+    """Return the way to the operations through the helper that listens on a path."""
+    return cast("Privileged", Way(OPERATIONS, Helper(path).ask))
+
+
+def listens(path: Path) -> bool:
+    """Tell whether something listens on a path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _exchange(connection: socket.socket, message: bytes) -> bytes:
+    connection.sendall(message)
+    answer = frames.receive(connection)
+    if answer is None:
+        raise ConnectionResetError("it has closed the connection")
+    return answer
+
+
+def _error(name: str, values: list[Any]) -> NumaExtError:
+    """Make an error of ours again, as it was in the helper."""
+    kind = next((kind for kind in _family(NumaExtError) if kind.__name__ == name), None)
+    if kind is not None:
+        try:
+            return kind(*map(frozen, values))
+        except TypeError:
+            pass
+    return NumaExtError(f"{name}: {', '.join(map(str, values))}")
+
+
+def frozen(value: Any) -> Any:
+    """Return a value with tuples where JSON has lists."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def _family(kind: type[NumaExtError]) -> Iterator[type[NumaExtError]]:
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _family(derived)

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that an attacker has taken over asks the helper for anything: nothing outside our groups and libvirt's
+domains is touched, and each request is answered in a sentence.
+
+Calls are made of what a real agent sends, with parts replaced by what an attacker would try. The seed is printed, and
+``NUMA_EXT_SEED`` repeats it.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from emulation import libvirt_state
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from emulation.kernel.threads import ThreadTable
+from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import partitions, processes, wire
+from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
+from host_agent.machine.privileged.pmu import Event
+from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import GroupWriter
+
+SHARE, ALL = 2_000, 1_000_000
+A = "aaaaaaaa-0000-4000-8000-000000000000"
+B = "bbbbbbbb-0000-4000-8000-000000000000"
+NOBODYS = "cccccccc-0000-4000-8000-000000000000"
+DOMAINS: Final = {A: 4711, B: 4721}
+INNOCENT: Final = 4731  # a process that calls itself a domain, but libvirt's files do not
+RAM: Final = (0x7F0000000000, 0x7F0000000000 + (8 << 20))
+FOREIGN: Final = "operators"
+HEAD: Final = 4
+
+
+def threads_of(pid: int) -> tuple[int, ...]:
+    return pid, pid + 1, pid + 2
+
+
+class WatchedTree(ResctrlModel):
+    """The resctrl model, and all that was asked of it."""
+
+    def __init__(self, threads: ThreadTable) -> None:
+        super().__init__(Shape(domains=(0, 1)), threads=threads)
+        self.writes: list[tuple[str, str]] = []
+
+    def write(self, path: str, data: str) -> None:
+        self.writes.append((path, data))
+        super().write(path, data)
+
+    def mkdir(self, path: str) -> None:
+        self.writes.append((path, ""))
+        super().mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        self.writes.append((path, ""))
+        super().rmdir(path)
+
+
+class WatchedKernel:
+    """System calls, and which processes and threads they were for."""
+
+    def __init__(self) -> None:
+        self.touched: set[int] = set()
+
+    def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
+        self.touched.add(pid)
+        return array("i", bytes(4 * len(addresses)))
+
+    def move(self, pid: int, _addresses: "array[int]", _nodes: Sequence[int]) -> int:
+        self.touched.add(pid)
+        return 0
+
+    def open(self, _event: Event, tid: int, _group: int, *, guest_only: bool) -> int:
+        self.touched.add(tid)
+        return 10**6
+
+    def read(self, _descriptor: int, events: int) -> tuple[int, ...]:
+        return tuple(range(2 + events))
+
+    def close(self, _descriptor: int) -> None:
+        pass
+
+    def setaffinity(self, tid: int, _cpus: object) -> None:
+        self.touched.add(tid)
+
+
+class Host:
+    """Two domains, a process that is none, groups of ours and of others, and the helper's operations over them."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths = HostPaths(
+            proc=root / "proc",
+            sys=root / "sys",
+            resctrl=root / "resctrl",
+            libvirt_pids=root / "pids",
+            state=root / "state",
+            helper_state=root / "helper",
+        )
+        boot = self.paths.proc / "sys/kernel/random"
+        boot.mkdir(parents=True)
+        (boot / "boot_id").write_text("one\n")
+        (self.paths.proc / "cpuinfo").write_text("vendor_id : GenuineIntel\n")
+        self.paths.helper_state.mkdir()
+        for uuid, pid in DOMAINS.items():
+            libvirt_state.write(self.paths.libvirt_pids, f"instance-{pid}", uuid, pid)
+            self._process(pid, uuid)
+        self._process(INNOCENT, A)
+        every = [tid for pid in (*DOMAINS.values(), INNOCENT) for tid in threads_of(pid)]
+        self.tree = WatchedTree(ThreadTable(every))
+        self.tree.mkdir(FOREIGN)
+        self.tree.mkdir(f"{FOREIGN}/mon_groups/theirs")
+        self.tree.write(f"{FOREIGN}/schemata", "L3:0=f;1=f\nMB:0=40;1=40\n")
+        self.tree.write(f"{FOREIGN}/tasks", str(INNOCENT))
+        self.before = self._foreign()
+        self.tree.writes.clear()
+        self.kernel = WatchedKernel()
+        monkeypatch.setattr(partitions, "tree", lambda _paths: Resctrl(self.tree))
+        monkeypatch.setattr(
+            partitions,
+            "_writer",
+            lambda paths, resctrl: GroupWriter(resctrl, proc=str(paths.proc), limbo_wait_s=0),
+        )
+        monkeypatch.setattr(
+            processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY)
+        )
+        monkeypatch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
+        monkeypatch.setattr(processes.os, "sched_setaffinity", self.kernel.setaffinity)
+        self.operations = HostOperations(self.paths, self.kernel, release_after_s=3600)
+        self.operations._counters.kernel = self.kernel
+        self.untouchable = self._files()
+
+    def _process(self, pid: int, uuid: str) -> None:
+        base = self.paths.proc / str(pid)
+        for tid, comm in zip(threads_of(pid), ("qemu", "CPU 0/KVM", "CPU 1/KVM"), strict=True):
+            task = base / "task" / str(tid)
+            task.mkdir(parents=True)
+            (task / "status").write_text(f"Name:\t{comm}\nCpus_allowed_list:\t0\n")
+            group = f"/machine.slice/qemu-{pid}/libvirt/vcpu{tid}"
+            (task / "cgroup").write_text(f"0::{group}\n")
+            folder = self.paths.sys / "fs/cgroup" / group.lstrip("/")
+            folder.mkdir(parents=True)
+            (folder / "cpu.max").write_text("max 100000\n")
+        (base / "status").write_text("Mems_allowed_list:\t0-1\n")
+        (base / "stat").write_text(f"{pid} (qemu) S " + " ".join(["7"] * 40))
+        (base / "cmdline").write_bytes(f"qemu\0-uuid\0{uuid}\0-m\0008\0".encode())
+        (base / "maps").write_text(f"{RAM[0]:x}-{RAM[1]:x} rw-p 00000000 00:00 0 \n")
+        (base / "smaps").write_text((base / "maps").read_text() + "AnonHugePages:  8192 kB\n")
+        (base / "numa_maps").write_text(f"{RAM[0]:x} default anon=2048 N0=2048\n")
+
+    def _foreign(self) -> tuple[object, ...]:
+        return (
+            self.tree.read(f"{FOREIGN}/schemata"),
+            self.tree.read(f"{FOREIGN}/tasks"),
+            self.tree.listdir(f"{FOREIGN}/mon_groups"),
+            self.tree.read("schemata").partition("MB:")[2],
+        )
+
+    def _files(self) -> dict[Path, str]:
+        """All files but the helper's own and the quotas of domains' vCPUs."""
+        quotas = {f"qemu-{pid}" for pid in DOMAINS.values()}
+        return {
+            file: file.read_text()
+            for file in self.paths.proc.parent.rglob("*")
+            if file.is_file()
+            and self.paths.helper_state not in file.parents
+            and not quotas.intersection(file.parts)
+        }
+
+    def check(self) -> None:
+        """Nothing was touched but what is ours."""
+        ours = {tid for pid in DOMAINS.values() for tid in threads_of(pid)}
+        assert self.kernel.touched <= ours
+        for path, data in self.tree.writes:
+            first, *rest = path.split("/")
+            if path == "schemata":
+                assert not any(line.startswith("MB") for line in data.splitlines())
+            elif path == "tasks":
+                assert set(map(int, data.split(","))) <= ours
+            elif first == "mon_groups":
+                assert rest[0].startswith("numa_ext-")
+            else:
+                assert first.startswith("numa_ext-")
+            assert ".." not in path.split("/")
+        self.tree.writes.clear()
+        assert self._foreign() == self.before
+        assert self._files() == self.untouchable
+        assert {file.name for file in self.paths.helper_state.iterdir()} <= {
+            "in-control",
+            "rdt-root.json",
+            "throttled.json",
+        }
+
+
+class Attacker:
+    """Makes requests: what an agent sends, with parts replaced."""
+
+    def __init__(self, seed: int, host: Host) -> None:
+        self._chance = random.Random(seed)
+        self._host = host
+        self._makers: dict[str, Callable[[], list[Any]]] = {
+            "process": lambda: [self.uuid()],
+            "guest_ram": lambda: [self.uuid()],
+            "sample": lambda: [self.uuid(), self.many(self.range), self.number(16)],
+            "pin": lambda: [self.uuid(), self.many(lambda: [self.tid(), self.cpus()])],
+            "move_memory": lambda: [
+                self.uuid(),
+                self.many(lambda: [*self.range(), self.many(lambda: [self.number(1), 1.0])]),
+                [self.number(1 << 20), 0, self.either(0.001, 0.0, -1.0, 1e9), 0.0],
+            ],
+            "count": lambda: [self.many(lambda: [self.uuid(), self.many(self.tid)])],
+            "apply_partitions": lambda: [self.change(), self.either(True, True, False)],
+            "throttle": lambda: [self.many(lambda: [self.group(), self.many(self.level)])],
+            "limit_cpu_time": lambda: [
+                self.many(lambda: [self.uuid(), self.number(50)]),
+                self.either(True, False),
+            ],
+            "release_throttles": lambda: [self.either(True, False)],
+            "reset_partitions": lambda: [self.either(True, False)],
+        }
+
+    def either(self, *values: Any) -> Any:
+        return self._chance.choice(values)
+
+    def many(self, make: Callable[[], Any]) -> list[Any]:
+        return [make() for _ in range(self._chance.choice((0, 1, 1, 1, 2, 3)))]
+
+    def number(self, usual: int) -> int:
+        odd = (0, -1, 1, 100, 101, 4096, 1 << 31, 1 << 63, 1 << 64, -(1 << 63), 10**30)
+        return usual if self._chance.random() < 0.7 else self._chance.choice(odd)
+
+    def uuid(self) -> str:
+        odd = (NOBODYS, A.upper(), "", "../../../etc", f"{A}\n", f"{A}/..", "instance-4711", "*")
+        return self.either(A, B) if self._chance.random() < 0.8 else self._chance.choice(odd)
+
+    def tid(self) -> int:
+        odd = (1, 0, -1, INNOCENT, INNOCENT + 1, os.getpid())
+        known = [tid for pid in DOMAINS.values() for tid in threads_of(pid)]
+        return self._chance.choice(known if self._chance.random() < 0.7 else odd)
+
+    def cpus(self) -> str:
+        return str(self.either("0", "0-1", "", "0-99999999999", "^0", "a", "0,0-8191", "1-0"))
+
+    def range(self) -> list[int]:
+        odd = ([0, 1 << 64], [0, 0], [RAM[0] - 4096, RAM[1]], [RAM[0] + 1, RAM[1]], [-1, 4096])
+        return list(RAM) if self._chance.random() < 0.8 else list(self._chance.choice(odd))
+
+    def level(self) -> list[int]:
+        return [self.number(0), self.number(self.either(10, 50, 100))]
+
+    def group(self) -> str:
+        odd = (
+            *("", ".", "..", "info", FOREIGN, f"../{FOREIGN}", f"numa_ext-be-0/../{FOREIGN}"),
+            *(
+                "numa_ext-",
+                "numa_ext-..",
+                "numa_ext-/..",
+                "numa_ext-be-0\0",
+                "/etc",
+                "numa_ext-x\n",
+            ),
+            *("numa_ext-be-0/mon_groups/x", f"{FOREIGN}/mon_groups/theirs", "x" * 5000),
+        )
+        usual = ("numa_ext-be-0", "numa_ext-be-1", "numa_ext-lc-a")
+        return self._chance.choice(usual if self._chance.random() < 0.7 else odd)
+
+    def schemata(self) -> list[Any]:
+        value = self.either(0xF, 0xFF, 0xFFF, 0x1, 50, 10, 100, 0, -1, 1 << 70)
+        return [[self.either("L3", "L3", "MB", "L2", "../x"), [[self.number(0), value]]]]
+
+    def write(self) -> list[Any]:
+        kind = self.either(
+            *("move threads", "remove group", "remove monitor", "create group", "create monitor"),
+            *("schemata", "schemata", "format disk"),
+        )
+        monitor = self.either("", "", "numa_ext-vm-a", "theirs", "../../schemata")
+        group = self.either(self.group(), "")
+        return [
+            *(kind, group, monitor),
+            *(self.schemata() if kind == "schemata" else [], []),
+            self.group() if kind == "move threads" else "",
+        ]
+
+    def change(self) -> list[Any]:
+        seen = wire.encode(Resctrl(self._host.tree).actual())
+        members = self.many(lambda: [self.uuid(), self.group(), self.either("", "numa_ext-vm-a")])
+        found = self.either([], [], [["L3", [[0, 0xFFF]]]], self.schemata())
+        return [seen, self.many(self.write), members, found]
+
+    def junk(self) -> Any:
+        return self.either(
+            *(None, True, 0, -1, 1.5, 1e308, "", "x" * 3000, [], [[]], {}, {"a": 1}, [None] * 50),
+            *(A, [A], "\ud800", "\0", [[[[[[1]]]]]], 10**40, [[0, 1]] * 300),
+        )
+
+    def request(self) -> bytes:
+        """The next message."""
+        name = self._chance.choice(list(OPERATIONS))
+        arguments = self._makers.get(name, list)()
+        odd = self._chance.random()
+        if odd < 0.05:
+            return self._chance.randbytes(self._chance.randrange(64))
+        if odd < 0.1:
+            return json.dumps(self.junk()).encode()
+        if odd < 0.15:
+            name = self.either(
+                "__init__", "_limit", "switch", "eval", "", "process.__class__", None
+            )
+        if odd < 0.2:
+            return b"[" * self._chance.choice((10, 3000, 100_000))
+        if odd < 0.45 and arguments:
+            self._replace(arguments)
+        if odd > 0.97:
+            arguments.append(self.junk())
+        return json.dumps([name, *arguments]).encode()
+
+    def _replace(self, values: list[Any]) -> None:
+        """Put junk in some place of a nested list."""
+        place = self._chance.randrange(len(values))
+        inner = values[place]
+        if isinstance(inner, list) and inner and self._chance.random() < 0.7:
+            self._replace(inner)
+        else:
+            values[place] = self.junk()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    yield Host(tmp_path, monkeypatch)
+
+
+def attack(host: Host, calls: int) -> dict[str, int]:
+    """Make so many calls; count the kinds of answers, and those that were carried out by operation."""
+    seed = int(os.environ.get("NUMA_EXT_SEED", time.time_ns() % 10**9))
+    sys.stdout.write(f"NUMA_EXT_SEED={seed}\n")
+    attacker = Attacker(seed, host)
+    found: dict[str, int] = {}
+    for call in range(calls):
+        request = attacker.request()
+        begun = time.monotonic()
+        kind, *rest = json.loads(answer(host.operations, request)[HEAD:])
+        assert time.monotonic() - begun < 5, request[:2000]
+        assert kind in (DONE, REFUSED, FAILED)
+        assert "the helper failed" not in str(rest), (rest, request[:2000])
+        if kind == DONE:
+            name = json.loads(request)[0]
+            found[name] = found.get(name, 0) + 1
+        found[kind] = found.get(kind, 0) + 1
+        if call % 100 == 99:
+            host.check()
+    host.check()
+    return found
+
+
+def test_nothing_is_touched_but_our_groups_and_libvirts_domains(host: Host) -> None:
+    found = attack(host, SHARE)
+    assert set(OPERATIONS) <= set(found), "each operation was carried out, too"
+    assert found[REFUSED] > SHARE / 4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_nothing_is_touched_in_a_million_calls(host: Host) -> None:
+    attack(host, ALL)
