@@ -55,7 +55,7 @@ def parse(status: bytes, where: str = "libvirt's status file") -> Domain:
     """
     try:
         root = ET.fromstring(status)
-    except (ET.ParseError, ValueError) as error:  # ValueError: an encoding that is not known
+    except (ET.ParseError, ValueError, LookupError) as error:  # the last two: its encoding
         raise InvalidValueError(where, str(error), "an XML text") from error
     domain = root.find("domain")
     if root.tag != "domstatus" or domain is None:

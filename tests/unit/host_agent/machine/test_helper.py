@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper's wire: what it takes and refuses, over a real socket and message by message."""
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import arguments, client, server
+from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
+from host_agent.machine.privileged.processes import ProcessGoneError
+from host_agent.model import partition, process, rdt
+from host_agent.model.process import GroupLevel, MoveLimits, Pin, Target
+from placement_traits.errors import InvalidValueError, ServiceUnavailableError
+
+A = "aaaaaaaa-0000-4000-8000-000000000000"
+LIMITS = MoveLimits(1, 0, 1.0)
+
+
+@pytest.fixture
+def operations(tmp_path: Path) -> HostOperations:
+    return HostOperations(
+        HostPaths(
+            libvirt_pids=tmp_path / "pids",
+            resctrl=tmp_path / "nothing",
+            state=tmp_path,
+            helper_state=tmp_path,
+        ),
+        release_after_s=60.0,
+    )
+
+
+def test_every_argument_and_every_field_of_a_shape_has_a_bound() -> None:
+    assert set(arguments.BOUNDS) == set(OPERATIONS)
+    for name, operation in OPERATIONS.items():
+        assert len(arguments.BOUNDS[name]) == len(operation.arguments), name
+    for shape, bounded in (
+        (process.Pin, ("tid", "cpus")),
+        (process.Target, ("start", "end", "shares")),
+        (process.MoveLimits, arguments._LIMITS.fields),  # type: ignore[attr-defined]
+        (process.GroupLevel, ("group", "mba_percent")),
+        (partition.Write, arguments._WRITE.fields),  # type: ignore[attr-defined]
+        (partition.Membership, arguments._MEMBER.fields),  # type: ignore[attr-defined]
+        (partition.RdtChange, ("seen", "writes", "members", "root_found")),
+        (rdt.Actual, arguments._SEEN.fields),  # type: ignore[attr-defined]
+    ):
+        assert set(get_type_hints(shape)) == set(bounded), shape
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda way: way.process("../../etc"), "process, uuid"),
+        (lambda way: way.process(A.upper()), "a UUID in lower case"),
+        (lambda way: way.sample(A, [(0, 4096)], 4097), "sample, pages: 4097"),
+        (lambda way: way.sample(A, [(0, 4096)] * 1025, 1), "sample, ranges, entries"),
+        (lambda way: way.sample(A, [(4096, 0)], 1), "sample, ranges"),
+        (lambda way: way.pin(A, [Pin(0, "0")]), "pin, pins.tid"),
+        (lambda way: way.pin(A, [Pin(7, "0-99999")]), "CPUs below 8192"),
+        (lambda way: way.pin(A, [Pin(7, "")]), "CPUs below 8192"),
+        (lambda way: way.move_memory(A, [Target(0, 4096, ((0, 2.0),))], LIMITS), "0 to 1"),
+        (lambda way: way.move_memory(A, [Target(0, 4096, ())], LIMITS), "sum of shares"),
+        (lambda way: way.move_memory(A, [], LIMITS._replace(seconds=61)), "limits.seconds"),
+        (lambda way: way.throttle([GroupLevel("", ((0, 50),))]), "throttle, levels.group"),
+        (lambda way: way.throttle([GroupLevel("operators", ((0, 50),))]), "numa_ext- and one word"),
+        (lambda way: way.throttle([GroupLevel("numa_ext-/../x", ())]), "numa_ext- and one word"),
+        (lambda way: way.throttle([GroupLevel("numa_ext-a", ((0, 0),))]), "1 to 100"),
+        (lambda way: way.limit_cpu_time([(A, 101)], True), "1 to 100"),
+        (lambda way: way.count([(A, (1 << 23,))]), "count, threads"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_name(
+    operations: HostOperations, call: Callable[[Any], object], words: str
+) -> None:
+    def asked(operation: Any, values: tuple[Any, ...]) -> Any:
+        request = json.dumps([operation.name, *client.wire.encode(values)]).encode()
+        kind, name, error = json.loads(server.answer(operations, request)[4:])
+        assert (kind, name) == (server.REFUSED, "InvalidValueError")
+        raise InvalidValueError(*error)
+
+    with pytest.raises(InvalidValueError) as caught:
+        call(client.Way(OPERATIONS, asked))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b"null",
+        b'["in_control", 1]',
+        b'["process"]',
+        b'["process", 7]',
+        b'["eval", "1"]',
+        b'["__init__", "x"]',
+        b'["process", NaN]',
+        b'["sample", "a", [[0, 1]], 1e999]',
+        b"[" * 100_000,
+        b"9" * 10_000,
+    ],
+)
+def test_garbage_is_one_refusal(operations: HostOperations, request_: bytes) -> None:
+    kind, name, *_ = json.loads(server.answer(operations, request_)[4:])
+    assert (kind, name) == (server.REFUSED, "InvalidValueError")
+
+
+class Served:
+    """A helper's server in a thread."""
+
+    def __init__(self, operations: HostOperations, path: Path, users: set[int]) -> None:
+        self.path = path
+        self._stopped, (self._woken, self._wake) = threading.Event(), os.pipe()
+        self._listening = server.listen(path)
+        self._server = server.Server(self._listening, operations, users, idle_s=None)
+        arguments_ = (self._woken, self._stopped)
+        self._thread = threading.Thread(target=self._server.run, args=arguments_, daemon=True)
+        self._thread.start()
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(20)
+        connection.connect(str(self.path))
+        return connection
+
+    def stop(self) -> None:
+        self._stopped.set()
+        os.write(self._wake, b".")
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._listening.close()
+
+
+@pytest.fixture
+def serve(operations: HostOperations, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+
+    def start(users: set[int]) -> Served:
+        made.append(Served(operations, tmp_path / "socket", users))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+def test_results_and_errors_arrive_and_the_connection_stays(
+    serve: Callable[..., Served], operations: HostOperations
+) -> None:
+    served = serve({os.geteuid()})
+    way = client.over_socket(served.path)
+    for _again in range(2):
+        with pytest.raises(ProcessGoneError, match=f"runs domain {A}"):
+            way.process(A)
+        way.in_control()
+    assert operations.switch is not None
+    assert operations.switch.held
+    way.graceful_shutdown()
+    assert not operations.switch.held
+
+
+def test_another_user_is_not_served(serve: Callable[..., Served]) -> None:
+    served = serve({os.geteuid() + 1})
+    with pytest.raises(ServiceUnavailableError, match="the helper does not answer"):
+        client.over_socket(served.path).in_control()
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_read(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve({os.geteuid()})
+    with served.connect() as connection:
+        connection.sendall(struct.pack("!I", (4 << 20) + 1))
+        answer = connection.recv(1 << 16)
+        assert b"length of a message" in answer
+        assert connection.recv(1) == b"", "nothing after it could be understood"
+    client.over_socket(served.path).in_control()
+
+
+def test_a_client_that_goes_in_the_middle_leaves_the_others_alone(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve({os.geteuid()})
+    for part in (
+        b"",
+        b"\0",
+        struct.pack("!I", 100) + b"[",
+        struct.pack("!I", 14) + b'["in_control"]',
+    ):
+        with served.connect() as connection:
+            connection.sendall(part)
+    client.over_socket(served.path).in_control()
+
+
+def test_a_user_has_so_many_connections_and_no_more(serve: Callable[..., Served]) -> None:
+    served = serve({os.geteuid()})
+    held = [served.connect() for _ in range(server._CONNECTIONS_MAX)]
+    try:
+        for connection in held:
+            connection.sendall(struct.pack("!I", 14) + b'["in_control"]')
+            assert connection.recv(100)
+        with served.connect() as another:
+            assert another.recv(1) == b""
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_a_helper_that_was_started_again_is_asked_again(
+    operations: HostOperations, tmp_path: Path
+) -> None:
+    first = Served(operations, tmp_path / "socket", {os.geteuid()})
+    way = client.over_socket(first.path)
+    way.in_control()
+    helper = client.Helper(first.path)
+    helper.ask(OPERATIONS["in_control"], ())
+    first.stop()
+    assert helper._connection is not None
+    helper._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does when the helper ends
+    second = Served(operations, tmp_path / "socket", {os.geteuid()})
+    helper.ask(OPERATIONS["in_control"], ())
+    second.stop()
+
+
+def test_without_a_helper_the_sentence_says_what_to_start(tmp_path: Path) -> None:
+    with pytest.raises(ServiceUnavailableError, match=r"numa-host-agent-helper\.socket"):
+        client.over_socket(tmp_path / "none").in_control()
+
+
+def test_no_throttle_is_without_the_switch(operations: HostOperations) -> None:
+    """Also one that an agent has asked for that has gone since."""
+    assert operations.switch is not None
+    operations.limit_cpu_time([(A, 50)], False)
+    operations.throttle([])
+    assert operations.switch.held
+
+
+def test_an_idle_helper_ends_when_its_socket_is_held_by_another_process(
+    operations: HostOperations, tmp_path: Path
+) -> None:
+    woken, wake = os.pipe()
+    with server.listen(tmp_path / "socket") as listening:
+        server.Server(listening, operations, {0}, idle_s=0.05).run(woken, threading.Event())
+    for end in (woken, wake):
+        os.close(end)
