@@ -24,7 +24,8 @@ class PlacementOptions(Section):
         60.0,
         "Seconds between two comparisons with Placement when nothing changes here.",
         minimum=1.0,
-        change="Placement is short of CPU (raise): a pass without changes is one request",
+        change="Placement is short of CPU (raise): a pass without changes is one request, two where servers hold ways "
+        "or bandwidth",
         leave="a deleted compute service must get our providers back within a minute",
     )
     backoff_max_s: float = option(

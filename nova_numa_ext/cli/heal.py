@@ -41,6 +41,7 @@ from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
 from placement_traits.snapshot import FleetSnapshot
 
 _SERVERS: Final = frozenset({"INSTANCE", "unknown"})  # nova does not say what its consumers are
+_MIGRATION: Final = "MIGRATION"
 _TRIES: Final = 3
 _NO_HOSTS: Final = "none: no agent reports"
 _CHANGED: Final = (
@@ -388,7 +389,7 @@ class _Unknown:
         if server is None:
             if self._migrations is None:
                 self._migrations = self._nova.migrations_under_way()
-            if consumer in self._migrations:
+            if consumer in self._migrations or self._is_others(consumer):
                 return ""
             return (
                 "nova knows no server of this id, and no migration that is under way. What holds CPUs or memory, too, "
@@ -404,6 +405,11 @@ class _Unknown:
             f"{host.view.name} starts; when it never will: nova-manage placement audit --delete --resource_provider "
             f"{host.view.root_uuid}"
         )
+
+    def _is_others(self, consumer: str) -> bool:
+        """Return whether a consumer is of a type that nova does not have."""
+        kind = self._client.get(f"/allocations/{consumer}").get("consumer_type", "unknown")
+        return kind not in _SERVERS | {_MIGRATION}
 
 
 def _request(server: NovaServer) -> WorkloadRequest | None:

@@ -84,6 +84,8 @@ def _once(arguments: argparse.Namespace) -> bool:
             rows.append(row)
     except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
         problem = " ".join(str(error).split())
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"an answer of Nova or Placement makes no sense: {error!r}"
     if rows or arguments.every is None:
         _print(_text(rows, arguments.format, complete=not problem), sys.stdout)
     if problem:

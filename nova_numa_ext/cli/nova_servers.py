@@ -29,7 +29,7 @@ _SETTLED: Final = frozenset({"ACTIVE", "PAUSED", "SUSPENDED", "SHUTOFF"})
 class NovaServer:
     """One server as nova shows it.
 
-    :param host: its compute node (hypervisor), "" without one
+    :param host: its compute node (hypervisor), "" without one, and where its cell does not answer
     :param why_busy: status or task that keeps others' hands off it, "" when there is none
     :param image_properties: those that nova keeps with the server
     :param from_volume: its root disk is a volume
@@ -65,7 +65,7 @@ class NovaServers:
         while found := self._get("/servers/detail", query)["servers"]:
             for shown in found:
                 server = _server(shown)
-                if server is not None and server.host:
+                if server.host:
                     yield server
             query["marker"] = found[-1]["id"]
 
@@ -132,10 +132,12 @@ class NovaServers:
             raise ServiceUnavailableError(f"Nova's answer to GET {path} is no JSON") from error
 
 
-def _server(shown: Mapping[str, Any]) -> NovaServer | None:
+def _server(shown: Mapping[str, Any]) -> NovaServer:
     flavor, image = shown.get("flavor"), shown.get("image")
-    if not flavor:  # of a cell that is down
-        return None
+    if not flavor:
+        nothing: Mapping[str, str] = {}
+        why = "its cell does not answer"
+        return NovaServer(shown["id"], "", "", why, "", "", Sizes(0, 0), nothing, nothing, False)
     place, task = "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-STS:task_state"
     if place not in shown:
         raise _refused("does not show the hosts of servers")

@@ -232,14 +232,12 @@ def test_what_cannot_be_counted_is_told_for_this_server_alone(host):
     assert "resources_OTHER:CUSTOM_FPGA" in rows[0].problem
 
 
-@pytest.mark.parametrize(
-    "specs",
-    [{}, BE_SPECS, {**SPECS, "numa_ext:managed": "false"}, {**SPECS, "numa_ext:tier": "XX"}],
-    ids=["none of ours", "nothing counted", "left alone", "malformed"],
-)
-def test_a_server_that_is_not_ours_to_heal_is_left_out(host, specs):
+def test_a_server_that_is_not_ours_to_heal_is_left_out(host):
     """``nova-manage`` heals what asks for nothing of ours."""
-    assert host.heal(server_on(1, specs=specs)) == []
+    unmanaged, malformed = {"numa_ext:managed": "false"}, {"numa_ext:tier": "XX"}
+    for specs in ({}, BE_SPECS, {**SPECS, **unmanaged}, {**SPECS, **malformed}):
+        host.api.add(server_on(1, specs=specs))
+    assert host.heal() == []
 
 
 def test_a_tier_that_the_image_requires_is_assumed(host):
@@ -292,32 +290,29 @@ def test_what_cannot_be_rebuilt_is_told(specs, image, problem):
 # Hands off -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "under_way",
-    [
+def test_nothing_is_asked_while_a_server_is_in_flight_and_it_moves_afterwards(host):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0)
+    for under_way in (
         {"OS-EXT-STS:task_state": "migrating"},
         {"status": "VERIFY_RESIZE"},
         {"status": "SHELVED"},
         {"status": "ERROR"},
-    ],
-)
-def test_nothing_is_asked_while_a_server_is_in_flight_and_it_moves_afterwards(host, under_way):
-    server = server_on(node=2)
-    before = host.claim(server, l3=0)
-    host.api.add(server, **under_way)
-    assert host.heal() == []
-    assert not any(path.endswith("/topology") for path in host.api.asked)
-    assert host.held(server.uuid) == before
+    ):
+        host.api.add(server, **under_way)
+        assert host.heal() == []
+        assert not any(path.endswith("/topology") for path in host.api.asked)
+        assert host.held(server.uuid) == before
     host.api.add(server)
     assert results(host.heal()) == ["done"]
 
 
-@pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED", "SHUTOFF"])
-def test_a_server_that_rests_keeps_its_cells_and_is_healed(host, status):
-    server = server_on(node=2)
-    host.claim(server, l3=0)
-    host.api.add(server, status=status)
-    assert results(host.heal()) == ["done"]
+def test_a_server_that_rests_keeps_its_cells_and_is_healed(host):
+    for number, status in enumerate(("PAUSED", "SUSPENDED", "SHUTOFF")):
+        server = server_on(node=3, title=status)
+        host.claim(server, l3=number)
+        host.api.add(server, status=status)
+    assert results(host.heal()) == ["done"] * 3
 
 
 @pytest.mark.parametrize(("status", "result"), [("finished", "left"), ("confirmed", "done")])
@@ -375,6 +370,19 @@ def test_what_nova_does_not_know_is_told_and_not_deleted(host):
     assert f"audit --delete --resource_provider {host.cloud.uuid('h1')}" in row.problem
     assert f"allocation delete {gone.uuid}" in row.problem
     assert host.held(gone.uuid) == before
+
+
+def test_a_server_of_a_cell_that_is_down_is_no_orphan(host):
+    """Nova shows its id and little else."""
+    server = server_on(0)
+    host.claim(server, l3=0)
+    host.api.servers[server.uuid] = {"id": server.uuid, "status": "UNKNOWN"}
+    assert host.heal() == []
+
+
+def test_a_consumer_of_another_service_is_no_orphan(host):
+    host.claim(server_on(0), l3=0, consumer_type="RESERVATION")
+    assert host.heal() == []
 
 
 def test_consumers_are_read_only_where_more_is_used_than_servers_account_for(host):
@@ -530,20 +538,18 @@ def test_only_the_hosts_that_are_named_are_looked_at(host, command):
     assert (status, error) == (1, "numa-ext-heal: --host: 'h9' is not allowed; allowed: h1, h2\n")
 
 
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (lambda _path: answer(403), "needs the role admin"),
-        (lambda _path: answer(500), "Nova answered GET /servers/detail with 500"),
-        (lambda _path: answer(200, "<html>"), "Nova's answer to GET /servers/detail is no JSON"),
-    ],
-)
-def test_trouble_with_nova_is_one_sentence(host, command, fault, sentence):
-    host.api.fault = fault
-    status, out, error = command()
-    assert (status, out) == (1, "Nothing was done.\n")
-    assert sentence in error
-    assert error.count("\n") == 1
+def test_trouble_with_nova_is_one_sentence(host, command):
+    for fault, sentence in (
+        (answer(403), "needs the role admin"),
+        (answer(500), "Nova answered GET /servers/detail with 500"),
+        (answer(200, "<html>"), "Nova's answer to GET /servers/detail is no JSON"),
+        (answer(200, "{}"), "makes no sense: KeyError('servers')"),
+        (answer(200, "[1]"), "makes no sense: TypeError("),
+    ):
+        host.api.fault = lambda _path, fault=fault: fault
+        status, out, error = command()
+        assert (status, out, error.count("\n")) == (1, "Nothing was done.\n", 1)
+        assert sentence in error
 
 
 def test_nova_that_cannot_be_reached_is_one_sentence(host, command):
@@ -567,6 +573,7 @@ def test_a_placement_that_is_down_ends_the_run_with_one_sentence(host, command, 
     server = server_on(node=2)
     host.claim(server, l3=0)
     host.api.add(server)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
     down = FaultyAdapter(
         host.adapter, lambda _method, path: refuse(503) if "/allocations/" in path else None
     )
@@ -576,6 +583,22 @@ def test_a_placement_that_is_down_ends_the_run_with_one_sentence(host, command, 
     assert status == 1
     assert error.startswith("numa-ext-heal: Placement did not answer GET /allocations/")
     assert error.count("\n") == 1
+
+
+def test_garbage_from_placement_is_one_sentence(host, command, monkeypatch):
+    server = server_on(node=2)
+    before = host.claim(server, l3=0)
+    host.api.add(server)
+    for text in ("", "<html>", "{}", "null", '{"allocations": []}'):
+
+        def fault(_method, path, text=text):
+            return (lambda _send: answer(200, text)) if "/allocations/" in path else None
+
+        faulty = FaultyAdapter(host.adapter, fault)
+        monkeypatch.setattr(endpoints, "placement", lambda _conf, faulty=faulty: faulty)
+        status, _, error = command()
+        assert (status, error.count("\n")) == (1, 1), text
+    assert host.held(server.uuid) == before
 
 
 def test_a_loop_goes_on_after_a_fault_and_is_silent_while_all_is_right(host, command):
@@ -601,9 +624,9 @@ def test_a_loop_goes_on_after_a_fault_and_is_silent_while_all_is_right(host, com
 
 
 @pytest.mark.parametrize("seconds", ["0", "soon", "1e9"])
-def test_a_pause_that_makes_no_sense_is_refused(command, seconds, capsys):
+def test_a_pause_that_makes_no_sense_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):
-        command("--every", seconds)
+        heal_command.main(["--every", seconds])
     assert "a number of seconds from 1 to 86400" in capsys.readouterr().err
 
 
