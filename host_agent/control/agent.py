@@ -116,6 +116,7 @@ class Agent:
         self._paused_mark = files.paused
         self._listeners = listeners
         self._rollout = rollout or Rollout(options)
+        self._modes = self._rollout.modes
         self._write = write
         self._own_cpus = frozenset(os.sched_getaffinity(0))
         self._clock = clock
@@ -138,14 +139,14 @@ class Agent:
         """
         started = self._clock()
         self._coarse = None
+        self._modes = self._rollout.modes  # until the next round: what waits was decided with them
         observation = self._observe(full=full, relist=relist)
         if self._paused_mark.exists():
             seconds, listed = self._clock() - started, not self._libvirt_lost
-            modes = self._rollout.modes
             return self._notify(
-                Round(observation, seconds=seconds, paused=True, listed=listed, modes=modes)
+                Round(observation, seconds=seconds, paused=True, listed=listed, modes=self._modes)
             )
-        coarse = self._rollout.admitted(self._decide(observation), observation)
+        coarse = self._rollout.admitted(self._decide(observation), observation, self._modes)
         self._refiners.new_round()
         done = self._apply(coarse, observation, started)
         self._coarse = coarse
@@ -180,7 +181,7 @@ class Agent:
 
     def _apply(self, coarse: Decision, observation: Observation, started: float) -> Round:
         decision = self._refiners.refine(coarse, observation)
-        modes = self._rollout.modes
+        modes = self._modes
         outcomes = self._executor.apply(decision, observation, self._slice_s(), modes)
         self._touched = frozenset(uuid for uuid, done in outcomes.items() if done.touched)
         seconds = self._clock() - started

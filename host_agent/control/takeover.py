@@ -83,10 +83,12 @@ class Takeover:
         self, decision: Decision, observation: Observation, modes: Modes, *, plan_only: bool
     ) -> None:
         interval_s = self._options.agent.takeover_interval_s
-        found = order(decision, observation, self._held(), self._options, modes)
-        self._waiting = found if interval_s else ()
+        self._waiting = ()
+        if not interval_s:
+            return
+        self._waiting = order(decision, observation, self._held(), self._options, modes)
         if plan_only:
-            for position, uuid in enumerate(found):
+            for position, uuid in enumerate(self._waiting):
                 after_s = position * interval_s
                 self._note(observation.get(uuid), Result.WOULD, after_s=after_s)
 

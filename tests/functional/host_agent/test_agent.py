@@ -105,6 +105,32 @@ def test_a_dry_run_writes_nothing(host: ComputeHost, pair: tuple[Server, Server]
     }
 
 
+def test_a_dry_run_prints_the_order_in_which_servers_would_be_taken_over(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    output = host.run_once("--dry-run", agent__takeover_interval_s=30).splitlines()
+    entries = [json.loads(line) for line in output]
+    order = [(e["title"], e["what"]) for e in entries if e["action"] == "takeover"]
+    assert order == [("lc", {"after_s": 0.0}), ("be", {"after_s": 30.0})]
+
+
+def test_the_first_start_takes_one_server_over_and_lets_the_other_wait(
+    host: ComputeHost, pair: tuple[Server, Server]
+) -> None:
+    lc, be = pair
+    agent = host.agent(agent__takeover_interval_s=3)
+    try:
+        wait_for(lambda: host.groups() == {lc_group(lc)}, "the first one")
+        assert vcpu_cpus(host.pid(be)) == ["0-1"]
+        rows = json.loads(host.ctl("status", "--format=json"))
+        assert {row["uuid"]: row["control"] for row in rows}[be.uuid] == "waits"
+        wait_for(lambda: vcpu_cpus(host.pid(be)) == ["0"], "the second one")
+        wait_for(lambda: host.group_of(host.pid(be)) == BE_GROUP, "its group")
+    finally:
+        agent.terminate()
+        assert agent.wait(20) == 0
+
+
 def test_a_host_that_observes_says_what_it_would_do_and_then_does_it(
     host: ComputeHost, pair: tuple[Server, Server]
 ) -> None:
