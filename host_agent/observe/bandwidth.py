@@ -199,7 +199,7 @@ class BandwidthReader:
         now = self._clock()
         if meter.due(now):
             try:
-                meter.take(self._resctrl.counters(group, monitor), now)
+                meter.take(self._resctrl.counters(group, monitor, events=(_LOCAL, _TOTAL)), now)
             except (NumaExtError, OSError) as error:
                 meter.lose()
                 # A group that is gone has made room for another plan, which will show where the server is.

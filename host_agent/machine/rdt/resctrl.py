@@ -45,6 +45,7 @@ from host_agent.model.rdt import (
 )
 
 _NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
+_L3_MONITORS: Final = "mon_L3_"
 _STATUS_BYTES: Final = (
     512  # last_cmd_status_buf; a sentence that does not fit is dropped as a whole
 )
@@ -231,12 +232,16 @@ class Resctrl:
         path = _join(_directory(group, monitor), "tasks")
         return frozenset(parse_number(word, path) for word in self._read(path).split())
 
-    def counters(self, group: str, monitor: str = "") -> tuple[CounterReading, ...]:
-        """Read all events of a group in all L3 domains, by domain.
+    def counters(
+        self, group: str, monitor: str = "", *, events: Collection[str] = ()
+    ) -> tuple[CounterReading, ...]:
+        """Read events of a group in all L3 domains, by domain.
 
-        A control group counts its own threads and those of its monitoring groups. Values are bytes since the group was
-        made; only differences within the life of one group mean anything.
+        Other monitors than those of L3 domains (Linux 7.0: energy of packages) are left out. A control group counts its
+        own threads and those of its monitoring groups. Values are bytes since the group was made; only differences
+        within the life of one group mean anything.
 
+        :param events: only these, as far as the host has them: each costs an interrupt of a CPU; empty for all
         :raises ResctrlGoneError: the group is not there, or was made again while it was read
         """
         directory = _directory(group, monitor)
@@ -244,13 +249,16 @@ class Resctrl:
         generation = self._call("looking at", directory, self._files.identity)
         readings = []
         for name in self._call("listing", base, self._files.directories):
-            events = {
+            if not name.startswith(_L3_MONITORS):
+                continue
+            found = {
                 event: parse_counter(self._read(f"{base}/{name}/{event}"))
                 for event in self._files.listdir(f"{base}/{name}")
-                if not event.startswith("mon_")  # per-node directories of sub-NUMA clusters
+                # Beside the events there are per-node directories of sub-NUMA clusters.
+                if not event.startswith("mon_") and (not events or event in events)
             }
-            domain = parse_number(name.rpartition("_")[2], f"{base}/{name}")
-            readings.append(CounterReading(domain, events, generation))
+            domain = parse_number(name.removeprefix(_L3_MONITORS), f"{base}/{name}")
+            readings.append(CounterReading(domain, found, generation))
         if self._call("looking at", directory, self._files.identity) != generation:
             raise ResctrlGoneError("reading counters", base, "", errno.ENOENT)
         return tuple(sorted(readings, key=lambda reading: reading.domain))

@@ -29,8 +29,9 @@ from host_agent.machine.rdt.errors import (
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
-from host_agent.model.partition import PartitionRequest, RdtChange, WriteKind
+from host_agent.model.partition import PartitionPlace, PartitionRequest, RdtChange, WriteKind
 from host_agent.model.rdt import BandwidthUnit, Unknown
+from host_agent.observe.bandwidth import BandwidthReader
 from placement_traits.errors import ConflictError, InvalidValueError
 from placement_traits.names import Tier
 
@@ -268,6 +269,39 @@ def test_a_counter_that_cannot_be_read_is_unknown_and_the_group_sums_the_others(
     assert set(events.values()) == {Unknown.UNAVAILABLE}
     model.set_fault("numa_ext-a", fault="")
     assert resctrl.counters("numa_ext-a")[0].events["llc_occupancy"] == 0
+
+
+def test_monitors_of_packages_are_none_of_l3_domains(tmp_path: Path) -> None:
+    """Linux 7.0: energy and activity of a package, as fractions, beside the counters of its caches."""
+    for name, text in {
+        "mon_L3_00/llc_occupancy": "77",
+        "mon_L3_00/mbm_local_bytes": "100",
+        "mon_L3_00/mbm_total_bytes": "400",
+        "mon_PERF_PKG_00/core_energy": "12.503",
+        "mon_PERF_PKG_00/activity": "3.1",
+    }.items():
+        file = tmp_path / "mon_data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    (reading,) = Resctrl(OsFiles(str(tmp_path))).counters("")
+    assert (reading.domain, reading.events["mbm_total_bytes"]) == (0, 400)
+
+
+def test_only_the_counters_that_are_asked_for_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is read on a CPU of its domain, by an interrupt of who runs there."""
+    model = ResctrlModel()
+    model.mkdir("numa_ext-a")
+    read: list[str] = []
+    really = model.read
+
+    def counting(path: str) -> str:
+        read.append(path.rpartition("/")[2])
+        return really(path)
+
+    monkeypatch.setattr(model, "read", counting)
+    place = PartitionPlace("a", "numa_ext-a")
+    BandwidthReader(Resctrl(model)).servers([place])
+    assert set(read) == {"mbm_local_bytes", "mbm_total_bytes"}
 
 
 # -- the executor --
