@@ -225,7 +225,8 @@ def _bandwidth(conf: Configuration) -> Iterator[Finding]:
 def _numa_balancing(paths: HostPaths) -> Iterator[Finding]:
     if foreign_balancers.numa_balancing(paths.proc):
         text = (
-            "on: no memory is spread, the kernel would move it back; sysctl kernel.numa_balancing=0"
+            "on: no memory is spread, and no pages are moved for objectives, the kernel would move them back; "
+            "sysctl kernel.numa_balancing=0"
         )
         yield Finding("kernel.numa_balancing", Level.DEGRADED, text)
     else:
@@ -237,7 +238,7 @@ def _numad(paths: HostPaths) -> Iterator[Finding]:
     if process is None:
         yield Finding("numad", Level.GOOD, "does not run")
     else:
-        text = f"process {process} moves servers against the agent, no memory is spread: stop it"
+        text = f"process {process} moves servers against the agent: none is spread or moved for objectives; stop it"
         yield Finding("numad", Level.DEGRADED, text)
 
 

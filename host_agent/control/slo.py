@@ -67,6 +67,7 @@ class SloHost:
     :param paused: returns whether an operator has paused the agent
     :param lapsed: returns whether the dead-man switch takes all throttles off, because rounds hang or fail
     :param acts: returns whether anything may be changed now, see :class:`~host_agent.control.rollout.Rollout`
+    :param balancers: returns who else moves pages on this host, "" for nobody: then none are moved here
     :param margin_mb: MiB that stay free on every node
     """
 
@@ -79,6 +80,7 @@ class SloHost:
     paused: Callable[[], bool] = lambda: False
     lapsed: Callable[[], bool] = lambda: False
     acts: Callable[[], bool] = lambda: True
+    balancers: Callable[[], str] = lambda: ""
     margin_mb: float = 0.0
 
 
@@ -136,7 +138,8 @@ class SloController:
         if observation.topology is not self._topology:
             self._legal = self._host.levels(observation.topology)
             self._topology = observation.topology
-        view = look(decision, observation, self._host.margin_mb, self._legal)
+        moves = not self._host.balancers()
+        view = look(decision, observation, self._host.margin_mb, self._legal, moves=moves)
         self._view = view
         if not self._observes:
             self._host.plug(view.lcs)

@@ -18,12 +18,18 @@ from placement_traits.reason import Reason
 
 
 def look(
-    decision: Decision, observation: Observation, margin_mb: float, levels: tuple[int, ...]
+    decision: Decision,
+    observation: Observation,
+    margin_mb: float,
+    levels: tuple[int, ...],
+    *,
+    moves: bool = True,
 ) -> SloView:
     """Return the controller's view of a coarse decision.
 
     :param margin_mb: MiB that stay free on every node
     :param levels: legal levels, per cent, ascending
+    :param moves: pages may be moved; others that move them would bring them back
     """
     lcs: list[LcServer] = []
     bes: list[BeServer] = []
@@ -35,7 +41,8 @@ def look(
         if guest.workload.tier is Tier.LC:
             lcs.append(_lc(guest, assignment, assignment.partition))
         else:
-            bes.append(_be(guest, assignment, assignment.partition, room))
+            be = _be(guest, assignment, assignment.partition, room)
+            bes.append(be if moves else replace(be, movable=False))
     return SloView(tuple(lcs), tuple(bes), observation.topology.node_ids, levels)
 
 

@@ -107,6 +107,7 @@ class Bench:
         self.ipc = 2.0
         self.options = SloOptions(**slo)  # type: ignore[arg-type]
         self.acts = True
+        self.balancers = ""
         nodes = folder / "node"
         for node in range(4):
             (nodes / f"node{node}").mkdir(parents=True, exist_ok=True)
@@ -130,6 +131,7 @@ class Bench:
                 paused=(self.folder / "paused").exists,
                 lapsed=lambda: self.lapsed,
                 acts=lambda: self.acts,
+                balancers=lambda: self.balancers,
             ),
             SloStore(self.folder / "slo.json"),
             SloReport(
@@ -270,6 +272,22 @@ def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_no
     assert bench.wakes
     assert bench.kept(be) is not None
     assert bench.levels[-1][0].mba_percent[0][1] == 100, "the throttle was not released"
+
+
+def test_pages_stay_while_others_move_them_back(bench: Bench) -> None:
+    """kernel.numa_balancing is on: two writers of one thing; levels alone have to do."""
+    bench.balancers = "kernel.numa_balancing is on"
+    _, be = bench.watch()
+    before = bench.host.memory_mb(be)
+    bench.host.writes.clear()
+    for _ in range(120):
+        level = bench.levels[-1][0].mba_percent[0][1] if bench.levels else 50
+        bench.report(900 if level <= 10 else 1500, 0.5)
+        if bench.controller.turn(bench.now):
+            bench.agent.reapply()
+    assert bench.levels, "levels were written"
+    assert bench.host.memory_mb(be) == before
+    assert not [what for what, _ in bench.host.writes if what == "move"]
 
 
 def test_without_a_known_latency_the_fixed_level_holds(bench: Bench) -> None:
