@@ -356,10 +356,12 @@ def problem(key: str, value: str) -> str | None:
 def _resource(key: str) -> str | None:
     """Return the resource class of ours that a key asks for."""
     match = _RESOURCE.match(key)
-    return match["resource"] if match and match["resource"] in names.RESOURCE_CLASSES else None
+    return match["resource"] if match and match["resource"] in names.PUBLISHED_CLASSES else None
 
 
 def _amount_problem(key: str, value: str) -> str | None:
+    if _resource(key) == names.PROBE:
+        return f"{cut(key)} is not allowed: with it the view of Placement counts hosts, and no server may take it."
     if _resource(key) == names.LLC_NEIGHBOURHOOD:
         allowed = {str(units): each for each, units in NEIGHBOURHOOD_UNITS.items() if units}
         if value not in allowed:

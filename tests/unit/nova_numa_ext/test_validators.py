@@ -20,6 +20,7 @@ from placement_traits.request import EXTRA_SPECS, problem
         ("numa_ext:", "LC"),
         ("resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD", "7"),
         ("resources_N1:CUSTOM_LLC_NEIGHBOURHOOD", "all"),
+        ("resources:CUSTOM_NUMA_EXT_PROBE", "1"),
     ],
 )
 def test_the_api_refuses_in_our_words(key, value):

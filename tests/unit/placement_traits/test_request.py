@@ -75,6 +75,11 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
         ({"numa_ext:remote_gpu": "required"}, "needs an amount of GPUs"),
         ({"numa_ext:remote_gpu_network_share": "0.5"}, "has no meaning with"),
         ({"hw:numa_nodes": "two"}, "hw:numa_nodes=two is not allowed; allowed: an integer >= 1."),
+        (
+            {"resources1:CUSTOM_NUMA_EXT_PROBE": "1"},
+            "resources1:CUSTOM_NUMA_EXT_PROBE is not allowed: with it the view of Placement counts hosts, "
+            "and no server may take it.",
+        ),
     ],
 )
 def test_a_combination_without_meaning_has_a_sentence(changes, words):
