@@ -27,6 +27,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -47,7 +48,6 @@ SILENT_AFTER_MINUTES: Final = round(3 * EVERY_MINUTES * (1 + SPREAD))
 _NAMESPACE: Final = uuid.UUID("6b6f1c43-6d0e-4f0a-9b52-0b2f3f6a4c1e")
 _PREFIX: Final = "beat:"
 _TRIES: Final = 4
-_BAD_REQUEST: Final = 400
 _PERMILLE: Final = 1000
 
 Clock = Callable[[], float]
@@ -156,7 +156,7 @@ def living(client: PlacementClient, clock: Clock = time.time) -> frozenset[str] 
     try:
         found = client.get(f"/resource_providers?resources={names.BEAT_MINUTE}:{least}")
     except PlacementError as error:
-        if error.status == _BAD_REQUEST:  # the class does not exist
+        if error.status == HTTPStatus.BAD_REQUEST:  # the class does not exist
             return None
         raise
     return frozenset(each["uuid"] for each in found["resource_providers"])
