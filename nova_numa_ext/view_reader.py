@@ -5,7 +5,8 @@ One worker starts it, with the lock already taken: :mod:`nova_numa_ext.scheduler
 configuration files, keeps the view and writes each new state into the snapshot file. It ends
 
 * when its standard input ends, that is with the worker that started it, however that ends;
-* when Placement has not answered for so long that it must hang: its own watchdog shows where, and ends it.
+* when Placement has not answered for so long that it must hang: its own watchdog shows where, and ends it;
+* when that worker sees no beat on its standard output any more: the whole process has been stopped.
 
 The kernel then frees the lock, and another worker starts the next one. It imports nothing of nova.
 """
@@ -20,10 +21,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
+from oslo_log import log
 
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext import endpoints, metrics
@@ -40,6 +43,7 @@ LOG = logging.getLogger(__name__)
 # One request may be sent twice, and may need a new token first; building the arrays of a large fleet takes seconds.
 _REQUESTS_OF_SILENCE: Final = 6
 _SECONDS_BETWEEN_TRIES: Final = 30.0
+BEAT_S: Final = 1.0
 
 
 class _Watched:
@@ -138,6 +142,26 @@ def _end_with_the_worker() -> None:
     os._exit(0)
 
 
+def _beat() -> None:
+    """Show the worker that this process runs: it ends one that does not."""
+    with suppress(BrokenPipeError):  # the worker has gone
+        while True:
+            os.write(sys.stdout.fileno(), b".")
+            time.sleep(BEAT_S)
+
+
+def _log_to_stderr() -> None:
+    """Log with oslo.log's fields to the standard error of nova-scheduler, whatever nova.conf says of its own log."""
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override("use_stderr", True)
+    conf.set_override(
+        "default_log_levels", [*log.get_default_log_levels(), "keystoneauth=ERROR"]
+    )  # it warns of each try
+    log.setup(conf, "numa-ext-view")
+
+
 def configuration(files: Sequence[str], folders: Sequence[str]) -> cfg.ConfigOpts:
     """Read nova's configuration, as far as we need it."""
     conf = cfg.ConfigOpts()
@@ -187,15 +211,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config-dir", action="append", default=[], help="nova's")
     parser.add_argument("snapshot", type=Path, help="the file to keep")
     given = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [-] %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
-    logging.getLogger("keystoneauth").setLevel(logging.ERROR)  # it warns of each try
+    _log_to_stderr()
     # nova-scheduler passes it on to its whole process group; this process ends with its worker.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
+    threading.Thread(target=_beat, daemon=True).start()
     conf = configuration(given.config_file, given.config_dir)
     options = oslo_options.read(our_conf.SchedulerOptions, conf, mistake=_mistake)
     adapter = endpoints.placement(conf)

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -43,7 +44,11 @@ LOG = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 _WAIT_STEP_S: Final = 0.02
+_UNUSED_AFTER_S: Final = 3600.0
 _LONGEST_PAUSE_S: Final = 60.0
+_LOOKS_WITHOUT_BEAT: Final = (
+    30  # while it imports, or takes a large fleet apart, a reader beats late
+)
 _READER: Final = "nova_numa_ext.view_reader"
 _ENDPOINT: Final = (
     "auth_url",
@@ -63,7 +68,8 @@ class SharedView:
 
     :param stem: path of the files without ``.lock`` and ``.fleet``; the folder is there
     :param settings: how the view is kept
-    :param readers: starts a reader that inherits the locked file and has a pipe as its standard input
+    :param readers: starts a reader that inherits the locked file, has a pipe as its standard input, and beats into the
+        one that is its standard output, if it has one
     :param clock: seconds since the boot; injected by tests
     """
 
@@ -89,6 +95,7 @@ class SharedView:
         self._failures = 0
         self._not_before_s = 0.0
         self._led_at_s = 0.0
+        self._silent_looks = 0
         self._wait_until_s = 0.0
 
     # For decisions --------------------------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ class SharedView:
     def _lead(self) -> None:
         """Start a reader where none holds the lock."""
         if self._reader is not None:
-            if self._reader.poll() is None:
+            if self._reader.poll() is None and not self._hangs(self._reader):
                 return
             self._ended(self._reader)
         if self._clock() < self._not_before_s:
@@ -175,12 +182,27 @@ class SharedView:
         except OSError as error:
             self._later("No reader of Placement can be started on this controller: %s", error)
 
+    def _hangs(self, reader: "subprocess.Popen[bytes]") -> bool:
+        """Return whether the reader has not beaten for so many looks; then it is killed, stopped as it may be."""
+        if reader.stdout is None or _heard(reader.stdout.fileno()):
+            self._silent_looks = 0
+            return False
+        self._silent_looks += 1
+        if self._silent_looks <= _LOOKS_WITHOUT_BEAT:
+            return False
+        LOG.error("The reader of Placement, process %d, hangs and is killed.", reader.pid)
+        reader.kill()
+        return True
+
     def _take_over(self) -> None:
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if inode_of(os.fstat(lock)) != inode_of(self._lock_path.stat()):
+                return  # removed meanwhile, as not used: the next look makes another one
             self._reader = self._readers(lock)
-            self._led_at_s = self._clock()
+            self._led_at_s, self._silent_looks = self._clock(), 0
+            _remove_unused(self._path.parent)
             LOG.info("This worker's reader %d reads Placement for all here.", self._reader.pid)
         except BlockingIOError:
             self._failures = 0  # another worker's reader reads
@@ -215,6 +237,33 @@ class SharedView:
         if reader.stdin is not None:
             reader.stdin.close()
         reader.wait()
+        if reader.stdout is not None:
+            reader.stdout.close()
+
+
+def _heard(pipe: int) -> bool:
+    """Return whether something was written into a pipe since the last time."""
+    os.set_blocking(pipe, False)
+    try:
+        return bool(os.read(pipe, 4096))
+    except BlockingIOError:
+        return False
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove files of other clouds, settings and releases that no reader has kept for a while."""
+    for lock_file in folder.glob("view-*.lock"):
+        snapshots = [*folder.glob(f"{lock_file.stem}.fleet*")]
+        with suppress(OSError):  # in use, or not ours to remove
+            descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                youngest_s = max(path.stat().st_mtime for path in (lock_file, *snapshots))
+                if time.time() - youngest_s > _UNUSED_AFTER_S:
+                    for path in (*snapshots, lock_file):
+                        path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def stem(conf: cfg.ConfigOpts, folder: Path, settings: ViewSettings) -> Path:
@@ -256,6 +305,6 @@ def start_reader(conf: cfg.ConfigOpts, stem: Path, lock: int) -> "subprocess.Pop
     return subprocess.Popen(
         [sys.executable, "-P", "-m", _READER, *files, *folders, str(snapshot_path(stem))],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         pass_fds=(lock,),
     )

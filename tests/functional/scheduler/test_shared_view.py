@@ -2,6 +2,7 @@
 """One reader of Placement for all workers of a controller: real processes, a real lock, a real Placement over HTTP."""
 
 import dataclasses
+import fcntl
 import functools
 import logging
 import multiprocessing
@@ -251,6 +252,44 @@ def test_a_reader_that_hangs_with_the_lock_ends_itself(controller, capfd):
     assert len(view.snapshot().hosts) == HOSTS
     assert [reader.poll() for reader in readers] == [1, None]
     assert "in request" in capfd.readouterr().err, "the traceback says where it hung"
+
+
+def test_a_reader_that_is_stopped_with_the_lock_is_killed_and_followed(controller, monkeypatch):
+    """Its own watchdog is stopped with it; the worker that started it misses its beats."""
+    leading, other = controller.worker(), controller.worker()
+    assert [len(view.snapshot().hosts) for view in (leading, other)] == [HOSTS, HOSTS]
+    stopped, file = reader_of(leading), snapshot_path(controller.stem)
+    monkeypatch.setattr(shared_view, "_LOOKS_WITHOUT_BEAT", 2)
+    stopped.send_signal(signal.SIGSTOP)
+    inode = MappedSnapshot(file).inode
+    eventually(lambda: stopped.poll() == -signal.SIGKILL, 20.0)
+    monkeypatch.setattr(
+        shared_view, "_LOOKS_WITHOUT_BEAT", 30
+    )  # the next one takes its time to start
+    eventually(lambda: MappedSnapshot(file).inode != inode)
+    assert other.snapshot().state is ViewState.FRESH
+
+
+def test_files_that_no_reader_keeps_any_more_are_removed(controller):
+    """Of another release, cloud or setting: its lock is free, and nothing has been written for long."""
+    folder = controller.stem.parent
+    folder.mkdir()
+    stems = [
+        shared_view.stem(CONF, folder, view_settings(o)) for o in (IMPATIENT, SchedulerOptions())
+    ]
+    old, kept = stems[0], stems[1]
+    young = folder / "view-00000000-000000000000"
+    for stem in (old, kept, young):
+        shared_view.lock_path(stem).touch()
+        snapshot_path(stem).write_bytes(b"fleet")
+    for stem in (old, kept):
+        for path in folder.glob(f"{stem.name}.*"):
+            os.utime(path, (0, 0))
+    with shared_view.lock_path(kept).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        controller.worker().snapshot()
+    left = {path.name.partition(".")[0] for path in folder.iterdir()}
+    assert left == {kept.name, young.name, controller.stem.name}
 
 
 def test_a_reader_that_cannot_live_is_started_more_and_more_rarely(controller, caplog):
