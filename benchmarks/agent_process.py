@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.opens import opened
 from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control.agent import Agent
 from host_agent.control.assembly import agent as assembly
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
+from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import (
     MoveLimits,
@@ -32,6 +34,9 @@ from host_agent.model.process import (
     Target,
 )
 from host_agent.model.round import Round
+
+KERNEL_THREADS = "kernel_threads"
+"""Folder with what an old kernel's /proc shows of kthreadd's children."""
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200
@@ -52,12 +57,19 @@ class RememberingOperations(HostOperations):
 
     :param nodes: nodes of the modelled machine
     :param where: UUID -> (node that its memory is on at first, whether nova bound it there)
+    :param kernel_threads: in place of proc's, where there is such a folder
     """
 
     def __init__(
-        self, paths: HostPaths, nodes: Sequence[int], where: dict[str, tuple[int, bool]]
+        self,
+        paths: HostPaths,
+        nodes: Sequence[int],
+        where: dict[str, tuple[int, bool]],
+        kernel_threads: Path,
     ) -> None:
         super().__init__(paths)
+        if kernel_threads.exists():
+            self._kernel_threads = KernelThreads(kernel_threads)
         self._mems = ",".join(map(str, nodes))
         self._known = {
             uuid: _Remembered({node: 1.0}, bound) for uuid, (node, bound) in where.items()
@@ -127,6 +139,14 @@ def settle(agent: Agent) -> Round:
     raise RuntimeError(f"the agent still has something to do after {_SETTLE_ROUNDS} rounds")
 
 
+def opens(count: int, work: Callable[[], object]) -> float:
+    """Do it so many times; return the files and folders opened each time."""
+    with opened() as found:
+        for _ in range(count):
+            work()
+    return len(found) / count
+
+
 def loop_cpu(parts: assembly.Parts, seconds: float) -> float:
     """Run the loop as the daemon does; return its CPU time as a share of the time."""
     stop = threading.Event()
@@ -170,7 +190,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         conf,
         out=sys.stderr.write,
         source=TestDriver(conf.libvirt_host.uri, conf.libvirt_host.timeout_s),
-        privileged=RememberingOperations(paths, nodes, where),
+        privileged=RememberingOperations(paths, nodes, where, folder / KERNEL_THREADS),
     )
     agent = parts.agent
     if parts.publisher is not None:
@@ -184,6 +204,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         "again": agent.reapply,
     }
     measured = {name: rounds(ROUNDS[name], work) for name, work in kinds.items()}
+    opens_per_round = opens(ROUNDS["sampled"], kinds["sampled"])
     waiting = wait_cpu(parts, seconds / 10)
     share = loop_cpu(parts, seconds)
     searched = {labels[0] for metric, labels, _ in parts.metrics.samples() if metric.name == _DWP}
@@ -192,6 +213,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         "problems": sorted({p for o in last.outcomes.values() for p in o.problems}),
         "searched": len(searched),
         "kinds": measured,
+        "opens_per_round": opens_per_round,
         "cpu_percent": 100 * share,
         "wait_cpu_percent": 100 * waiting,
         "rss_mb": status_mb("VmRSS"),

@@ -9,6 +9,8 @@
 * RDT: the resctrl model by FUSE, in a process of its own, with real threads in its groups.
 * Placement: the real application over HTTP, in a process of its own.
 * Counters: computed by the host model, in the agent's process, which takes longer than reading real ones.
+* An old kernel (mode ``old_kernel``, otherwise as ``idle``): 2,000 real processes that are no servers, and files in
+  place of kthreadd's children, with two vhost workers a server, whose part some of these processes take.
 * Topology: sysfs files written from a preset. Affinities and pages per node are remembered instead of set, because
   this machine has other CPUs and nodes.
 """
@@ -26,6 +28,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from benchmarks.agent_process import KERNEL_THREADS
 from emulation import libvirt_state
 from emulation.kernel.fuse import serve
 from emulation.kernel.profiles import LINUX_6_12
@@ -45,7 +48,13 @@ NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-c
 PRESET = "epyc-7763-nps4"
 MEMORY_MB = 256
 VCPUS = 2
-MODES = ("idle", "search")
+IDLE, SEARCH, OLD_KERNEL = "idle", "search", "old_kernel"
+MODES = (IDLE, SEARCH, OLD_KERNEL)
+
+_OTHER_PROCESSES = 2000
+_OTHER_KERNEL_THREADS = 1000
+_FIRST_KERNEL_THREAD = 5_000_000  # above any process id
+_VHOST_PER_SERVER = 2
 
 _DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
 _LC_MAX = 10  # fewer than the machine has classes of service
@@ -63,10 +72,10 @@ def split_cores(topology: HostTopology) -> tuple[list[Core], list[int]]:
 def servers(topology: HostTopology, count: int, mode: str) -> list[Server]:
     """Return ``count`` servers: a third latency-critical, ten at most, spread over the nodes; the others best-effort.
 
-    :param mode: "idle": memory stays at home; "search": memory policies that are tuned at run time
+    :param mode: "search": memory policies that are tuned at run time; else memory stays at home
     """
     dedicated, shared = split_cores(topology)
-    specs = {**BE_SPECS, "numa_ext:memory_policy": "local" if mode == "idle" else "bwap"}
+    specs = {**BE_SPECS, "numa_ext:memory_policy": "bwap" if mode == SEARCH else "local"}
     critical = min(count // 3, _LC_MAX)
     stride = len(dedicated) // max(1, critical)
     made = []
@@ -152,10 +161,35 @@ def start_servers(made: Sequence[Server], folder: Path, ends: ExitStack) -> list
     return pids
 
 
+def start_others(ends: ExitStack) -> list[int]:
+    """Start processes that are no servers; return their pids."""
+    script = f"for i in $(seq {_OTHER_PROCESSES}); do sleep infinity & echo $!; done; wait"
+    shell = ends.enter_context(_running(["bash", "-c", script], stdout=subprocess.PIPE))
+    return [int(_line(shell)) for _ in range(_OTHER_PROCESSES)]
+
+
+def write_kernel_threads(qemus: Sequence[int], workers: Sequence[int], folder: Path) -> None:
+    """Write what the agent reads of kthreadd's children.
+
+    :param workers: the ids that vhost workers have, as many for each server
+    """
+    each = len(workers) // len(qemus)
+    names = {tid: f"vhost-{qemus[at // each]}" for at, tid in enumerate(workers)}
+    others = range(_FIRST_KERNEL_THREAD, _FIRST_KERNEL_THREAD + _OTHER_KERNEL_THREADS)
+    names |= {tid: f"kworker/{tid % 128}:1-events" for tid in others}
+    tree: dict[str, Any] = {"2": {"task": {"2": {"children": " ".join(map(str, names))}}}}
+    flags = 0x00208040  # a kernel thread's
+    for tid, name in names.items():
+        fields = f"S 2 0 0 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 1 0"
+        tree[str(tid)] = {"comm": f"{name}\n", "stat": f"{tid} ({name}) {fields}"}
+    restore(tree, folder / KERNEL_THREADS)
+
+
 def start_resctrl(topology: HostTopology, servers: Sequence[int], mountpoint: Path) -> None:
     """Mount the resctrl model with the machine's figures.
 
-    :param servers: pids; the model knows their threads and no others, so that it answers as fast as it can
+    :param servers: pids, of vhost workers, too; the model knows their threads and no others, so that it answers as
+        fast as it can
     """
     mountpoint.mkdir()
     rdt = topology.rdt
@@ -238,7 +272,11 @@ def main() -> int:
         quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         port, _ = _line(ends.enter_context(_running(placement, **quiet))).split()
         pids = start_servers(made, folder, ends)
-        start_resctrl(topology, pids, folder / "resctrl")
+        workers: list[int] = []
+        if given.mode == OLD_KERNEL:
+            workers = start_others(ends)[: _VHOST_PER_SERVER * len(pids)]
+            write_kernel_threads(pids, workers, folder)
+        start_resctrl(topology, [*pids, *workers], folder / "resctrl")
         write_files(topology, made, port, folder)
         agent = [sys.executable, "-m", "benchmarks.agent_process", name, str(given.seconds)]
         return subprocess.run(agent, check=False).returncode

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent
+from benchmarks.agent_process import KERNEL_THREADS
 from host_agent.conf.agent import AgentOptions
+from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.sysfs import read_topology
@@ -58,8 +60,23 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
     kinds = {
         kind: {"cpu_ms": [1.0, 2.0, 3.0], "wall_ms": [2.0, 3.0, 4.0]} for kind in bench_agent.ROUNDS
     }
-    measured = {"kinds": kinds, "cpu_percent": 1.5, "rss_peak_mb": 70.0, "wait_cpu_percent": 0.02}
+    measured = {
+        "kinds": kinds,
+        "cpu_percent": 1.5,
+        "rss_peak_mb": 70.0,
+        "wait_cpu_percent": 0.02,
+        "opens_per_round": 900.0,
+    }
     idle = bench_agent.figures_of(measured, "idle", 6)
     assert idle["cpu_percent_6"] == 1.5
     assert idle["sampled_cpu_ms_6"] == 2.0
     assert bench_agent.figures_of(measured, "search", 100)["rss_mb_search_100"] == 70.0
+    old = bench_agent.figures_of(measured, "old_kernel", 100)
+    assert old["cpu_percent_100_old_kernel"] == 1.5
+    assert idle["opens_per_round_6"] == 900.0
+
+
+def test_an_old_kernel_shows_two_workers_of_each_server(tmp_path: Path) -> None:
+    agent_world.write_kernel_threads([100, 101], [7, 8, 9, 10], tmp_path)
+    found = KernelThreads(tmp_path / KERNEL_THREADS)
+    assert [found.of(100), found.of(101), found.of(102)] == [(7, 8), (9, 10), ()]
