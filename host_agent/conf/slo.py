@@ -153,14 +153,14 @@ class SloOptions(Section):
     balm: BalmOptions = part(BalmOptions)
     prometheus: PrometheusOptions = part(PrometheusOptions, prefix="prometheus_")
     ipc_tolerance_percent: float = option(
-        25.0,
+        0.0,
         "A latency-critical server that reports no latency counts as violated when its instructions per cycle are "
-        "so far below the best of the last hour; 0 guesses nothing. Needs performance counters, see "
-        "[counters]source.",
+        "so far below the best of the last hour; 0 guesses nothing. IPC says nothing of how much is done: one that "
+        "goes idle counts as violated, too. Needs performance counters, see [counters]source.",
         minimum=0.0,
         maximum=90.0,
-        change="programs change what they compute, so that IPC means little (raise, or 0)",
-        leave="latency-critical servers compute the same all day and cannot report",
+        change="latency-critical servers compute the same all day and cannot report (25)",
+        leave="servers go idle, or change what they compute",
     )
     notify_url: str | None = option(
         None,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
-from host_agent.control import rollout_store
+from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged import client
@@ -45,6 +45,7 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _helper(conf),
         lambda: _rdt(paths),
         lambda: _offline_cpus(conf),
+        lambda: _unwatched(paths),
         lambda: _bandwidth(conf),
         lambda: _numa_balancing(paths),
         lambda: _numad(paths),
@@ -191,6 +192,18 @@ def _rdt(paths: HostPaths) -> Iterator[Finding]:
             "ways overlap an LC server is not exclusive. Remove them if they are not needed"
         )
         yield Finding("rdt foreign groups", Level.DEGRADED, text)
+
+
+def _unwatched(paths: HostPaths) -> Iterator[Finding]:
+    lcs = slo_store.load(paths.slo).report.get("lcs", {}).values()
+    titles = sorted(str(lc.get("name")) for lc in lcs if lc.get("state") == slo_store.UNWATCHED)
+    yield verdict(
+        "latency objectives",
+        not titles,
+        "all that there are are watched",
+        f"nothing tells the latency of {', '.join(titles)}: their objectives are not watched; plug a port "
+        "(hw_qemu_guest_agent=yes) and report through it, or set [slo]prometheus_url",
+    )
 
 
 def _offline_cpus(conf: Configuration) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ class SloHost:
     :param paused: returns whether an operator has paused the agent
     :param lapsed: returns whether the dead-man switch takes all throttles off, because rounds hang or fail
     :param acts: returns whether anything may be changed now, see :class:`~host_agent.control.rollout.Rollout`
-    :param balancers: returns who else moves pages on this host, "" for nobody: then none are moved here
+    :param balancers: returns which other software moves pages on this host, "" for none; then BALM moves none
     :param margin_mb: MiB that stay free on every node
     """
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from host_agent.conf.slo import SloOptions
-from host_agent.control.slo_store import PAUSED
+from host_agent.control.slo_store import PAUSED, UNWATCHED
 from host_agent.decide.slo.shapes import (
     BalmDecision,
     BalmPhase,
@@ -58,12 +58,21 @@ class _Shown:
     :param states: UUID -> how far it is from its objective
     :param sources: UUID -> where its latency was read
     :param guessed: servers whose latency is a guess
+    :param watched: servers whose latency is known or guessed, or was a minute ago
     """
 
     lcs: Mapping[str, LcServer] = field(default_factory=dict)
     states: Mapping[str, SloState] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     guessed: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+
+    def state(self, lc: LcServer) -> str | None:
+        """How its objective stands, in a word; None where it has none."""
+        if lc.slo_p99_us is None:
+            return None
+        found = self.states.get(lc.uuid)
+        return UNWATCHED if lc.uuid not in self.watched else found.name.lower() if found else None
 
     def measured(self, uuid: str) -> dict[str, Any]:
         return _measured(self.lcs.get(uuid), self.sources.get(uuid), uuid in self.guessed)
@@ -239,6 +248,7 @@ class SloReport:
             states(whole.objectives, self._options.balm),
             sources.sources,
             sources.guessed,
+            sources.reporting | sources.guessed,
         )
 
     def status(
@@ -265,7 +275,7 @@ class SloReport:
                 if (found := shown.lcs.get(lc.uuid)) and found.reading
                 else 0,
                 "window_s": self._options.feed.window_s,
-                "state": shown.states[lc.uuid].name.lower() if lc.uuid in shown.states else None,
+                "state": shown.state(lc),
                 "feed": asdict(counts[lc.uuid]) if lc.uuid in counts else {},
                 "problem": problems.get(lc.uuid, ""),
             }
@@ -302,6 +312,8 @@ class SloReport:
             if lc.slo_p99_us is not None:
                 seconds = self._violation_s.get(lc.uuid, 0.0)
                 yield "numa_ext_server_slo_violation_seconds", (lc.uuid, lc.title), seconds
+                unwatched = float(lc.uuid not in shown.watched)
+                yield "numa_ext_server_slo_unwatched", (lc.uuid, lc.title), unwatched
         for lc in view.lcs:
             who, measured = (lc.uuid, lc.title), shown.measured(lc.uuid)
             if measured["p99_us"] is not None:

@@ -20,6 +20,7 @@ from placement_traits.plain import Value
 _VERSION: Final = 2
 _RENAMED: Final = {"wanted": "targets", "fed": "reporting", "told": "report"}
 PAUSED: Final = "paused"
+UNWATCHED: Final = "unwatched"
 """Phase of an agent that has noticed that it is paused: it writes nothing any more."""
 
 

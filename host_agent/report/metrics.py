@@ -225,6 +225,12 @@ METRICS: Final[dict[str, MetricSpec]] = {
             _SERVER,
         ),
         MetricSpec(
+            "numa_ext_server_slo_unwatched",
+            "gauge",
+            "1 while nothing tells a server's latency: its objective is not watched, the fixed level protects it.",
+            _SERVER,
+        ),
+        MetricSpec(
             "numa_ext_slo_feed",
             "gauge",
             "What came through the port of a guest so far: lines, malformed, implausible, dropped_bytes.",

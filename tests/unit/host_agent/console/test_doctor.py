@@ -16,7 +16,7 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
-from host_agent.control import rollout_store
+from host_agent.control import rollout_store, slo_store
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged import server
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -278,3 +278,13 @@ def test_absolute_bandwidth_levels_have_to_be_calibrated(
     resctrl = Resctrl(ResctrlModel(AMD), full_mbps=full_mbps)
     monkeypatch.setattr(doctor, "tree", lambda _paths: resctrl)
     assert host.check()["rdt MB levels"].level is level
+
+
+def test_objectives_that_nothing_watches_are_told(host: Host) -> None:
+    assert host.check()["latency objectives"].level is Level.GOOD
+    lcs = {"a": {"name": "silent", "state": "unwatched"}, "b": {"name": "well", "state": "met"}}
+    report = {"lcs": lcs}
+    slo_store.SloStore(host.folder / "state/slo.json").save(lambda: slo_store.Kept(report=report))
+    found = host.check()["latency objectives"]
+    assert found.level is Level.DEGRADED
+    assert found.detail.startswith("nothing tells the latency of silent: ")

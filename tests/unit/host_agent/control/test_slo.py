@@ -290,6 +290,22 @@ def test_pages_stay_while_others_move_them_back(bench: Bench) -> None:
     assert not [what for what, _ in bench.host.writes if what == "move"]
 
 
+def test_an_objective_that_nothing_watches_is_shown(bench: Bench) -> None:
+    """numa_ext:slo_source=auto without a feed: the objective is there, and nobody sees whether it is kept."""
+    server = bench.lc()
+    bench.round()
+    for _ in range(100):
+        bench.poll()
+    bench.round()
+    gauge = ("numa_ext_server_slo_unwatched", (server.uuid, server.title))
+    values = {(name, labels): value for name, labels, value in bench.controller.samples()}
+    assert values[gauge] == 1.0
+    assert load(bench.folder / "slo.json").report["lcs"][server.uuid]["state"] == "unwatched"
+    bench.report(700, 1.0)
+    values = {(name, labels): value for name, labels, value in bench.controller.samples()}
+    assert values[gauge] == 0.0
+
+
 def test_without_a_known_latency_the_fixed_level_holds(bench: Bench) -> None:
     bench.lc()
     be = bench.be()

@@ -122,7 +122,10 @@ def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     host.count_problem = "no PMU"
     host.boot(Server("silent", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
     monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
-    conf = load(tmp_path, f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n")
+    conf = load(
+        tmp_path,
+        f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n[slo]\nipc_tolerance_percent = 25\n",
+    )
     taken: list[float] = []
     monkeypatch.setattr(IpcProxy, "take", lambda _self, _found, now_s: taken.append(now_s))
     parts = assembly.build(conf, out=print, source=host, privileged=host)
