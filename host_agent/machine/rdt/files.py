@@ -5,6 +5,7 @@ The in-process model (:mod:`emulation.kernel.resctrl`) implements the same proto
 library runs with and without a kernel behind it.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -72,18 +73,42 @@ class OsFiles:
         return b"".join(chunks).decode()
 
     def write(self, path: str, data: str) -> None:
-        # Not open().write(): a buffered file reports the kernel's refusal late and may split the command.
-        fd = os.open(self._path(path), os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, data.encode())
-        finally:
-            os.close(fd)
+        with self._folder(path) as (folder, name):
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            # Not open().write(): a buffered file reports the kernel's refusal late and may split the command.
+            fd = os.open(name, flags, dir_fd=folder)
+            try:
+                os.write(fd, data.encode())
+            finally:
+                os.close(fd)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(self._path(path))
+        with self._folder(path) as (folder, name):
+            os.mkdir(name, dir_fd=folder)
 
     def rmdir(self, path: str) -> None:
-        os.rmdir(self._path(path))
+        with self._folder(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+
+    @contextmanager
+    def _folder(self, path: str) -> Iterator[tuple[int, str]]:
+        """Hold the folder of what is changed, reached from the mount point step by step: no link leads elsewhere.
+
+        resctrl itself has no links. But what is mounted there, or is not, is not this program's to decide.
+        """
+        *folders, name = path.split("/")
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        step = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        folder = os.open(self._root, step)
+        try:
+            for each in folders:
+                inner = os.open(each, step | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            yield folder, name
+        finally:
+            os.close(folder)
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(self._path(path)))
