@@ -2,7 +2,8 @@
 """What systemd's socket unit does for the privileged helper, where there is no systemd.
 
 The supervisor holds the helper's socket and starts a helper with the first connection, and again with the next one
-after it has ended. The helper outlives the supervisor: it has to release throttles when both agent and supervisor are
+after it has ended. One that has failed is started again at once: an agent may have died with it, behind which throttles
+have to be released. The helper outlives the supervisor: it has to release throttles when both agent and supervisor are
 killed, and ends by itself then, when it is idle.
 
 Source: sd_listen_fds(3).
@@ -32,7 +33,7 @@ class Activation:
     :param path: of the socket
     :raises OSError: the socket cannot be made
 
-    :ivar due: when a helper that has failed may be started again; infinite when none waits for that
+    :ivar due: when a helper that has failed is started again; infinite when none has
     """
 
     def __init__(self, command: Sequence[str], path: Path) -> None:
@@ -55,9 +56,8 @@ class Activation:
                 LOG.error("the helper has ended with status %d", self._process.returncode)
                 self.due = now + _RESTART_S
             self._process = None
-        if self._listening.fileno() in readable:
+        if self._listening.fileno() in readable or now >= self.due:
             self._process = self._started()
-        if now >= self.due:
             self.due = inf
 
     def _started(self) -> "subprocess.Popen[bytes]":

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import uuid as uuids
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -179,8 +180,6 @@ class Served:
 
     def __init__(self, stand_in: StandIn, folder: Path) -> None:
         folder.chmod(0o755)
-        for parent in folder.parents[:2]:
-            parent.chmod(0o755)
         self.socket = folder / "helper.sock"
         self.config = folder / "agent.conf"
         self.config.write_text(
@@ -221,12 +220,13 @@ CAPABILITIES = (
 
 
 @pytest.fixture
-def served(stand_in: StandIn, tmp_path: Path) -> Iterator[Served]:
+def served(stand_in: StandIn) -> Iterator[Served]:
     if os.geteuid() != 0:
         pytest.skip("needs root: the helper is root with some capabilities")
-    found = Served(stand_in, tmp_path)
-    yield found
-    found.stop()
+    with tempfile.TemporaryDirectory() as folder:  # pytest closes its own to other users
+        found = Served(stand_in, Path(folder))
+        yield found
+        found.stop()
 
 
 _AGENT = """

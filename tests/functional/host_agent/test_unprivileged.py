@@ -3,6 +3,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,17 +42,25 @@ class Supervised:
         state = host.folder / "agents-own"
         state.mkdir(exist_ok=True)
         os.chown(state, 65534, 65534)
-        for folder in (host.folder, *host.folder.parents[:2]):
-            folder.chmod(0o755)
-        config = host.config(
-            agent__state_dir=state,
+        # pytest closes its own folder to other users: the host's is mounted where they get to it.
+        host.folder.chmod(0o755)
+        if not (host.root / "run/host").exists():
+            (host.root / "run/host").mkdir()
+            mount = host._inside("mount", "--bind", str(host.folder), "/run/host")
+            subprocess.run(mount, check=True)
+        host.config(
+            agent__state_dir="/run/host/agents-own",
+            agent__deny_servers="/run/host/deny-servers",
+            libvirt_host__uri="qemu:///system?socket=/run/host/sock/libvirt-sock",
             libvirt_host__pid_dir="/run/libvirt/qemu",
             host__resctrl="/run/resctrl",
             helper__agent_user=USER,
+            helper__socket="/run/host/helper.sock",
+            helper__state_dir="/run/host/helper",
             rdt__release_after_s=AFTER_S,
         )
         module = (sys.executable, "-m", "host_agent.cmd.supervisor")
-        options = (f"--user={USER}", f"--config-file={config}", "--restart-after=3600")
+        options = (f"--user={USER}", "--config-file=/run/host/agent.conf", "--restart-after=3600")
         self.process = host._start(host._inside(*module, *options), "supervisor.log")
 
     def pid(self, module: str) -> int:
@@ -99,6 +108,18 @@ def test_an_agent_without_rights_throttles_and_its_helper_releases_when_it_is_ki
     os.kill(agent, signal.SIGKILL)
     wait_for(lambda: be_level(host) == "100", "the release", 60)
     assert "the agent has not been in control for 2 s" in found.log()
+
+
+def test_agent_and_helper_that_die_together_leave_no_server_throttled(
+    host: ComputeHost, supervised: Callable[[], Supervised]
+) -> None:
+    """No agent asks for the next helper."""
+    found = supervised()
+    wait_for(lambda: be_level(host) not in ("", "100"), "the throttle", 60)
+    agent, helper = found.pid("agent"), found.pid("helper")
+    os.kill(agent, signal.SIGKILL)
+    os.kill(helper, signal.SIGKILL)
+    wait_for(lambda: be_level(host) == "100", "the release", 60)
 
 
 def test_agent_and_supervisor_that_are_killed_leave_no_server_throttled(
