@@ -87,24 +87,24 @@ def read_process(paths: HostPaths, pid: int, outside: Iterable[int] = ()) -> Pro
     :param outside: threads outside the process that work for it (:mod:`.kernel_threads`)
     """
     base = paths.proc / str(pid)
-    threads = [
-        thread
-        for name in sorted(os.listdir(base / "task"), key=int)
-        if (thread := _thread(base / "task" / name, int(name))) is not None
-    ]
-    for tid in outside:
-        thread = _thread(paths.proc / str(tid), tid)
-        if thread is not None:
-            threads.append(thread)
+    first = _status(base)  # of the process, which is that of its first thread
+    inside = sorted(map(int, os.listdir(base / "task")))
+    folders = {tid: base / "task" / str(tid) for tid in inside if tid != pid}
+    folders |= {tid: paths.proc / str(tid) for tid in outside}
+    others = (thread for tid, task in folders.items() if (thread := _read_thread(task, tid)))
+    threads = (_thread(first, pid), *others)
     started = _stat(base, _STAT_STARTED)
-    return Process(pid, started, _field(_status(base), "Mems_allowed_list"), tuple(threads))
+    return Process(pid, started, _field(first, "Mems_allowed_list"), threads)
 
 
-def _thread(task: Path, tid: int) -> Thread | None:
+def _read_thread(task: Path, tid: int) -> Thread | None:
     try:
-        status = _status(task)
+        return _thread(_status(task), tid)
     except OSError:
         return None  # ended between listing and reading
+
+
+def _thread(status: str, tid: int) -> Thread:
     name = _field(status, "Name")
     role, vcpu = _role(name)
     return Thread(tid, role, vcpu, name, _field(status, "Cpus_allowed_list"))
