@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from host_agent.conf.options import Options
 from host_agent.decide.amounts.claims import Claim, claimed_elsewhere, claims
+from host_agent.model.modes import Modes
 from host_agent.model.round import Round
 from host_agent.report.beat import Beat
 from host_agent.report.claimed import Claimed
@@ -49,6 +50,10 @@ class Switched(Protocol):
     @property
     def switch_known(self) -> bool:
         """It has been read, now or by an agent before."""
+
+    @property
+    def modes(self) -> Modes:
+        """The modes that follow from it."""
 
     def turn(self, switch: Mode) -> None:
         """Obey it; any thread may call."""
@@ -137,8 +142,9 @@ class Publisher:
 
     def on_round(self, done: Round) -> None:
         """Take note of a round; a paused one shows that the agent is there, and nothing new."""
-        if self._switched is not None and not self._switched.switch_known:
-            return
+        switched = self._switched
+        if switched is not None and not (switched.switch_known and done.modes == switched.modes):
+            return  # it began before the switch was turned; the next one comes at once
         if done.paused:
             with self._changed:
                 self._take_round()

@@ -113,7 +113,14 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
     assert not rollout.switch_known
     assert len(one_round()) == 4
     assert names.HOST not in root_traits(cloud)
+    late = Round(Observation(four_nodes()), modes=rollout.modes)
+    turn(cloud, observe=False)
     assert publisher.look()
+    publisher.on_round(late)
+    assert not publisher.publish_once(), "it began before the switch was known"
+    turn(cloud, observe=True)
+    one_round()
+    publisher.publish_once()
     one_round()
     assert publisher.publish_once()
     assert {*ObserveTrait, TierTrait.BE} <= root_traits(cloud)
