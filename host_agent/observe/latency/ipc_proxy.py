@@ -3,8 +3,8 @@
 
 The reference is the best IPC seen lately: it decays with a half-life of an hour, so that a program that has changed
 finds a new one. The deviation from it over the tolerated one stands for latency over objective: a server that runs a
-quarter slower than it could (the default) counts as violated. That is a guess, for a program may also have changed what
-it computes; so a server that is only guessed at keeps the fixed protection of ``[rdt]be_mba_percent``, too.
+quarter slower than it could (at 25 per cent) counts as violated. That is a guess, for a program may also have changed
+what it computes; so a server that is only guessed at keeps the fixed protection of ``[rdt]be_mba_percent``, too.
 
 Readings of less than a second and a half are taken together: the best of many short ones would be luck.
 
