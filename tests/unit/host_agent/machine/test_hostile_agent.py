@@ -29,6 +29,7 @@ from host_agent.machine.privileged.pmu import Event
 from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
+from host_agent.model.rdt import parse_schemata
 
 SHARE, ALL = 2_000, 1_000_000
 A = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -161,7 +162,7 @@ class Host:
             self.tree.read(f"{FOREIGN}/schemata"),
             self.tree.read(f"{FOREIGN}/tasks"),
             self.tree.listdir(f"{FOREIGN}/mon_groups"),
-            self.tree.read("schemata").partition("MB:")[2],
+            parse_schemata(self.tree.read("schemata"))["MB"],
         )
 
     def _files(self) -> dict[Path, str]:
