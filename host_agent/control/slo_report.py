@@ -71,8 +71,10 @@ class _Shown:
         """How its objective stands, in a word; None where it has none."""
         if lc.slo_p99_us is None:
             return None
+        if lc.uuid not in self.watched:
+            return UNWATCHED
         found = self.states.get(lc.uuid)
-        return UNWATCHED if lc.uuid not in self.watched else found.name.lower() if found else None
+        return None if found is None else found.name.lower()
 
     def measured(self, uuid: str) -> dict[str, Any]:
         return _measured(self.lcs.get(uuid), self.sources.get(uuid), uuid in self.guessed)
