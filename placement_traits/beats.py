@@ -29,7 +29,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import (
@@ -189,8 +188,7 @@ class LastBeat:
 
 def last(client: PlacementClient, host: str) -> LastBeat | None:
     """Return a host's last beat, None when it has none."""
-    name = quote(provider(host))
-    if not client.get(f"/resource_providers?name={name}")["resource_providers"]:
+    if client.provider_named(provider(host)) is None:
         return None
     there = client.get(f"/resource_providers/{provider_uuid(host)}/inventories")["inventories"]
     if names.BEAT_MINUTE not in there:

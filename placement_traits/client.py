@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from keystoneauth1 import exceptions as ksa
 
@@ -138,6 +139,11 @@ class PlacementClient:
     def get(self, path: str) -> Any:
         """Return the decoded body of a GET."""
         return self.call("GET", path)
+
+    def provider_named(self, name: str) -> Mapping[str, Any] | None:
+        """Return the resource provider of a name, as Placement lists it; None where there is none."""
+        found = self.get(f"/resource_providers?name={quote(name)}")["resource_providers"]
+        return found[0] if found else None
 
     def put(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a PUT and return the decoded body."""

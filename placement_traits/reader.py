@@ -2,7 +2,6 @@
 """Reads one host's part of Placement back as the tree that its agent wrote, for commands and tools."""
 
 import dataclasses
-from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import PlacementClient
@@ -25,11 +24,11 @@ def read_tree(client: PlacementClient, host: str) -> ProviderTree:
     :param host: name of nova's root provider
     :raises InvalidValueError: there is no such host, or our agent does not run there
     """
-    roots = client.get(f"/resource_providers?name={quote(host)}")["resource_providers"]
-    traits = _traits(client, roots[0]["uuid"]) if roots else frozenset()
-    if names.HOST not in traits:
+    found = client.provider_named(host)
+    traits = _traits(client, found["uuid"]) if found else frozenset()
+    if found is None or names.HOST not in traits:
         raise InvalidValueError("host", host, ", ".join(hosts(client)) or "none: no agent reports")
-    root = roots[0]["uuid"]
+    root = found["uuid"]
     # Not ``required=``: Placement refuses a trait that has not been made yet, and a host may have no children.
     below = client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
     children = []

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import (
@@ -173,12 +172,12 @@ class Reporter:
             if found and found[0].name == root_name:
                 return found
         self.forget()
-        roots = self._client.get(f"/resource_providers?name={quote(root_name)}")
-        if not roots["resource_providers"]:
+        known = self._client.provider_named(root_name)
+        if known is None:
             raise RootMissingError(
                 f"Placement has no provider {root_name}; it appears when nova-compute of this host has started."
             )
-        self._root_uuid = str(roots["resource_providers"][0]["root_provider_uuid"])
+        self._root_uuid = str(known["root_provider_uuid"])
         found = self._tree(self._root_uuid)
         if not found or found[0].name != root_name:
             raise RootMissingError(

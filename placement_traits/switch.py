@@ -14,7 +14,6 @@ host one, of its root's traits. The root is written with its generation: neither
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import GenerationConflictError, PlacementClient
@@ -48,9 +47,8 @@ class Switch:
 
     def root(self, host: str) -> Root | None:
         """Return a host's root by its name, None where nova has made none."""
-        body = self._client.get(f"/resource_providers?name={quote(host)}")
-        found = (Root(each["uuid"], each["name"]) for each in body["resource_providers"])
-        return next(found, None)
+        found = self._client.provider_named(host)
+        return Root(found["uuid"], found["name"]) if found else None
 
     def to_change(self, *, observe: bool) -> list[Root]:
         """Return the hosts with an agent whose switch is the other way, by name, in one request."""

@@ -4,7 +4,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import PlacementClient
@@ -50,8 +49,8 @@ class ClaimReader:
 
     def _tree(self) -> list[Mapping[str, Any]]:
         if self._root_uuid is None:
-            roots = self._client.get(f"/resource_providers?name={quote(self._root)}")
-            self._root_uuid = next((r["uuid"] for r in roots["resource_providers"]), None)
+            root = self._client.provider_named(self._root)
+            self._root_uuid = root["uuid"] if root else None
         if self._root_uuid is None:
             return []
         body = self._client.get(f"/resource_providers?in_tree={self._root_uuid}")
