@@ -11,9 +11,9 @@ from typing import Any, Final
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
-from nova_numa_ext.cli.image import required_traits, topology_properties
+from nova_numa_ext.cli.image import has_latency_port, required_traits, topology_properties
 from placement_traits import names
-from placement_traits.names import Tier, TierTrait
+from placement_traits.names import Key, SloSource, Tier, TierTrait
 from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
 
 _WIDTH: Final = 80
@@ -88,6 +88,7 @@ def check(flavor: Any, image: Mapping[str, Any] = MappingProxyType({})) -> list[
     except InvalidRequestError as error:
         return [*missed, *(("wrong", problem) for problem in error.problems)]
     missed += _unguarded(request, extra_specs)
+    missed += _unwatched(request, image)
     where = f"How each host answers it now: openstack numa simulate --flavor {flavor.name}"
     return missed or [("ok", f"{summary(request)}. {where}")]
 
@@ -101,6 +102,31 @@ def _unguarded(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> list
         (
             "warning",
             f"{wanted}=required is missing: with it Placement offers no host whose agent is gone, to any scheduler.",
+        )
+    ]
+
+
+def _unwatched(request: WorkloadRequest, image: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name an objective whose latency nothing that is known here can tell; what hosts read besides is not known."""
+    if request.slo_p99_us is None or request.slo_source is SloSource.PROMETHEUS:
+        return []
+    if request.slo_source is SloSource.NONE:
+        sentence = (
+            f"{Key.SLO_P99_US} with {Key.SLO_SOURCE}=none is unwatched: nothing reads the latency."
+        )
+        return [("warning", sentence)]
+    if has_latency_port(image):
+        return []
+    rest = (
+        "nothing else is read, and the objective is unwatched"
+        if request.slo_source is SloSource.CHANNEL
+        else "only [slo]prometheus_url is left, and on hosts that have none the objective is unwatched"
+    )
+    return [
+        (
+            "warning",
+            f"{Key.SLO_P99_US}: no image with hw_qemu_guest_agent=yes is given (--image); without it the guest has no "
+            f"port to report its latency through: {rest}.",
         )
     ]
 

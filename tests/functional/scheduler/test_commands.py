@@ -212,6 +212,27 @@ def test_a_flavor_is_checked_together_with_an_image(cloud):
     assert (code, row["Result"]) == (0, "ok")
 
 
+@pytest.mark.parametrize(
+    ("source", "agent", "words"),
+    [
+        ({}, None, "only [slo]prometheus_url is left"),
+        ({"numa_ext:slo_source": "auto"}, "no", "no image with hw_qemu_guest_agent=yes is given"),
+        ({"numa_ext:slo_source": "auto"}, "yes", None),
+        ({"numa_ext:slo_source": "channel"}, None, "nothing else is read"),
+        ({"numa_ext:slo_source": "channel"}, "True", None),
+        ({"numa_ext:slo_source": "prometheus"}, None, None),
+        ({"numa_ext:slo_source": "none"}, "yes", "nothing reads the latency"),
+    ],
+)
+def test_an_objective_that_nothing_known_here_could_watch_is_warned_of(cloud, source, agent, words):
+    specs = {**GUARDED, "numa_ext:slo_p99_us": "500", **source}
+    image = {"hw_qemu_guest_agent": agent, "id": "i"} if agent else {"id": "i"}
+    nova = Compute([flavor("f", specs)], image=image)
+    code, [row] = run(CheckFlavor, cloud, nova, "f", "--image", "i")
+    assert (code, row["Result"]) == (0, "warning" if words else "ok")
+    assert (words or "tier LC") in row["Findings"]
+
+
 def test_a_what_if_names_what_each_host_lacks(cloud):
     cloud.host("h1", rdt=False)
     cloud.host("h2")
