@@ -35,7 +35,13 @@ _EXCLUDE_HV: Final = 1 << 6
 _EXCLUDE_HOST: Final = 1 << 19
 _FLAG_FD_CLOEXEC: Final = 8
 _WORD: Final = 8
-_ABSENT: Final = (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NEVER: Final = (errno.ENOENT, errno.ENOSYS)  # no thread of this machine can be counted
+_ABSENT: Final = (
+    *_NEVER,
+    errno.ENODEV,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+)  # of one event among others
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.machine.privileged.pmu.events
 _KEPT: Final = 0.75  # part of the groups that stays open when files run out
@@ -175,7 +181,7 @@ class ThreadCounters:
                         problems.append(self._scarce())
                         return
                     problems.append(_sentence(error))
-                    if error.errno in _ABSENT:
+                    if error.errno in _NEVER:
                         self._absent = problems[-1]
                         return
 
@@ -244,7 +250,7 @@ class ThreadCounters:
 def _sentence(error: OSError) -> str:
     if error.errno == errno.ENOSYS:
         return f"hardware performance counters are not known on {platform.machine()}"
-    if error.errno in _ABSENT:
+    if error.errno in _NEVER:
         return "this machine has no hardware performance counters (perf_event_open: no such event)"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "hardware performance counters are not allowed: CAP_PERFMON is missing"

@@ -16,6 +16,7 @@ from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
+from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.model.round import Round
@@ -304,6 +305,29 @@ def test_domains_are_listed_again_when_libvirt_has_events_and_not_for_every_wake
     bench.run()
     assert len(bench.rounds) == 3
     assert bench.host.listings == (3 if events else 1)
+
+
+def test_an_event_while_domains_are_listed_has_them_listed_again(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: what libvirt tells in the middle of a listing need not be in it."""
+    bench, news = make_bench(), threading.Event()
+    really = bench.host.domains
+
+    def domains() -> tuple[ListedDomain, ...]:
+        if bench.host.listings == 0:
+            news.set()
+        return really()
+
+    def has_events() -> bool:
+        came = news.is_set()
+        news.clear()
+        return came
+
+    monkeypatch.setattr(bench.host, "domains", domains)
+    monkeypatch.setattr(bench.host, "has_events", has_events)
+    bench.run()
+    assert (len(bench.rounds), bench.host.listings) == (3, 2)
 
 
 @pytest.mark.parametrize(("period_s", "slice_s"), [(0.02, 0.1), (1.0, 1.0), (math.inf, 1.0)])

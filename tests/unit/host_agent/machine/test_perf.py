@@ -31,6 +31,7 @@ class FakeKernel:
 
     lacks: set[int] = field(default_factory=set)
     refuses: int = 0
+    refused: set[int] = field(default_factory=set)
     open_groups: dict[int, list[int]] = field(default_factory=dict)
     opened: list[tuple[int, int, bool]] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
@@ -38,7 +39,7 @@ class FakeKernel:
     _next: int = 10
 
     def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
-        if self.refuses:
+        if self.refuses and (not self.refused or tid in self.refused):
             raise OSError(self.refuses, os.strerror(self.refuses))
         if event.config in self.lacks:
             raise OSError(errno.ENOENT, "no such event")
@@ -119,6 +120,21 @@ def test_a_machine_without_counters_is_asked_once(
         assert "no hardware performance counters" in report.problem
     kernel.lacks = set()
     assert counters.count({"a": [7]}, lambda _uuid: {7: True}).counts == ()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP])
+def test_what_the_kernel_refuses_of_one_thread_is_tried_again_and_costs_no_other(
+    counters: ThreadCounters, kernel: FakeKernel, number: int
+) -> None:
+    """L5: a CPU that goes offline, a guest that has the counters for itself."""
+    kernel.refuses, kernel.refused = number, {7}
+    requested, threads = {"a": [7], "b": [8]}, {7: True, 8: True}
+    report = counters.count(requested, lambda _uuid: threads)
+    assert [count.tid for count in report.counts] == [8]
+    assert os.strerror(number) in report.problem
+    kernel.refuses = 0
+    report = counters.count(requested, lambda _uuid: threads)
+    assert ([count.tid for count in report.counts], report.problem) == ([7, 8], "")
 
 
 def test_a_missing_right_is_named(counters: ThreadCounters, kernel: FakeKernel) -> None:
