@@ -32,6 +32,7 @@ class Journal:
     :param name: what it is called in the log
     :param lost: called with ``name`` for each entry that could not be written, with "rotated " before it for each new
         file that could not be begun; entries then go to the old one
+    :param follow_links: false where root may write into a folder of another user
     """
 
     def __init__(
@@ -42,8 +43,11 @@ class Journal:
         *,
         name: str = "journal",
         lost: Callable[[str], None] = ignore_loss,
+        follow_links: bool = True,
     ) -> None:
         self._path = path
+        self._flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._flags |= 0 if follow_links else os.O_NOFOLLOW
         self._max_bytes = max_bytes
         self._backups = backups
         self._entries = BestEffortWriter(name, lost)
@@ -93,7 +97,7 @@ class Journal:
         if self._file >= 0 and self._is_current():
             return
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        new = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        new = os.open(self._path, self._flags, 0o640)
         if self._file >= 0:
             os.close(self._file)
         self._file = new

@@ -25,6 +25,8 @@ LOG = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 32
+# No link: root may write into a folder of another user.
+_DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Content = TypeVar("Content")
 
@@ -130,7 +132,7 @@ class JsonStore(Generic[Content]):
         # A name of its own for each writer: two at once must not write into one draft.
         draft = self.path.with_name(f"{self.path.name}.{threading.get_native_id()}.new")
         try:
-            with draft.open("wb") as file:
+            with os.fdopen(os.open(draft, _DRAFT, self._mode), "wb") as file:
                 os.fchmod(file.fileno(), self._mode)
                 with suppress(PermissionError):  # what root writes the agent has to read
                     os.fchown(file.fileno(), -1, self.path.parent.stat().st_gid)

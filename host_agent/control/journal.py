@@ -49,7 +49,7 @@ class FileJournal:
         lost: Callable[[str], None] = ignore_loss,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._file = Journal(path, max_bytes, keep, lost=lost)
+        self._file = Journal(path, max_bytes, keep, lost=lost, follow_links=False)
         self._clock = clock
         try:
             self._file.open()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from placement_traits.errors import ConflictError
+from placement_traits.errors import CapabilityMissingError, ConflictError
 
 
 @contextmanager
@@ -17,8 +17,13 @@ def single_instance(lock: Path, advice: str) -> Iterator[None]:
     :param lock: the file; its folder must be there
     :param advice: what to do when another process is, the end of the error's sentence
     :raises ConflictError: another process is; the error names it
+    :raises CapabilityMissingError: the file cannot be opened, or is a link
     """
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(lock, flags, 0o640)
+    except OSError as error:
+        raise CapabilityMissingError(f"{lock} cannot be opened: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,6 +9,7 @@ which servers are throttled, for the case that the agent does not come back.
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``) and Documentation/scheduler/sched-bwc.rst.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,9 +58,9 @@ class _Version1:
 
     def write(self, quota: Quota) -> None:
         # Each of both alone has to be legal, too: without a limit any period is.
-        self._quota.write_text(f"{_UNLIMITED}\n")
-        self._period.write_text(f"{quota.period_us}\n")
-        self._quota.write_text(f"{quota.quota_us}\n")
+        _write(self._quota, str(_UNLIMITED))
+        _write(self._period, str(quota.period_us))
+        _write(self._quota, str(quota.quota_us))
 
 
 class _Version2:
@@ -74,7 +75,17 @@ class _Version2:
 
     def write(self, quota: Quota) -> None:
         limit = "max" if quota.quota_us < 0 else str(quota.quota_us)
-        self._file.write_text(f"{limit} {quota.period_us}\n")
+        _write(self._file, f"{limit} {quota.period_us}")
+
+
+def _write(file: Path, value: str) -> None:
+    """Write a file that is there and no link."""
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(file, flags)
+    try:
+        os.write(descriptor, f"{value}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 def throttle(

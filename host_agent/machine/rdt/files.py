@@ -63,7 +63,7 @@ class OsFiles:
         return f"{self._root}/{path}" if path else self._root
 
     def read(self, path: str) -> str:
-        fd = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             chunks = []
             while chunk := os.read(fd, _CHUNK):

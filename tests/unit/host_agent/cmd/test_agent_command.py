@@ -5,13 +5,17 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from host_agent.cmd import agent
+from host_agent.control.journal import FileJournal
 from host_agent.report.metrics import Metrics
 from host_agent.util.single_instance import single_instance
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.json_store import JsonStore
 
 
 def test_a_metrics_port_that_is_taken_does_not_stop_the_agent(
@@ -52,6 +56,27 @@ def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
     assert "controls this host already" in capsys.readouterr().err
+
+
+def test_root_follows_no_link_in_the_folder_of_an_agent_without_rights(tmp_path: Path) -> None:
+    """M10: lock, journal and state files have names that whoever took over the agent knows."""
+    kept, state = tmp_path / "kept", tmp_path / "state"
+    kept.write_text("as it was")
+    state.mkdir()
+    store = JsonStore(state / "slo.json", 1, lambda found: found.raw, lambda found: found)
+    draft = f"slo.json.{threading.get_native_id()}.new"
+    for name in ("agent.lock", "journal.jsonl", draft):
+        (state / name).symlink_to(kept)
+    with (
+        pytest.raises(CapabilityMissingError, match=r"agent\.lock cannot be opened"),
+        single_instance(state / "agent.lock", "test"),
+    ):
+        pass
+    with pytest.raises(CapabilityMissingError, match=r"journal\.jsonl cannot be written"):
+        FileJournal(state / "journal.jsonl")
+    with pytest.raises(OSError):
+        store.save({"levels": 1})
+    assert kept.read_text() == "as it was"
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,11 @@ class Host:
         mount = self.paths.sys / "fs/cgroup"
         return (mount / "cpu,cpuacct" if self.version == 1 else mount) / path.lstrip("/")
 
+    def folder(self, pid: int, thread: str) -> Path:
+        return self._folder(f"{SLICE}-{pid}/{thread}")
+
     def limits(self, pid: int, thread: str = "vcpu0") -> str:
-        folder = self._folder(f"{SLICE}-{pid}/{thread}")
+        folder = self.folder(pid, thread)
         if self.version == 1:
             quota = (folder / "cpu.cfs_quota_us").read_text().strip()
             period = (folder / "cpu.cfs_period_us").read_text().strip()
@@ -123,6 +126,19 @@ def test_vcpus_without_a_group_of_their_own_are_told_and_nobody_else_pays(host: 
     assert "no control group of the cpu controller" in report.problems[0][1]
     assert host.limits(100, "emulator") == "max 100000"
     assert host.limits(200) == "50000 100000"
+
+
+def test_a_file_that_is_a_link_is_not_written(host: Host, tmp_path: Path) -> None:
+    host.add(A, 100)
+    elsewhere = tmp_path / "elsewhere"
+    for file in host.folder(100, "vcpu0").iterdir():
+        elsewhere.write_text(file.read_text())
+        file.unlink()
+        file.symlink_to(elsewhere)
+    before = elsewhere.read_text()
+    report = vcpu_quota.throttle(host.paths, {A: 30}, True)
+    assert [uuid for uuid, _ in report.problems] == [A]
+    assert elsewhere.read_text() == before
 
 
 def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:

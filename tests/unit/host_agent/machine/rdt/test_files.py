@@ -30,6 +30,13 @@ def test_a_file_of_a_group_is_written(tree: Path) -> None:
     files.rmdir("numa_ext-be-1")
 
 
+def test_a_link_is_not_read(tree: Path) -> None:
+    files = OsFiles(str(tree))
+    assert files.read("numa_ext-be-0/schemata") == "old"
+    with pytest.raises(OSError):
+        files.read("numa_ext-be-0/tasks")
+
+
 @pytest.mark.parametrize(
     "change",
     [
