@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from host_agent.conf.configuration import Configuration
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.oslo_options import ConfigurationError
 
 if TYPE_CHECKING:
     from host_agent.report.claimed import ClaimReader
@@ -26,23 +27,42 @@ def _register_auth(conf: cfg.ConfigOpts) -> None:
     loading.register_adapter_conf_options(conf, "placement")
 
 
+def check_credentials(conf: Configuration) -> None:
+    """Check what of ``[placement]`` needs no Keystone to be wrong.
+
+    :raises ConfigurationError: keystoneauth knows no such credentials, or parts of them are missing
+    """
+    _credentials(conf)
+
+
+def _credentials(conf: Configuration) -> tuple[Any, Any]:
+    """Return keystoneauth's plug-in, None without ``auth_type``, and its session.
+
+    :raises ConfigurationError: see :func:`check_credentials`
+    """
+    from keystoneauth1 import exceptions, loading
+
+    _register_auth(conf.oslo)
+    try:
+        auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
+        return auth, loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
+    except exceptions.ClientException as error:
+        raise ConfigurationError(f"[placement] holds no usable credentials: {error}") from error
+
+
 def make_adapter(conf: Configuration, service: str = "placement") -> Any:
     """Return a keystoneauth adapter for Placement, or for another service with the same credentials.
 
     :param service: service type; ``[placement]endpoint_override`` and the like are for Placement alone
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    :raises ConfigurationError: it holds some that cannot be used
     """
-    from keystoneauth1 import adapter, exceptions, loading
+    from keystoneauth1 import adapter, loading
 
     from placement_traits.client import REQUEST_TIMEOUT_S
 
-    _register_auth(conf.oslo)
-    try:
-        auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
-        session = loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
-        session.timeout = session.timeout or REQUEST_TIMEOUT_S
-    except exceptions.ClientException as error:
-        raise CapabilityMissingError(f"[placement] holds no usable credentials: {error}") from error
+    auth, session = _credentials(conf)
+    session.timeout = session.timeout or REQUEST_TIMEOUT_S
     if auth is None:
         raise CapabilityMissingError(
             "[placement] holds no auth_type: give it the Keystone user of this host, or set enabled = false"

@@ -66,7 +66,8 @@ def build(
     :param out: takes the journal's lines of a dry run
     :param source: libvirt; by default the configured one
     :param privileged: the privileged side; by default what fits this process's rights
-    :raises ConfigurationError: the list of servers that must not be touched cannot be used
+    :raises ConfigurationError: the list of servers that must not be touched, or the credentials for Placement, cannot
+        be used
     """
     paths = conf.paths
     dry_run = conf.dry_run

@@ -11,7 +11,12 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report import published_host
 from host_agent.report.beat import Beat
-from host_agent.report.clients import make_beat_writer, make_claim_reader, make_reporter
+from host_agent.report.clients import (
+    check_credentials,
+    make_beat_writer,
+    make_claim_reader,
+    make_reporter,
+)
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import PublishedFacts, Publisher, Switched
 from host_agent.report.reserved_bandwidth import BandwidthReservation
@@ -32,7 +37,9 @@ def build(
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     :param costs: see :class:`~host_agent.report.beat.Beat`
     :param switched: obeys the switch of the fleet
+    :raises ConfigurationError: ``[placement]`` holds credentials that no restart makes usable
     """
+    check_credentials(conf)
     resctrl = tree(conf.paths)
     return Publisher(
         conf,

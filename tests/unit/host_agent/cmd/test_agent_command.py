@@ -86,6 +86,10 @@ def test_root_follows_no_link_in_the_folder_of_an_agent_without_rights(tmp_path:
         ("[counters]\nsource = nothing", "[counters]source = nothing: no installed distribution"),
         ("[slo]\nnotify_url = rabbit", "[slo]notify_url cannot be used: "),
         ("[slo]\nnotify_url = hare://", "[slo]notify_url cannot be used: "),
+        (
+            "[placement]\nauth_type = passwort",
+            "[placement] holds no usable credentials: The plugin passwort could not be found",
+        ),
         ("agent", "No ':' or '=' found in assignment: 'agent'"),
     ],
 )
