@@ -31,7 +31,8 @@ _NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-
 def reset(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
     """Undo what can be undone: RDT groups and masks, and the pins of floating servers.
 
-    Pages stay where they are, for no place was theirs before. libvirt may be down: then pins stay, which is reported.
+    Pages stay where they are, for no place was theirs before, and latency ports until nova starts the server again: its
+    guest may have them open. libvirt may be down: then pins stay, which is reported.
 
     :param dry_run: only say what would be done
     :raises ConflictError: an agent runs and is not paused: it would make everything again
@@ -137,16 +138,18 @@ def _reset(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict
 def _unpin(
     guest: Guest, online: frozenset[int], privileged: Any, result: str
 ) -> list[dict[str, Any]]:
-    """Give a floating server's vCPU threads all CPUs that nova lets them share."""
-    allowed = guest.workload.domain.vcpu_cpuset
-    free = online if allowed is None else allowed & online
+    """Give a floating server's threads all CPUs that nova lets them share; but for vCPUs only GPUs had any pinned."""
+    domain = guest.workload.domain
     if guest.process is None or not guest.workload.floating:
         return []
-    pins = [
-        Pin(thread.tid, cpus.text(free))
-        for thread in guest.process.threads
-        if thread.role == Role.VCPU and cpus.parse(thread.cpus) != free
-    ]
+    free = online if domain.vcpu_cpuset is None else domain.vcpu_cpuset & online
+    others = free if domain.emulator_pin is None else domain.emulator_pin & online
+    pins = []
+    for thread in guest.process.threads:
+        vcpu = thread.role == Role.VCPU
+        desired = free if vcpu else others
+        if (vcpu or guest.gpus) and cpus.parse(thread.cpus) != desired:
+            pins.append(Pin(thread.tid, cpus.text(desired)))
     if not pins:
         return []
     try:

@@ -17,6 +17,7 @@ from host_agent.control.assembly import observer
 from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.model.journal import Entry, Result
+from host_agent.model.process import Pin
 from host_agent.model.rdt import Actual, GroupState
 from host_agent.util.single_instance import single_instance
 from tests.support.fake_host import FakeHost
@@ -151,6 +152,20 @@ def test_reset_beside_a_running_agent_is_refused_unless_it_is_paused(
         assert run("reset")[0] == 0
     run("resume")
     assert run("reset")[0] == 0
+
+
+@pytest.mark.parametrize(("devices", "threads"), [(GPU, 2), ("", 1)])
+def test_reset_frees_the_emulator_of_a_server_with_a_gpu_too(
+    host: Host, run: Run, devices: str, threads: int
+) -> None:
+    """L4: only there the agent had pinned it; elsewhere it is where nova or an operator put it."""
+    server = host.boot(Server("be", BE_SPECS, shared="0-3", devices=devices))
+    process = host.process(server.uuid)
+    host.pin(server.uuid, [Pin(thread.tid, "5") for thread in process.threads])
+    assert run("reset")[0] == 0
+    free = [thread for thread in host.process(server.uuid).threads if thread.cpus != "5"]
+    assert len(free) == threads
+    assert {thread.cpus for thread in free} == {"0-3"}
 
 
 @pytest.mark.parametrize("rests", [True, False])
