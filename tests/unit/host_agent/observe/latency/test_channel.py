@@ -3,6 +3,7 @@
 
 import math
 import random
+import socket
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from host_agent.conf.latency import FeedLimits, FeedOptions
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.channel import ChannelFeed, SloFeed
 from host_agent.observe.latency.protocol import MAX_LINE, Parser
-from host_agent.observe.latency.sockets import PortSockets
+from host_agent.observe.latency.sockets import READ_BYTES, PortSockets
 from host_agent.observe.latency.window import BUCKETS, HIGHEST_US, LatencyWindow
 
 SLO_US = 1000.0
@@ -180,6 +181,26 @@ def test_no_bytes_upset_the_feed_and_memory_is_bounded(pieces: list[bytes]) -> N
     assert feed.read(1e6).samples == 200
     assert len(feed._parser._rest) <= MAX_LINE
     assert sum(len(slot.counts) for slot in feed._window._slots) <= 30 * BUCKETS
+
+
+@pytest.mark.parametrize("guests", [1, 10])
+def test_guests_that_flood_take_turns_and_hold_control_up_for_milliseconds(guests: int) -> None:
+    """L6: what is taken at a time does not grow with what has come, nor with how many send it."""
+    ports, sent = PortSockets(), b"s 500\n" * 10_000
+    ends = [socket.socketpair() for _guest in range(guests)]
+    for number, (guest, host) in enumerate(ends):
+        guest.send(sent)
+        ports.adopt(str(number), host)
+    came = dict(ports.receive(0.0))
+    assert len(came) == guests
+    assert sum(map(len, came.values())) <= READ_BYTES
+    for _turn in range(60_000 // 1024):
+        for uuid, data in ports.receive(0.0):
+            came[uuid] += data
+    assert set(came.values()) == {sent}, "nothing is lost"
+    ports.close()
+    for guest, _host in ends:
+        guest.close()
 
 
 class Ports(PortSockets):
