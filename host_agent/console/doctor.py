@@ -13,6 +13,7 @@ from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import topology_reader
+from host_agent.control.calibration_store import CalibrationFile
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged import client
 from host_agent.machine.rdt.backend import foreign_groups, tree
@@ -30,6 +31,7 @@ from placement_traits.oslo_options import ConfigurationError
 _ANSWER_S: Final = 2.0
 HOST_ROLE: Final = "numa_ext_host"  # as etc/placement/policy.yaml spells it
 _AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
+_COMMAND_WORDS: Final = 4  # python3 -P -m host_agent.cmd.agent
 
 
 def check(conf: Configuration) -> list[Finding]:
@@ -70,8 +72,8 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
         return
     try:
         pid = paths.lock.read_text().strip()
-        command = (paths.proc / pid / "cmdline").read_text()
-        running = any(name in command for name in _AGENT_COMMANDS)
+        words = (paths.proc / pid / "cmdline").read_text().split("\0")[:_COMMAND_WORDS]
+        running = any(Path(word).name in _AGENT_COMMANDS for word in words)
     except OSError:
         running = False
     advice = "does not run: systemctl start numa-host-agent"
@@ -226,12 +228,23 @@ def _offline_cpus(conf: Configuration) -> Iterator[Finding]:
 
 
 def _bandwidth(conf: Configuration) -> Iterator[Finding]:
-    known = conf.placement.bandwidth_mbps_per_node
+    check, known = "memory bandwidth", conf.placement.bandwidth_mbps_per_node
+    if known:
+        yield Finding(check, Level.GOOD, f"{known} MB/s per node")
+        return
+    try:
+        topology = topology_reader(conf)()
+    except NumaExtError as error:
+        yield Finding(check, Level.DEGRADED, str(error))
+        return
+    measured = CalibrationFile(conf.paths.calibration).local_bandwidth_mbps(topology)
+    by_node = ", ".join(f"{mbps} MB/s on node {node}" for node, mbps in sorted(measured.items()))
     yield verdict(
-        "memory bandwidth",
-        bool(known),
-        f"{known} MB/s per node",
-        "not known, so Placement cannot count it: set [placement]bandwidth_mbps_per_node",
+        check,
+        bool(measured),
+        f"measured: {by_node}",
+        "not known, so Placement cannot count it: run numa-host-agent-ctl calibrate, or set "
+        "[placement]bandwidth_mbps_per_node",
     )
 
 
@@ -251,7 +264,10 @@ def _numad(paths: HostPaths) -> Iterator[Finding]:
     if process is None:
         yield Finding("numad", Level.GOOD, "does not run")
     else:
-        text = f"process {process} moves servers against the agent: none is spread or moved for objectives; stop it"
+        text = (
+            f"process {process} moves servers and their pages: no memory is spread, and no pages are moved for "
+            "objectives, it would move them back; stop it"
+        )
         yield Finding("numad", Level.DEGRADED, text)
 
 

@@ -17,6 +17,8 @@ from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
 from host_agent.console import doctor
 from host_agent.control import rollout_store, slo_store
+from host_agent.control.calibration_store import Calibration, distances
+from host_agent.control.calibration_store import store as calibration_file
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged import server
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -155,6 +157,27 @@ def test_an_agent_that_runs_is_known_by_its_process(host: Host) -> None:
     host.write(str(lock.relative_to(host.folder)), "42\n")
     host.write("proc/42/cmdline", "/usr/bin/python3\0/usr/bin/numa-host-agent\0")
     assert host.check()["agent"].level is Level.GOOD
+    host.write("proc/42/cmdline", "python3\0-P\0-m\0host_agent.cmd.agent\0--config-file=f\0")
+    assert host.check()["agent"].level is Level.GOOD
+
+
+def test_a_process_that_has_the_id_of_an_agent_that_ended_is_none(host: Host) -> None:
+    """L3: by its own name, not by a word of its command line."""
+    lock = HostPaths(state=host.folder / "state").lock
+    host.write(str(lock.relative_to(host.folder)), "42\n")
+    for words in ("numa-host-agent-helper", "tail\0-f\0/var/log/numa-host-agent.log"):
+        host.write("proc/42/cmdline", f"/usr/bin/{words}\0")
+        assert host.check()["agent"].level is Level.DEGRADED
+
+
+def test_bandwidth_that_was_measured_is_known(host: Host) -> None:
+    """L3: the agent publishes it where the operator has set none."""
+    local = {node: dict.fromkeys(range(4), 9000.0 + node) for node in range(4)}
+    found = Calibration(distances(four_nodes()), {}, local, "today")
+    calibration_file(HostPaths(state=host.folder / "state").calibration).save(found)
+    answer = host.check(bandwidth_mbps_per_node="")["memory bandwidth"]
+    assert answer.level is Level.GOOD
+    assert answer.detail.startswith("measured: 9000 MB/s on node 0, 9001 MB/s on node 1, ")
 
 
 def test_a_host_that_observes_is_named_with_who_let_it(host: Host) -> None:
