@@ -176,6 +176,22 @@ def test_a_floating_server_gets_a_home_and_its_memory_follows(bench: Bench) -> N
     assert bench.host.memory_mb(server) == {0: 64}
 
 
+def test_a_vcpu_that_is_plugged_in_is_pinned_in_the_next_round(bench: Bench) -> None:
+    """``virsh setvcpus --live``: the domain had room for it, so that its definition stays as it is."""
+    server = bench.host.boot(be(vcpus=2))
+    running = bench.host.running[server.uuid]
+    whole = running.process
+    running.process = whole._replace(threads=whole.threads[:-1])
+    bench.round()
+    assert bench.host.vcpu_cpus(server) == ["0,2"]
+    running.process = running.process._replace(
+        threads=(*running.process.threads, whole.threads[-1])
+    )
+    assert bench.host.vcpu_cpus(server) == ["0,2", SHARED]
+    bench.agent.round(full=False, relist=False)
+    assert bench.host.vcpu_cpus(server) == ["0,2", "0,2"]
+
+
 def test_best_effort_keeps_out_of_the_latency_critical_servers_cache(bench: Bench) -> None:
     bench.host.boot(lc(cpu=1, node=0))
     server = bench.host.boot(be(), {0: 64})

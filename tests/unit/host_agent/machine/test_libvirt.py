@@ -5,7 +5,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,24 @@ def test_an_event_that_comes_while_it_is_asked_for_is_not_lost(
 
     monkeypatch.setattr(source._changed, "is_set", then_one_comes)
     assert [source.has_events(), source.has_events(), source.has_events()] == [False, True, False]
+
+
+@pytest.mark.parametrize("event", ["LIFECYCLE", "DEVICE_ADDED"])
+def test_a_domain_or_device_that_comes_ends_the_wait_and_is_news(
+    source: LibvirtSource, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    told: dict[int, Callable[..., None]] = {}
+
+    def register(_c: Any, _domain: Any, number: int, call: Callable[..., None], _o: Any) -> None:
+        told[number] = call
+
+    monkeypatch.setattr(libvirt.virConnect, "domainEventRegisterAny", register)
+    assert source.domains()
+    source.wait(0.0)
+    source.has_events()
+    told[getattr(libvirt, f"VIR_DOMAIN_EVENT_ID_{event}")](None, None, "virtio-disk1", None)
+    assert source.wait(60.0)
+    assert source.has_events()
 
 
 @pytest.fixture

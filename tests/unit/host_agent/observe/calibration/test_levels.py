@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What 100 % of an AMD CPU's bandwidth is: measured over a model of its resctrl tree and of what its domains draw."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +13,12 @@ from emulation.hosts import four_nodes
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, INTEL
 from emulation.kernel.threads import ThreadTable
+from host_agent.cmd import ctl
+from host_agent.console import calibrate
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import NodeBandwidth
 from host_agent.observe.calibration.levels import calibrate_levels
+from host_agent.observe.calibration.timing import TimingSettings
 from placement_traits.errors import CapabilityMissingError
 
 READER = 4711
@@ -81,3 +87,63 @@ def test_levels_that_are_shares_by_themselves_are_not_calibrated() -> None:
     resctrl = Resctrl(ResctrlModel(INTEL))
     with pytest.raises(CapabilityMissingError, match="nothing to calibrate"):
         calibrate_levels(resctrl, four_nodes(), Domains(resctrl, {}))
+
+
+class Command:
+    """``numa-host-agent-ctl calibrate levels`` on a host of that model.
+
+    :ivar cpus: by L3 domain, what the load was made of
+    :ivar domains: that run here
+    """
+
+    def __init__(self, folder: Path, amd: ResctrlModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.resctrl = Resctrl(amd)
+        self.cpus: Mapping[int, Sequence[int]] = {}
+        self.domains: tuple[str, ...] = ()
+        for node in range(4):
+            meminfo = folder / f"devices/system/node/node{node}/meminfo"
+            meminfo.parent.mkdir(parents=True)
+            meminfo.write_text(f"Node {node} MemFree: 99999999 kB\n")
+        self.config = folder / "agent.conf"
+        self.config.write_text(f"[agent]\nstate_dir = {folder}\n[host]\nsys = {folder}\n")
+        libvirt = SimpleNamespace(domains=lambda: self.domains, close=lambda: None)
+        monkeypatch.setattr(calibrate, "LibvirtSource", lambda _uri, _timeout_s: libvirt)
+        monkeypatch.setattr(calibrate, "topology_reader", lambda _conf: four_nodes)
+        monkeypatch.setattr(calibrate, "tree", lambda _paths: self.resctrl)
+        monkeypatch.setattr(calibrate, "TimingProfiler", self._load)
+
+    def _load(self, cpus: Mapping[int, Sequence[int]], settings: TimingSettings) -> Domains:
+        self.cpus = cpus
+        assert settings.megabytes >= 256, "more than the caches hold"
+        return Domains(self.resctrl, {0: 41_000.0, 1: 40_000.0, 2: 42_000.0, 3: 43_000.0})
+
+    def __call__(self, *words: str) -> int:
+        return ctl.main([f"--config-file={self.config}", "calibrate", "levels", *words])
+
+
+@pytest.fixture
+def command(tmp_path: Path, amd: ResctrlModel, monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(tmp_path, amd, monkeypatch)
+
+
+def test_the_command_loads_each_domain_by_its_own_cpus_and_says_what_to_configure(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("-f", "json") == 0
+    shown = capsys.readouterr()
+    rows = json.loads(shown.out)
+    assert rows[1] == {"l3": 1, "percent": 100, "mbps": 40000}
+    assert rows[-1] == {"l3": 1, "percent": 20, "mbps": 8000}
+    assert shown.err.endswith("agent's configuration: [rdt] full_bandwidth_mbps = 40000\n")
+    assert command.cpus == {0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}
+    assert command.resctrl.control_groups() == ("",)
+
+
+def test_the_command_loads_no_host_on_which_servers_run(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.domains = ("a",)
+    assert command() == 1
+    assert capsys.readouterr().err.startswith("1 servers run on this host")
+    assert command.cpus == {}
+    assert command("--force") == 0
