@@ -19,7 +19,7 @@ from nova.scheduler import host_manager, manager
 
 from benchmarks.cloud import Cloud, Flavor, Offered, request
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, session
+from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, process
 from placement_traits.nova_conf import FILTER, WEIGHER
 
 SLOW_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
@@ -154,9 +154,9 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
         )
         self.times = Times(1)
         fleet.from_nova = lambda *_: cloud
-        session.use(None)
+        process.use(None)
         began = now()
-        self.engine = session.engine() if ours else None
+        self.engine = process.engine() if ours else None
         self.start = now() - began
 
     @property
@@ -178,7 +178,7 @@ class Scheduler(manager.SchedulerManager):  # type: ignore[misc]
     def select(self, spec: Any, offered: Offered) -> Times:
         """Select hosts among those that Placement offered."""
         self.times = Times(spec.num_instances)
-        session.use(self.engine)
+        process.use(self.engine)
         uuids = [spec.instance_uuid]
         uuids += [f"{spec.instance_uuid[:-4]}{n:04x}" for n in range(1, spec.num_instances)]
         with watched(self.times), suppress(exception.NoValidHost, _EnoughError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova.scheduler import filters, weights
 
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process, session
 
 
 class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
@@ -21,16 +21,16 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
     RUN_ON_REBUILD = False
 
     def __init__(self) -> None:
-        session.configuration()
+        process.configuration()
 
     def filter_all(self, filter_obj_list: Sequence[Any], spec_obj: Any) -> Sequence[Any]:
         """Return the HostStates that pass."""
-        engine = session.engine()
+        engine = process.engine()
         if engine is not None:
             return engine.filter(filter_obj_list, spec_obj)
         if not session.asks_us(spec_obj):
             return filter_obj_list
-        return session.unjudged(filter_obj_list, session.options())
+        return session.unjudged(filter_obj_list, process.options())
 
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
         """Answer for one host, for callers that do not use :meth:`filter_all`."""
@@ -47,16 +47,16 @@ class NumaExtWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     maxval = 1.0
 
     def __init__(self) -> None:
-        session.configuration()
+        process.configuration()
 
     def weight_multiplier(self, host_state: Any) -> float:
         """Return ``[numa_ext]weight_multiplier`` or the value of the host's aggregate."""
-        engine = session.engine()
+        engine = process.engine()
         return engine.weight_multiplier(host_state) if engine is not None else 0.0
 
     def weigh_objects(self, weighed_obj_list: Sequence[Any], weight_properties: Any) -> list[float]:
         """Return one score per WeighedHost."""
-        engine = session.engine()
+        engine = process.engine()
         if engine is None:
             return [0.0] * len(weighed_obj_list)
         return engine.weigh(weighed_obj_list, weight_properties)

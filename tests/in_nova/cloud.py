@@ -18,7 +18,7 @@ from nova.tests.functional.libvirt import base
 from emulation.hosts import four_nodes
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain_command
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -79,7 +79,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
                 return_value="{}",
             )
         )
-        self.client = PlacementClient(session.engine()._view.adapter)
+        self.client = PlacementClient(process.engine()._view.adapter)
 
     # Hosts ------------------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
 
     def entries(self, kind="filter"):
         """Journal entries of a kind, oldest first."""
-        return [e for e in journal.read(session.engine()._journal._path) if e["kind"] == kind]
+        return [e for e in journal.read(process.engine()._journal._path) if e["kind"] == kind]
 
     def reasons(self):
         """Sentences of the last decision's refusals, by host."""
@@ -184,7 +184,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             mock.patch.object(endpoints, "image", lambda _conf: self),
             redirect_stdout(said),
         ):
-            explain_command.main([server["id"], "--journal", str(session.engine()._journal._path)])
+            explain_command.main([server["id"], "--journal", str(process.engine()._journal._path)])
         return said.getvalue()
 
     def get(self, url, **_options):

@@ -27,7 +27,8 @@ from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
 
 from nova_numa_ext import conf as our_conf  # noqa: E402
-from nova_numa_ext.scheduler import session as engine  # noqa: E402
+from nova_numa_ext.scheduler import process  # noqa: E402
+from nova_numa_ext.scheduler.session import Engine  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
 
@@ -71,7 +72,7 @@ def ours_enabled(monkeypatch, tmp_path):
             service_type="placement",
         )
         journal = Journal(tmp_path / "decisions.jsonl", 2**20, 1)
-        engine.use(engine.Engine(CONF, our_conf.read(CONF), LiveView(http), journal))
+        process.use(Engine(CONF, our_conf.read(CONF), LiveView(http), journal))
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)
@@ -95,4 +96,4 @@ def ours_enabled(monkeypatch, tmp_path):
     # It would take away what pytest has put on the test, too.
     monkeypatch.setattr(nova_test.TestCase, "_clear_attrs", lambda _self: None)
     yield
-    engine.use(None)
+    process.use(None)

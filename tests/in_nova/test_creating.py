@@ -9,7 +9,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt.driver import LibvirtDriver
 
 from nova_numa_ext import conf
-from nova_numa_ext.scheduler import compat, session
+from nova_numa_ext.scheduler import compat, process, session
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.snapshot import FleetSnapshot, ViewState
@@ -207,14 +207,14 @@ class Trouble(NovaCloud):
 
     def configure(self, view):
         """Start our part of nova-scheduler anew, with nova's flags of now."""
-        session.use(session.Engine(CONF, conf.read(CONF), view, session.engine()._journal))
+        process.use(session.Engine(CONF, conf.read(CONF), view, process.engine()._journal))
 
     def test_a_fault_of_ours_fails_no_request_and_is_counted_logged_and_noted(self):
         self.host("h1")
         with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
             server = self.boot(LC)
         assert self.host_of(server) == "h1"
-        assert session.engine().faults["filter"] == 1
+        assert process.engine().faults["filter"] == 1
         [fault] = self.entries("fault")
         assert (fault["server"], fault["error"]) == (server["id"], "ZeroDivisionError: ours")
         assert fault["request"].startswith("req-")
@@ -223,7 +223,7 @@ class Trouble(NovaCloud):
     def test_a_fault_may_be_configured_to_refuse(self):
         self.host("h1")
         self.flags(on_error="refuse", group="numa_ext")
-        self.configure(session.engine()._view)
+        self.configure(process.engine()._view)
         with mock.patch.object(session, "decide", side_effect=ZeroDivisionError("ours")):
             self.boot(LC, state="ERROR")
             assert self.host_of(self.boot({})) == "h1"

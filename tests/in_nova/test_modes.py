@@ -4,7 +4,7 @@
 from nova.conf import CONF
 
 from nova_numa_ext import conf
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process, session
 from placement_traits.names import NeighbourTrait, Tier
 from tests.in_nova.cloud import BE, LC, NovaCloud
 
@@ -27,8 +27,8 @@ class Modes(NovaCloud):
     def mode(self, name):
         """Start our part of nova-scheduler again in another mode."""
         self.flags(mode=name, group="numa_ext")
-        now = session.engine()
-        session.use(session.Engine(CONF, conf.read(CONF), now._view, now._journal))
+        now = process.engine()
+        process.use(session.Engine(CONF, conf.read(CONF), now._view, now._journal))
 
     def aggregate(self, name, mode):
         """Put a host into an aggregate with a mode."""

@@ -10,7 +10,7 @@ import unittest
 
 import pytest
 
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process, session
 from placement_traits import journal
 
 _LIBVIRT = "nova.tests.functional.libvirt"
@@ -68,8 +68,8 @@ def run(name):
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_novas_own(name):
     assert run(name) == 1
-    assert not session.engine().faults
-    decided = list(journal.read(session.engine()._journal._path))
+    assert not process.engine().faults
+    decided = list(journal.read(process.engine()._journal._path))
     assert any(entry["kind"] == "filter" for entry in decided)
 
 

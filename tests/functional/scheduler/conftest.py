@@ -26,7 +26,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import nova_objects, session
+from nova_numa_ext.scheduler import nova_objects, process, session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -119,7 +119,7 @@ class SchedulerCloud:
     def configure(self, **options):
         """Start our part of nova-scheduler anew with these options of ``[numa_ext]``."""
         told = journal.Journal(self.journal_path, 2**20, 1)
-        session.use(session.Engine(CONF, SchedulerOptions(**options), self.view, told))
+        process.use(session.Engine(CONF, SchedulerOptions(**options), self.view, told))
 
     def host(self, name, topology=None, agent=True, rdt=True, node=None, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.
@@ -360,7 +360,7 @@ def nova_configuration():
     CONF.set_override("shuffle_best_same_weighed_hosts", False, scheduler)
     CONF.set_override("track_instance_changes", False, scheduler)
     yield SimpleNamespace(set=CONF.set_override)
-    session.use(None)
+    process.use(None)
     CONF.reset()
     CONF.clear()
 

@@ -12,7 +12,7 @@ from nova.conf import CONF
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, explain_command
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process, session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC, compute_node
@@ -342,7 +342,7 @@ def test_servers_on_a_host_are_never_looked_into(cloud):
     cloud.host("h1")
     cloud.hosts.servers["h1"] = {f"server-{number}": object() for number in range(3)}
     assert cloud.boot(LC) == [("h1", ["l3_0"])]
-    assert not session.engine().faults
+    assert not process.engine().faults
 
 
 def test_when_placement_offers_no_host_explain_asks_every_host_what_it_lacks(

@@ -10,7 +10,7 @@ from nova_numa_ext.cli import explain_command
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import gpu_options, session
+from nova_numa_ext.scheduler import gpu_options, process, session
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
@@ -233,7 +233,7 @@ def test_what_an_agent_tells_of_older_servers_counts_like_own_picks(minskys, nov
     minskys.job(1)  # of its own it would be harmless
     busy = {0: L3State(frozenset({GPU_COMM_TRAITS[4]}))}
     minskys.cloud.publish("h1", MINSKY, busy)
-    session.use(session.Engine(CONF, SchedulerOptions(), minskys.cloud.view, None))
+    process.use(session.Engine(CONF, SchedulerOptions(), minskys.cloud.view, None))
     assert minskys.job(1, comm=4) == ("h1", (2,))
 
 

@@ -11,7 +11,7 @@ from nova.scheduler import host_manager
 
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import requirements
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process, session
 from nova_numa_ext.scheduler.decision import parse_spec
 from placement_traits.fleet import HostView
 from placement_traits.fleet_arrays import FleetArrays
@@ -75,8 +75,8 @@ def fleets(draw):
 
 
 def decide(views, states, flavor):
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
-    return session.engine().filter(states, request_spec(flavor))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
+    return process.engine().filter(states, request_spec(flavor))
 
 
 @settings(
@@ -119,24 +119,24 @@ def test_the_same_question_gets_the_same_answer(nova_configuration, fleet, flavo
 @pytest.mark.parametrize("state", [ViewState.STALE, ViewState.EMPTY])
 def test_a_stale_view_gets_the_configured_answer(nova_configuration, state, answer, passes):
     view = HostView("root", "h1", frozenset(), None, (domain(0),))
-    session.use(session.Engine(CONF, SchedulerOptions(on_stale=answer), Fleet([view], state), None))
+    process.use(session.Engine(CONF, SchedulerOptions(on_stale=answer), Fleet([view], state), None))
     states = [state_of(view)]
-    assert session.engine().filter(states, request_spec(LC)) == (states if passes else [])
-    assert session.engine().filter(states, request_spec({})) == states
+    assert process.engine().filter(states, request_spec(LC)) == (states if passes else [])
+    assert process.engine().filter(states, request_spec({})) == states
     without_tier = {"numa_ext:interference_class": "devil"}
-    assert session.engine().filter(states, request_spec(without_tier)) == states
+    assert process.engine().filter(states, request_spec(without_tier)) == states
 
 
 def test_an_aggregate_changes_the_weight_of_a_term_for_its_hosts(nova_configuration):
     lonely = HostView("root1", "h1", frozenset(TRAITS), None, (domain(0),))
     shared = HostView("root2", "h2", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),))
     states = [state_of(lonely), state_of(shared)]
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet([lonely, shared]), None))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet([lonely, shared]), None))
 
     def scores():
         spec = request_spec(BE)
-        session.engine().filter(states, spec)
-        return session.engine().weigh([SimpleNamespace(obj=s, weight=0.0) for s in states], spec)
+        process.engine().filter(states, spec)
+        return process.engine().weigh([SimpleNamespace(obj=s, weight=0.0) for s in states], spec)
 
     before = scores()
     assert before[0] > before[1]
@@ -155,26 +155,26 @@ RABBIT = {**LC, "numa_ext:interference_class": "rabbit"}
 
 def scores(states, spec, others=(0.0, 0.0)):
     """Let our filter and our weigher look at hosts for which nova's own weighers have summed up ``others``."""
-    assert session.engine().filter(states, spec) == states, "a pick only ranks"
+    assert process.engine().filter(states, spec) == states, "a pick only ranks"
     weighed = [
         SimpleNamespace(obj=state, weight=weight)
         for state, weight in zip(states, others, strict=True)
     ]
-    return session.engine().weigh(weighed, spec)
+    return process.engine().weigh(weighed, spec)
 
 
 def test_a_single_host_needs_no_weigher_to_be_remembered(nova_configuration):
     """With one host left nova does not call weighers; the pick is noted by the filter."""
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
-    session.engine().filter([state_of(TWINS[0])], request_spec(RABBIT))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
+    process.engine().filter([state_of(TWINS[0])], request_spec(RABBIT))
     taken, free = scores([state_of(view) for view in TWINS], request_spec(RABBIT))
     assert taken < free
 
 
 def test_a_server_that_is_scheduled_again_is_not_its_own_neighbour(nova_configuration):
     """It failed to build, or it moves: what was remembered of it is where it no longer is."""
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
-    session.engine().filter([state_of(TWINS[0])], request_spec(RABBIT, instance_uuid="server"))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
+    process.engine().filter([state_of(TWINS[0])], request_spec(RABBIT, instance_uuid="server"))
     again = request_spec(RABBIT, instance_uuid="server")
     left, other = scores([state_of(view) for view in TWINS], again)
     assert left == other
@@ -182,12 +182,12 @@ def test_a_server_that_is_scheduled_again_is_not_its_own_neighbour(nova_configur
 
 def test_a_request_that_gets_no_host_leaves_no_neighbour_behind(nova_configuration):
     """H3 a: nova undoes the claims of its earlier servers; what they were is not held against the next request."""
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(TWINS), None))
     states, spec = [state_of(view) for view in TWINS], request_spec(RABBIT)
-    session.engine().filter(states[:1], spec)
+    process.engine().filter(states[:1], spec)
     states[0].num_instances += 1  # nova takes it for the first server
     spec.instance_uuid = "second"
-    assert session.engine().filter([], spec) == [], "none is left for the second"
+    assert process.engine().filter([], spec) == [], "none is left for the second"
     one, other = scores([state_of(view) for view in TWINS], request_spec(RABBIT))
     assert one == other
 
@@ -199,7 +199,7 @@ def test_the_best_host_by_all_weights_is_remembered(nova_configuration, others, 
         HostView("root1", "h1", frozenset(TRAITS), None, (domain(0, neighbours=[HAS_LC]),)),
         HostView("root2", "h2", frozenset(TRAITS), None, (domain(0),)),
     ]
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(views), None))
     states = [state_of(view) for view in views]
     rabbit = {**BE, "numa_ext:interference_class": "rabbit"}
     before = scores(states, request_spec(rabbit), others=(others, 0.0))

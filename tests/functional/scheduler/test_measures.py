@@ -8,7 +8,7 @@ from nova.conf import CONF
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.metrics import WorkerMetrics, of_workers
 from nova_numa_ext.policy.modes import Mode
-from nova_numa_ext.scheduler import fleet, records, session
+from nova_numa_ext.scheduler import fleet, process, records, session
 from nova_numa_ext.scheduler.measures import Measures
 from placement_traits.journal import Journal
 from placement_traits.names import Tier
@@ -27,7 +27,7 @@ def counting(cloud, tmp_path):
         cloud.measures = Measures(WorkerMetrics(stem))
         told = Journal(journal or cloud.journal_path, 2**20, 1, lost=cloud.measures.lost)
         made = SchedulerOptions(**options)
-        session.use(session.Engine(CONF, made, cloud.view, told, measures=cloud.measures))
+        process.use(session.Engine(CONF, made, cloud.view, told, measures=cloud.measures))
 
     def counts():
         """{(name without our prefix, label): number} of all workers; for times, how many."""
@@ -111,7 +111,7 @@ def test_a_fault_in_the_metrics_changes_no_decision_and_is_logged_once(
     for _ in range(2):
         [(host, _)] = counting.boot(BE)
         assert host in {"h1", "h2"}
-    assert not session.engine().faults
+    assert not process.engine().faults
     assert len([record for record in caplog.records if record.exc_info]) == 1
 
 

@@ -15,7 +15,7 @@ from benchmarks.cloud import request as request_of
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.modes import Mode
-from nova_numa_ext.scheduler import NumaExtFilter, aggregates, fleet, session
+from nova_numa_ext.scheduler import NumaExtFilter, aggregates, fleet, process, session
 from placement_traits.fleet import HostView
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.tree import L3State
@@ -78,7 +78,7 @@ def test_observe_touches_neither_the_list_nor_the_candidates(cloud):
 
     def looked_at(mode):
         cloud.configure(mode=mode)
-        engine = session.engine()
+        engine = process.engine()
         before = engine.filter
 
         def watched(states, spec):
@@ -206,7 +206,7 @@ def test_a_fault_refuses_only_hosts_that_are_enforced(nova_configuration, monkey
     monkeypatch.setattr(fleet, "from_nova", (lambda *_: Fleet(views)) if starts else None)
     monkeypatch.setattr(session, "decide", None)
     nova_configuration.set("journal_path", "", "numa_ext")
-    session.use(None)
+    process.use(None)
     assert NumaExtFilter().filter_all(states, request_spec(LC)) == states[:2]
     assert NumaExtFilter().filter_all(states, request_spec({})) == states
 

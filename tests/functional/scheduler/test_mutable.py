@@ -13,7 +13,7 @@ from nova.conf import CONF
 
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.policy.modes import Mode
-from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, session
+from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, process
 from placement_traits.fleet import HostView
 from placement_traits.options import declared
 from tests.functional.scheduler.conftest import LC, request_spec
@@ -44,7 +44,7 @@ def running(nova_configuration, monkeypatch, tmp_path):
     CONF([], project="nova", default_config_files=[str(file)])
     views = [HostView(f"root{n}", f"h{n}", frozenset(TRAITS), None, (domain(0),)) for n in range(3)]
     monkeypatch.setattr(fleet, "from_nova", lambda *_: Fleet(views[:1]))
-    session.use(None)
+    process.use(None)
 
     def change(*lines):
         """Write another file, and do what nova-scheduler does at SIGHUP."""
@@ -62,16 +62,16 @@ def running(nova_configuration, monkeypatch, tmp_path):
 
 def test_the_mode_changes_from_one_decision_to_the_next(running):
     assert running.passing() == ["h0"]
-    engine = session.engine()
+    engine = process.engine()
     running.change("mode = observe")
     assert running.passing() == ["h0", "h1", "h2"]
     running.change("mode = enforce")
     assert running.passing() == ["h0"]
-    assert session.engine() is engine, "what it has learnt is kept"
+    assert process.engine() is engine, "what it has learnt is kept"
 
 
 def test_each_mutable_option_reaches_the_decisions(running):
-    engine = session.engine()
+    engine = process.engine()
     running.change(
         "on_stale = refuse",
         "on_silent = refuse",
@@ -96,29 +96,29 @@ def test_a_mistake_leaves_everything_as_it_was_and_is_one_sentence(running, capl
     running.change("mode = rank")
     caplog.clear()
     running.change("mode = observe", "pick_ttl = soon")
-    assert session.options().mode is Mode.RANK
+    assert process.options().mode is Mode.RANK
     [record] = [each for each in caplog.records if each.name.startswith("nova_numa_ext")]
     assert "[numa_ext]pick_ttl = soon in" in record.getMessage()
     assert record.exc_info is None
     running.change("mode = observe")
-    assert session.options().mode is Mode.OBSERVE
+    assert process.options().mode is Mode.OBSERVE
 
 
 def test_a_worker_forked_after_a_mistake_decides_by_the_options_before_it(running):
     """nova-scheduler 34 ends its workers at SIGHUP and forks new ones: these must not end by the file of now."""
     running.change("mode = observe")
     running.change("mode = sometimes")
-    assert session.engine()._options.mode is Mode.OBSERVE
+    assert process.engine()._options.mode is Mode.OBSERVE
     assert running.passing() == ["h0", "h1", "h2"]
 
 
 def test_what_is_open_or_shared_needs_a_restart(running):
     running.change("journal_path = /elsewhere", "view_max_age = 1", "gpu_communication_weight = 3")
-    assert session.options().journal_path == ""
-    assert our_conf.view_settings(session.options()) == our_conf.view_settings(
+    assert process.options().journal_path == ""
+    assert our_conf.view_settings(process.options()) == our_conf.view_settings(
         our_conf.SchedulerOptions()
     )
-    assert session.options().gpu_communication_weight == 1.0
+    assert process.options().gpu_communication_weight == 1.0
 
 
 def test_the_documentation_and_the_sample_say_which():
@@ -135,7 +135,7 @@ backend.init_backend(backend.BackendType.THREADING)
 from oslo_service import service
 from nova.conf import CONF
 from nova_numa_ext import conf as our_conf
-from nova_numa_ext.scheduler import NumaExtFilter, session
+from nova_numa_ext.scheduler import NumaExtFilter, process
 
 class Scheduler(service.Service):
     """As nova's: plug-ins are made before the workers are forked."""
@@ -143,7 +143,7 @@ class Scheduler(service.Service):
     def start(self):
         for _ in range(600):
             with open(sys.argv[2], "a") as file:
-                file.write(f"{os.getpid()} {session.options().mode}\\n")
+                file.write(f"{os.getpid()} {process.options().mode}\\n")
             time.sleep(0.1)
 
 our_conf.register_opts(CONF)

@@ -15,7 +15,7 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, records, session
+from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher, fleet, process, records, session
 from placement_traits.fleet import HostView
 from placement_traits.journal import Journal
 from tests.functional.scheduler.conftest import BE, LC, ListedHosts, request_spec
@@ -78,7 +78,7 @@ def test_64_threads_decide_at_once_and_nothing_of_their_requests_is_left(
 ):
     """Each schedules two servers of one request through nova's own manager; threads stay, as nova's do."""
     journal = Journal(tmp_path / "decisions.jsonl", 2**24, 1)
-    session.use(session.Engine(CONF, SchedulerOptions(), Fleet(views(3)), journal))
+    process.use(session.Engine(CONF, SchedulerOptions(), Fleet(views(3)), journal))
     monkeypatch.setattr(scheduler_utils, "claim_resources", lambda *_, **__: True)
     monkeypatch.setattr(manager.SchedulerManager, "placement_client", mock.Mock())
     hosts = ListedHosts()
@@ -98,7 +98,7 @@ def test_64_threads_decide_at_once_and_nothing_of_their_requests_is_left(
     assert threads.failures == []
     assert len(chosen) == THREADS
     chosen.clear()
-    engine = session.engine()
+    engine = process.engine()
     assert not engine.faults
     assert gc.isenabled()
     gc.collect()
@@ -128,7 +128,7 @@ def test_a_decision_that_cannot_be_explained_stands(cloud, monkeypatch, entry):
     for _ in range(2):
         [(host, _)] = cloud.boot(BE)
         assert host in {"h1", "h2"}
-    assert session.engine().faults == {"record": 2}
+    assert process.engine().faults == {"record": 2}
 
 
 @pytest.mark.parametrize("plugin", [NumaExtFilter, NumaExtWeigher])
@@ -166,7 +166,7 @@ def test_what_keeps_us_from_starting_is_logged_once_and_answered_as_configured(
 ):
     nova_configuration.set("on_error", answer, "numa_ext")
     monkeypatch.setattr(fleet, "from_nova", lambda *_: 1 / 0)
-    session.use(None)
+    process.use(None)
     plugin, weigher = NumaExtFilter(), NumaExtWeigher()
     states = [state_of(each) for each in views(2)]
     for _ in range(3):

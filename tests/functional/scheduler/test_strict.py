@@ -9,7 +9,7 @@ import pytest
 from nova import exception
 from nova.scheduler import utils as scheduler_utils
 
-from nova_numa_ext.scheduler import session
+from nova_numa_ext.scheduler import process
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC
@@ -176,7 +176,7 @@ def test_a_class_without_units_refuses_nothing_and_remembers_nothing_as_taken(cl
         placed = cloud.boot(rabbit, count=6)
         assert {domain for _, (domain,) in placed} == ALL
         delete(cloud, *cloud.last_servers)
-    assert not session.engine().faults
+    assert not process.engine().faults
 
 
 def test_a_floating_strict_flavor_gets_no_host_and_one_sentence(cloud):

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine and the options of one nova-scheduler process, for filter and weigher, which nova makes by itself."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from nova import conf as nova_conf
+from oslo_config import cfg
+
+from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts
+from nova_numa_ext.scheduler import fleet
+from nova_numa_ext.scheduler.gpu_options import rules
+from nova_numa_ext.scheduler.measures import Measures
+from nova_numa_ext.scheduler.session import Engine
+from placement_traits.errors import NumaExtError
+from placement_traits.journal import Journal
+
+LOG = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_STARTS: Final = 60.0
+
+
+def configuration() -> SchedulerOptions:
+    """Read our options as nova-scheduler starts; from then on they follow its files at SIGHUP.
+
+    :raises SystemExit: one of them cannot be used; the sentence says which, and what is allowed
+    """
+    conf = nova_conf.CONF
+    register_opts(conf)
+    try:
+        options = read(conf)
+        rules(options)
+    except NumaExtError as error:
+        LOG.critical("%s", error)
+        raise SystemExit(f"nova-scheduler cannot start: {error}") from None
+    _process.start(options)
+    conf.register_mutate_hook(_changed)
+    return options
+
+
+def _changed(conf: cfg.ConfigOpts, changes: Mapping[tuple[str | None, str], Any]) -> None:
+    """Take mutable options that nova's files give another value now: all of them, or with a mistake in one, none."""
+    if not any(group == GROUP for group, _ in changes):
+        return
+    try:
+        _process.configure(read(conf))
+    except NumaExtError as error:
+        LOG.error("All options of [%s] stay as they were: %s", GROUP, error)
+
+
+class _Process:
+    """The engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._engine: Engine | None = None
+        self._options: SchedulerOptions | None = None
+        self._tried_s = -_SECONDS_BETWEEN_STARTS
+
+    def engine(self) -> Engine | None:
+        """Return the engine; None where it cannot be made, which is logged, and tried again after a minute."""
+        if self._engine is not None:
+            return self._engine
+        with self._lock:
+            if self._engine is None and time.monotonic() - self._tried_s >= _SECONDS_BETWEEN_STARTS:
+                self._tried_s = time.monotonic()
+                try:
+                    self._engine = _made()
+                except Exception:
+                    LOG.exception("NumaExt cannot start; it is tried again in a minute.")
+            return self._engine
+
+    def options(self) -> SchedulerOptions:
+        """Return the options that were last read without a mistake, perhaps before this worker was forked."""
+        return self._options or configuration()
+
+    def start(self, options: SchedulerOptions) -> None:
+        """Take the options of the start, for the engine that is made later."""
+        self._options = options
+
+    def configure(self, options: SchedulerOptions) -> None:
+        """Take options that have changed."""
+        with self._lock:
+            self._options = options
+            if self._engine is not None:
+                self._engine.configure(options)
+
+    def use(self, replacement: Engine | None) -> None:
+        """Replace the engine; None: a new one is made at the next decision, with options read again."""
+        with self._lock:
+            self._engine, self._tried_s = replacement, -_SECONDS_BETWEEN_STARTS
+            self._options = None
+
+
+def _made() -> Engine:
+    conf, options = nova_conf.CONF, _process.options()
+    view = fleet.from_nova(conf, options)
+    measures = Measures(fleet.worker_metrics(conf, options))
+    journal = (
+        Journal(
+            Path(options.journal_path),
+            options.journal_max_mb * 1024 * 1024,
+            options.journal_backups,
+            name=f"decision journal {options.journal_path}",
+            lost=measures.lost,
+        )
+        if options.journal_path
+        else None
+    )
+    return Engine(conf, options, view, journal, measures=measures)
+
+
+_process = _Process()
+
+
+def engine() -> Engine | None:
+    """Return the engine of this process, None while it cannot be made."""
+    return _process.engine()
+
+
+def options() -> SchedulerOptions:
+    """Return our options as they are now."""
+    return _process.options()
+
+
+def use(replacement: Engine | None) -> None:
+    """Make nova's filter and weigher use another engine; None makes a new one at the next decision."""
+    _process.use(replacement)
