@@ -64,8 +64,7 @@ def _run(conf: Configuration) -> int:
 def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     if conf.once:
         _once(parts)
-        parts.privileged.graceful_shutdown()
-        return 0
+        return 0  # no agent is in control then: the dead-man switch takes off what it throttled
     stop = threading.Event()
     # Not in this thread: a handler of Python waits for the call that its thread is in, and for the locks that it holds.
     rounds = threading.Thread(target=parts.agent.run, args=(stop,), name="rounds", daemon=True)

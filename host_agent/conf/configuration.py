@@ -30,7 +30,11 @@ _CLI = [
         default=False,
         help="Observe and decide, print what would be done, write nothing at all.",
     ),
-    cfg.BoolOpt("once", default=False, help="One round, then end."),
+    cfg.BoolOpt(
+        "once",
+        default=False,
+        help="One round, then end; throttles fall after [rdt]release_after_s.",
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_a_slip_in_the_deny_list_ends_the_start_for_good_and_in_a_sentence(
     config.write_text(f"[agent]\nstate_dir = {tmp_path}\ndeny_servers = {tmp_path}/deny\n")
     assert agent.main([f"--config-file={config}"]) == os.EX_CONFIG
     assert f"{tmp_path}/deny, line 1: 'web1' is not allowed" in capsys.readouterr().err
+
+
+def test_what_a_single_round_throttles_is_left_to_the_dead_man_switch() -> None:
+    """L7: no agent comes after it, as one does after an upgrade."""
+    left: list[str] = []
+    parts = SimpleNamespace(
+        agent=SimpleNamespace(round=lambda **_how: SimpleNamespace(unfinished=False)),
+        privileged=SimpleNamespace(graceful_shutdown=lambda: left.append("throttles")),
+        publisher=None,
+    )
+    assert agent._turn(SimpleNamespace(once=True), parts) == 0  # type: ignore[arg-type]
+    assert left == []
 
 
 def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
