@@ -7,7 +7,7 @@ through a UNIX socket as QEMU offers it; BE servers float over the even CPUs.
 
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
 from host_agent.control.slo import SloController, SloHost
 from host_agent.control.slo_report import SloReport
-from host_agent.control.slo_store import PAUSED, SloStore, load, of_server
+from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
 from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
@@ -236,6 +236,25 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for guest in made.guests.values():
         guest.close()
     made.controller.close()
+
+
+def test_levels_are_written_before_journal_and_state(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L8: a disk that stalls delays what is kept of a reaction, not the reaction."""
+    bench.watch()
+    before, kept = len(bench.levels), list[tuple[str, int]]()
+    really = SloStore.save
+
+    def save(store: SloStore, make: Callable[[], Kept]) -> None:
+        kept.append(("state", len(bench.levels)))
+        really(store, make)
+
+    monkeypatch.setattr(SloStore, "save", save)
+    monkeypatch.setattr(bench, "write", lambda e: kept.append((e.action, len(bench.levels))))
+    bench.report(2500, 1.0)
+    assert {name for name, _ in kept} >= {"balm", "state"}
+    assert min(levels for _, levels in kept) > before
 
 
 def test_a_violation_is_written_to_resctrl_before_any_round(bench: Bench) -> None:
