@@ -86,9 +86,6 @@ class Listed:
         """Nothing migrates."""
         return False
 
-    def attach(self, uuid: str, device: str) -> None:
-        """They have what they need."""
-
     def perf_totals(self) -> dict[str, dict[str, int]]:
         """It counts nothing."""
         return {}

@@ -7,9 +7,9 @@ connection (``LISTEN_FDS``); such a helper ends when it has had no client for a 
 started again. Started otherwise it makes the socket itself and serves until SIGTERM.
 
 It runs as root with no capabilities but CAP_SYS_NICE (affinities, pages), CAP_SYS_PTRACE (page tables) and, for
-hardware counters, CAP_PERFMON. It decides nothing, reads no file of the agent's, needs no network, and writes: resctrl,
-libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. It ends with 78 where the configuration
-cannot be used.
+hardware counters, CAP_PERFMON. It decides nothing, needs no network, plugs latency ports into domains through libvirt,
+and writes: resctrl, libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. It ends with 78 where
+the configuration cannot be used.
 """
 
 import logging
@@ -29,6 +29,7 @@ from host_agent.conf.options import Options
 from host_agent.machine.privileged import server
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.rights import missing
+from host_agent.machine.privileged.seam import devices_of
 from host_agent.util import logs
 from placement_traits.errors import InvalidValueError, NumaExtError
 
@@ -68,7 +69,9 @@ def _agent_user(options: Options) -> int:
 
 def _serve(options: Options) -> None:
     user = _agent_user(options)
-    operations = HostOperations(options.paths, release_after_s=options.release_after_s)
+    operations = HostOperations(
+        options.paths, release_after_s=options.release_after_s, devices=devices_of(options)
+    )
     inherited = server.inherited(os.environ)
     listening = inherited or server.listen(options.helper.socket)
     served = server.Server(listening, operations, {_ROOT, user}, _IDLE_S if inherited else None)

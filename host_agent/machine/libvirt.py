@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libvirt of this host: domains, lifecycle events, and a connection that comes back.
+"""The libvirt of this host, read only: domains, lifecycle events, and a connection that comes back.
 
 Events (a domain's life, a device plugged in) only say *look again*; what is true is always read from the domain list,
-so a lost event costs time until the next resync and nothing else. libvirt is imported on first use: it takes long to
-load and tests do without it.
+so a lost event costs time until the next resync and nothing else. Who may write to libvirt is as good as root: what we
+plug in the privileged helper does (:mod:`.privileged.devices`). libvirt is imported on first use: it takes long to load
+and tests do without it.
 """
 
 import logging
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from host_agent.model.workload import Activity
 from host_agent.util.deadline import WHOLE, Deadline
-from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from placement_traits.errors import ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)
 
@@ -47,9 +48,6 @@ class DomainSource(Protocol):
 
     def migrating(self, uuid: str) -> bool:
         """Whether a job such as a live migration runs on the domain."""
-
-    def attach(self, uuid: str, device: str) -> None:
-        """Plug a device into a running domain."""
 
     def perf_totals(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of running domains, as far as libvirt counts them: UUID -> event -> total."""
@@ -145,27 +143,6 @@ class LibvirtSource:
 
         return self._call(runs, uuid)
 
-    def attach(self, uuid: str, device: str) -> None:
-        """Plug a device into a running domain, until it ends.
-
-        :param device: XML
-        :raises ServiceUnavailableError: libvirt does not answer
-        :raises CapabilityMissingError: libvirt refuses, or the domain has gone
-        """
-        import libvirt
-
-        def plug(connection: Any) -> None:
-            try:
-                domain = connection.lookupByUUIDString(uuid)
-                domain.attachDeviceFlags(device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-                self._changed.set()
-            except libvirt.libvirtError as error:
-                if not connection.isAlive():
-                    raise
-                raise CapabilityMissingError(f"libvirt plugs nothing in: {error}") from error
-
-        self._call(plug, uuid)
-
     def perf_totals(self) -> Mapping[str, Mapping[str, int]]:
         """Return UUID -> event -> total of all running domains whose perf events nova has turned on.
 
@@ -196,7 +173,7 @@ class LibvirtSource:
         return happened
 
     def has_events(self) -> bool:
-        """Tell whether there was an event, a new connection or a device plugged in since the last call."""
+        """Tell whether there was an event or a new connection since the last call."""
         changed = self._changed.is_set()
         if (
             changed
@@ -270,7 +247,7 @@ class LibvirtSource:
             return self._connection
         self._close()
         self._start_loop()
-        connection = libvirt.open(self._uri)
+        connection = libvirt.openReadOnly(self._uri)
         try:
             connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
         except libvirt.libvirtError as error:

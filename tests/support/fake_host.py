@@ -143,9 +143,6 @@ class FakeHost:
     def migrating(self, uuid: str) -> bool:
         return uuid in self.jobs
 
-    def attach(self, uuid: str, device: str) -> None:
-        self.writes.append(("attach", (uuid, device)))
-
     def perf_totals(self) -> dict[str, dict[str, int]]:
         return self.libvirt_counts
 
@@ -240,6 +237,9 @@ class FakeHost:
                 self.writes.append(("partition", tuple(requests)))
             self.requests = tuple(requests)
         return PartitionReport(writes, places, "")
+
+    def plug_latency_port(self, uuid: str) -> None:
+        self.writes.append(("plug", uuid))
 
     def rdt_state(self) -> RdtState:
         raise ResctrlUnavailableError("this host has no resctrl tree: test")

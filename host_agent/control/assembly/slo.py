@@ -40,7 +40,10 @@ def build(host: RefinerHost) -> SloController | None:
         return [problem for _, problem in host.privileged.limit_cpu_time(by_server, True).problems]
 
     ports = SloPorts(
-        host.source.attach, host.journal, BackgroundTasks("slo-ports"), host.source.wake
+        host.privileged.plug_latency_port,
+        host.journal,
+        BackgroundTasks("slo-ports"),
+        host.source.wake,
     )
     return SloController(
         slo,

@@ -42,6 +42,9 @@ class Privileged(Protocol):
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
         """Hardware counters of vCPU threads."""
 
+    def plug_latency_port(self, uuid: str) -> None:
+        """Plug the latency port into a domain."""
+
     def rdt_state(self) -> RdtState:
         """What planning of RDT groups needs to know."""
 

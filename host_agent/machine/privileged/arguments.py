@@ -195,6 +195,7 @@ BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
         _LIMITS,
     ),
     "count": (many(record(_UUID, many(_TID, _THREADS_MAX)), _SERVERS_MAX),),
+    "plug_latency_port": (_UUID,),
     "rdt_state": (),
     "apply_partitions": (
         fields(

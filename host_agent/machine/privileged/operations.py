@@ -20,6 +20,7 @@ from host_agent.machine.privileged import (
     vcpu_quota,
 )
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
+from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.privileged.perf import ThreadCounters
@@ -56,6 +57,7 @@ class HostOperations:
     :param kernel: the page-moving system calls
     :param release_after_s: take throttles off when the agent has not been in control for so long: the helper's; None
         where this process does not outlive the agent
+    :param devices: plugs devices into domains
 
     :ivar switch: what does that
     """
@@ -65,8 +67,10 @@ class HostOperations:
         paths: HostPaths,
         kernel: page_mover.PageKernel | None = None,
         release_after_s: float | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self._paths = paths
+        self._devices = devices or Devices()
         self._kernel = kernel or Syscalls()
         self._libvirt = LibvirtState(paths.libvirt_pids)
         self._kernel_threads = KernelThreads(paths.proc)
@@ -179,6 +183,11 @@ class HostOperations:
         except processes.ProcessGoneError:
             return {}
         return {t.tid: t.name.endswith("/KVM") for t in found if t.role == Role.VCPU}
+
+    @writes(lambda _uuid: None)
+    def plug_latency_port(self, uuid: str) -> None:
+        """Plug the latency port into a domain; see :meth:`.devices.Devices.plug_latency_port`."""
+        self._devices.plug_latency_port(uuid)
 
     @reads
     def rdt_state(self) -> RdtState:

@@ -7,6 +7,7 @@ from typing import cast
 from host_agent.conf.options import Options
 from host_agent.machine.privileged import client
 from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.rights import has_rights
 from host_agent.machine.privileged.table import Way
@@ -20,10 +21,15 @@ def open_seam(options: Options, *, dry_run: bool) -> Privileged:
     rights = has_rights(Path("/proc/self/status").read_text())
     real: Privileged
     if rights and not client.listens(options.helper.socket):
-        real = HostOperations(options.paths)
+        real = HostOperations(options.paths, devices=devices_of(options))
     else:
         real = client.over_socket(options.helper.socket)
     return read_only(real) if dry_run else real
+
+
+def devices_of(options: Options) -> Devices:
+    """Return what plugs devices, over the configured libvirt."""
+    return Devices(options.libvirt_host.uri, options.libvirt_host.timeout_s)
 
 
 def read_only(real: Privileged) -> Privileged:

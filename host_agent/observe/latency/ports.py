@@ -19,9 +19,6 @@ from placement_traits.names import SloSource
 
 LOG = logging.getLogger(__name__)
 
-DEVICE: Final = f"<channel type='unix'><target type='virtio' name='{PORT}'/></channel>"
-"""Without ``<source path>``: libvirt picks a socket per domain and host."""
-
 _RETRY_S: Final = 30.0
 _NO_CONTROLLER: Final = (
     "it has no virtio-serial controller, so no port can be plugged in: give its image the property "
@@ -32,7 +29,7 @@ _NO_CONTROLLER: Final = (
 class SloPorts:
     """Plugs ports, off the caller's thread.
 
-    :param attach: plugs a device into a running domain: (UUID, XML)
+    :param plug: plugs the port into a running domain, by its UUID
     :param journal: gets each port, and once each server that can have none
     :param tasks: runs what may take long
     :param plugged: called after a port was plugged in: the domain has to be read again
@@ -40,13 +37,13 @@ class SloPorts:
 
     def __init__(
         self,
-        attach: Callable[[str, str], None],
+        plug: Callable[[str], None],
         journal: ActionJournal,
         tasks: BackgroundTasks,
         plugged: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._attach = attach
+        self._plug_into = plug
         self._journal = journal
         self._tasks = tasks
         self._plugged = plugged
@@ -70,7 +67,7 @@ class SloPorts:
 
     def _plug(self, lc: LcServer) -> None:
         try:
-            self._attach(lc.uuid, DEVICE)
+            self._plug_into(lc.uuid)
         except NumaExtError as error:
             self._report(lc, str(error))
             return

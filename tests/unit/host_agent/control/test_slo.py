@@ -33,7 +33,7 @@ from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.ipc_proxy import IpcProxy
-from host_agent.observe.latency.ports import DEVICE, SloPorts
+from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeed
 from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
@@ -117,7 +117,7 @@ class Bench:
 
     def restart(self) -> None:
         """A new agent process; host and files stay."""
-        self.ports = SloPorts(self.host.attach, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
+        self.ports = SloPorts(self.host.plug_latency_port, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
         self.controller = SloController(
             self.options,
             SloSources(ChannelFeed(self.options.feed, PortSockets(self.clock)), (self.proxy,)),
@@ -621,8 +621,7 @@ def test_a_port_is_plugged_in_where_it_lacks_and_said_where_it_cannot_be(bench: 
     bench.host.boot(Server("d", LC_SPECS, cpus=(7,), node=3, devices=CONTROLLER))
     bench.round()
     bench.round()
-    attached = [what for kind, what in bench.host.writes if kind == "attach"]
-    assert attached == [(with_controller.uuid, DEVICE)]
+    assert [what for kind, what in bench.host.writes if kind == "plug"] == [with_controller.uuid]
     assert bench.wakes == 1, "the domain is not read again"
     reported = {entry.server: entry for entry in bench.entries("plug")}
     assert len(reported) == len(bench.entries("plug")), "the same is reported twice"
@@ -636,7 +635,7 @@ def test_a_port_is_plugged_in_where_it_lacks_and_said_where_it_cannot_be(bench: 
 def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
     refusals: list[str] = []
 
-    def refuse(uuid: str, _device: str) -> None:
+    def refuse(uuid: str) -> None:
         refusals.append(uuid)
         raise CapabilityMissingError("libvirt plugs nothing in: test")
 

@@ -24,6 +24,7 @@ from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import partitions, processes, wire
+from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.pmu import Event
 from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
@@ -94,6 +95,17 @@ class WatchedKernel:
         self.touched.add(tid)
 
 
+class WatchedDevices(Devices):
+    """libvirt, and which domains it was asked to plug a port into; it knows those that there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def plug_latency_port(self, uuid: str) -> None:
+        self.asked.add(uuid)
+
+
 class Host:
     """Two domains, a process that is none, groups of ours and of others, and the helper's operations over them."""
 
@@ -135,7 +147,10 @@ class Host:
         )
         monkeypatch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
         monkeypatch.setattr(processes.os, "sched_setaffinity", self.kernel.setaffinity)
-        self.operations = HostOperations(self.paths, self.kernel, release_after_s=3600)
+        self.devices = WatchedDevices()
+        self.operations = HostOperations(
+            self.paths, self.kernel, release_after_s=3600, devices=self.devices
+        )
         self.operations._counters.kernel = self.kernel
         self.untouchable = self._files()
 
@@ -180,6 +195,7 @@ class Host:
         """Nothing was touched but what is ours."""
         ours = {tid for pid in DOMAINS.values() for tid in threads_of(pid)}
         assert self.kernel.touched <= ours
+        assert self.devices.asked <= {*DOMAINS, NOBODYS}  # of the last libvirt knows nothing
         for path, data in self.tree.writes:
             first, *rest = path.split("/")
             if path == "schemata":
@@ -218,6 +234,7 @@ class Attacker:
                 [self.number(1 << 20), 0, self.either(0.001, 0.0, -1.0, 1e9), 0.0],
             ],
             "count": lambda: [self.many(lambda: [self.uuid(), self.many(self.tid)])],
+            "plug_latency_port": lambda: [self.uuid()],
             "apply_partitions": lambda: [self.change(), self.either(True, True, False)],
             "throttle": lambda: [self.many(lambda: [self.group(), self.many(self.level)])],
             "limit_cpu_time": lambda: [

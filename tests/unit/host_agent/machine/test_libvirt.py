@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to libvirt, used by the loop and by the thread that plugs ports: libvirt's own test driver answers."""
+"""The agent's one connection to libvirt, for several threads, and the helper's: libvirt's own test driver answers."""
 
 import socket
 import tempfile
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.observe.latency.ports import DEVICE
+from host_agent.machine.privileged.devices import LATENCY_PORT, Devices
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 libvirt = pytest.importorskip("libvirt")
@@ -31,23 +31,23 @@ def source() -> Iterator[LibvirtSource]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Connections opened; opening one takes a while, as over a busy socket."""
     found: list[Any] = []
-    really = libvirt.open
+    really = libvirt.openReadOnly
 
     def slowly(uri: str) -> Any:
         time.sleep(0.05)
         found.append(really(uri))
         return found[-1]
 
-    monkeypatch.setattr(libvirt, "open", slowly)
+    monkeypatch.setattr(libvirt, "openReadOnly", slowly)
+    monkeypatch.setattr(libvirt, "open", lambda uri: pytest.fail(f"{uri} opened for writing"))
     return found
 
 
-def test_a_port_for_a_domain_that_has_gone_leaves_the_loops_connection_alone(
+def test_a_question_about_a_domain_that_has_gone_leaves_the_loops_connection_alone(
     source: LibvirtSource, opened: list[Any]
 ) -> None:
     assert source.domains()
-    with pytest.raises(CapabilityMissingError, match="plugs nothing in"):
-        source.attach(GONE, DEVICE)
+    assert not source.migrating(GONE)
     assert source.domains()
     assert len(opened) == 1, "the connection was closed under the loop"
 
@@ -73,7 +73,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_call_is_told_and_opened_an
     with monkeypatch.context() as patch:
         patch.setattr(libvirt.virConnect, "lookupByUUIDString", lost)
         with pytest.raises(ServiceUnavailableError):
-            source.attach(GONE, DEVICE)
+            source.migrating(GONE)
     assert source.domains()
     assert len(opened) == 2
 
@@ -143,13 +143,64 @@ def test_a_domain_or_device_that_comes_ends_the_wait_and_is_news(
     assert source.has_events()
 
 
+def test_the_agent_may_change_nothing(source: LibvirtSource) -> None:
+    name = libvirt.openReadOnly("test:///default").listAllDomains()[0].name()
+    source.domains()
+    with pytest.raises(libvirt.libvirtError, match="read only access"):
+        source._connection.lookupByName(name).attachDevice(LATENCY_PORT)
+
+
+class Plugged:
+    """What libvirt was asked to plug in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.devices: list[tuple[str, str, int]] = []
+
+        def attach(domain: Any, device: str, flags: int) -> None:
+            self.devices.append((domain.UUIDString(), device, flags))
+
+        monkeypatch.setattr(libvirt.virDomain, "attachDeviceFlags", attach)
+
+
+def test_the_helper_plugs_a_port_into_the_running_domain_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libvirt's test driver plugs nothing in."""
+    plugged = Plugged(monkeypatch)
+    uuid = libvirt.openReadOnly("test:///default").listAllDomains()[0].UUIDString()
+    Devices("test:///default").plug_latency_port(uuid)
+    assert plugged.devices == [(uuid, LATENCY_PORT, libvirt.VIR_DOMAIN_AFFECT_LIVE)]
+
+
+def test_a_port_that_libvirt_does_not_plug_in_is_said() -> None:
+    with pytest.raises(CapabilityMissingError, match="plugs nothing in"):
+        Devices("test:///default").plug_latency_port(GONE)
+    with pytest.raises(ServiceUnavailableError, match="libvirt does not answer"):
+        Devices("qemu:///system?socket=/nonexistent").plug_latency_port(GONE)
+
+
 @pytest.fixture
-def silent() -> Iterator[LibvirtSource]:
+def silent_uri() -> Iterator[str]:
     """A libvirtd that accepts connections and never answers."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as libvirtd:
         libvirtd.bind(f"{folder}/sock")
         libvirtd.listen(50)
-        yield LibvirtSource(f"qemu+unix:///system?socket={folder}/sock", timeout_s=0.1)
+        yield f"qemu+unix:///system?socket={folder}/sock"
+
+
+@pytest.fixture
+def silent(silent_uri: str) -> LibvirtSource:
+    return LibvirtSource(silent_uri, timeout_s=0.1)
+
+
+def test_a_libvirt_that_does_not_answer_holds_up_no_connection_of_the_helper(
+    silent_uri: str,
+) -> None:
+    asked = time.monotonic()
+    for _again in range(2):
+        with pytest.raises(ServiceUnavailableError, match="libvirt does not answer"):
+            Devices(silent_uri, timeout_s=0.1).plug_latency_port(GONE)
+    assert time.monotonic() - asked < 10
 
 
 def test_a_libvirt_that_accepts_and_does_not_answer_is_as_one_that_is_down(
