@@ -8,8 +8,9 @@ started again. Started otherwise it makes the socket itself and serves until SIG
 
 It runs as root with no capabilities but CAP_SYS_NICE (affinities, pages), CAP_SYS_PTRACE (page tables) and, for
 hardware counters, CAP_PERFMON. It decides nothing, needs no network, plugs latency ports into domains through libvirt,
-and writes: resctrl, libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. It ends with 78 where
-the configuration cannot be used.
+and writes: resctrl, libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. Of the agent's folder
+it reads what a version without a helper has left there, and no more. It ends with 78 where the configuration cannot be
+used.
 """
 
 import logging
@@ -26,7 +27,7 @@ from typing import Final
 
 from host_agent.conf import configuration
 from host_agent.conf.options import Options
-from host_agent.machine.privileged import server
+from host_agent.machine.privileged import former_state, server
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.rights import missing
 from host_agent.machine.privileged.seam import devices_of
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NumaExtError as error:
         LOG.error("%s", error)
         return os.EX_CONFIG
+    former_state.take_over(options.paths)
     lacking = missing(Path("/proc/self/status").read_text())
     if lacking:
         LOG.error("%s missing: what needs it will be refused", ", ".join(lacking))
