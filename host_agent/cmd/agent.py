@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 from oslo_log import log
 
+from host_agent.cmd.identity import act_as_owner
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.control.assembly import agent as assembly
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         oslo = cfg.ConfigOpts()
         log.register_options(oslo)
         conf = configuration.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
+        act_as_owner(conf.paths.state)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
         return os.EX_CONFIG

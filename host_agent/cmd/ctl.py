@@ -4,7 +4,8 @@
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
 back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``withdraw`` takes this host's tiers out
-of Placement; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths.
+of Placement; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths. Commands that write
+the agent's files do so as the agent's user.
 
 Each command loads what it needs when it runs: on a busy host that is most of the time that a command takes.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from host_agent.cmd.identity import act_as_owner
 from host_agent.console.text import table
 from placement_traits.errors import InvalidValueError, NumaExtError
 
@@ -31,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = [f"--config-file={file}" for file in options.config_file]
     command: Callable[[Configuration, argparse.Namespace], int] = options.command
     try:
-        return command(load(files, mistake=options.mistake), options)
+        conf = load(files, mistake=options.mistake)
+        if options.writes:
+            act_as_owner(conf.paths.state)
+        return command(conf, options)
     except NumaExtError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -50,9 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, function: Callable[..., int], text: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, function: Callable[..., int], text: str, *, writes: bool = False
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(command=function, mistake=None)
+        command.set_defaults(command=function, mistake=None, writes=writes)
         command.add_argument("-f", "--format", choices=("table", "json"), default="table")
         return command
 
@@ -67,13 +74,14 @@ def _parser() -> argparse.ArgumentParser:
     journal = add("journal", _journal, "Show the newest entries of the journal.")
     journal.add_argument("-n", "--lines", type=int, default=20, help="how many")
     journal.add_argument("--server", help="of this server only: UUID or name")
-    add("pause", _pause, "Let the agent observe only, until resume.")
-    add("resume", _resume, "Let a paused agent go on.")
+    add("pause", _pause, "Let the agent observe only, until resume.", writes=True)
+    add("resume", _resume, "Let a paused agent go on.", writes=True)
     reset = add(
         "reset",
         _reset,
         "Remove RDT groups, give root its ways back and floating servers all their CPUs; "
         "not beside an agent that runs unpaused.",
+        writes=True,
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
     release = add(
@@ -81,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         _release,
         "Give best-effort servers all memory bandwidth and CPU time back; masks stay. "
         "Not beside an agent that runs unpaused.",
+        writes=True,
     )
     release.add_argument("--dry-run", action="store_true", help="only say what would be done")
     withdrawn = add(
@@ -108,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         "Measure the memory bandwidth between NUMA nodes, for numa_ext:memory_policy=bwap. "
         "Run it while the host is idle: it loads all CPUs and memory, some seconds per worker set. "
         "`calibrate levels` measures what bandwidth levels of an AMD CPU are shares of.",
+        writes=True,
     )
     calibrate.add_argument(
         "what",

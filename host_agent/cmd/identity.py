@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Root's commands go on as the agent's user before they write to its folder.
+
+What root made there the agent could not write afterwards, and who has taken over the agent could have root follow a
+link of his.
+"""
+
+import os
+import pwd
+from pathlib import Path
+from typing import Final
+
+from placement_traits.errors import InvalidValueError
+
+_ROOT: Final = 0
+
+
+def act_as_owner(folder: Path) -> None:
+    """Give up root's rights for good where a folder belongs to another user, and be that user.
+
+    Rights that are needed all the same are the helper's. Without a folder, or without root's rights, nothing changes.
+
+    :raises InvalidValueError: no user has the id that the folder belongs to
+    """
+    if os.geteuid() != _ROOT:
+        return
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        return  # what is wrong with the folder is reported where it is used
+    if owner == _ROOT:
+        return
+    try:
+        user = pwd.getpwuid(owner)
+    except KeyError:
+        raise InvalidValueError(
+            "[agent]state_dir", str(folder), f"the agent's folder; there is no user {owner}"
+        ) from None
+    os.initgroups(user.pw_name, user.pw_gid)
+    os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+    os.setresuid(owner, owner, owner)
+    os.environ.update(HOME=user.pw_dir, USER=user.pw_name)
