@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units that we ship: systemd understands them, and they wait as long as the supervisor does."""
+"""The units that we ship, and what comes with them: systemd and AppArmor understand them, they give what is needed and
+no more, and they wait as long as the supervisor does.
+"""
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,10 +12,109 @@ from pathlib import Path
 import pytest
 
 from host_agent.cmd.supervisor import Patience
+from host_agent.conf.options import Options
 
-UNITS = Path(__file__).parents[4] / "etc/systemd"
+ETC = Path(__file__).parents[4] / "etc"
+UNITS = ETC / "systemd"
 AGENT = (UNITS / "numa-host-agent.service").read_text()
+HELPER = (UNITS / "numa-host-agent-helper.service").read_text()
+SOCKET = (UNITS / "numa-host-agent-helper.socket").read_text()
+WITHDRAW = (UNITS / "numa-host-agent-withdraw.service").read_text()
 TIMER = (UNITS / "numa-host-agent-withdraw.timer").read_text()
+PROFILE = (ETC / "apparmor.d/numa-host-agent-helper").read_text()
+USERS = (ETC / "sysusers.d/numa-host-agent.conf").read_text()
+FILES = (ETC / "tmpfiles.d/numa-host-agent.conf").read_text()
+
+RIGHTS = {"CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_PERFMON"}
+
+
+def values(unit: str, key: str) -> list[str]:
+    """All values of a key, in order; one that is empty takes back those before."""
+    return re.findall(rf"(?m)^{key}=(.*)$", unit)
+
+
+@pytest.mark.parametrize(("unit", "tenths"), [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25)])
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths: int) -> None:
+    """What systemd itself counts, of 10: from 2.0 it is not "safe" without looking."""
+    (tmp_path / "one.service").write_text(unit)
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
+    command += [f"--threshold={tenths}", str(tmp_path / "one.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("unit", [AGENT, WITHDRAW])
+def test_what_talks_to_services_and_guests_has_no_rights(unit: str) -> None:
+    (user,) = values(unit, "User")
+    assert user == Options().helper.agent_user
+    assert values(unit, "CapabilityBoundingSet") == [""]
+    assert values(unit, "NoNewPrivileges") == ["yes"]
+    # Its members may have any file of the host made a disk of a domain.
+    assert "libvirt" not in values(unit, "SupplementaryGroups")
+
+
+def test_the_helper_has_three_capabilities_and_no_network() -> None:
+    (rights,) = values(HELPER, "CapabilityBoundingSet")
+    assert set(rights.split()) == RIGHTS
+    assert values(HELPER, "PrivateNetwork") == ["yes"]
+    assert values(HELPER, "RestrictAddressFamilies") == ["AF_UNIX"]
+    allowed, denied = values(HELPER, "SystemCallFilter")
+    assert "perf_event_open" in allowed.split()
+    assert {"ptrace", "process_vm_writev"} <= set(denied.split()), "memory of guests"
+
+
+def test_units_and_options_name_the_same_files_and_user() -> None:
+    helper = Options().helper
+    assert values(SOCKET, "ListenStream") == [str(helper.socket)]
+    assert values(SOCKET, "SocketGroup") == [helper.agent_user]
+    assert values(HELPER, "RuntimeDirectory") == [helper.state_dir.name]
+    assert values(HELPER, "SupplementaryGroups") == [helper.agent_user]
+    state = Options().agent.state_dir
+    assert values(AGENT, "StateDirectory") == [state.name]
+    kind, user, *_, home = USERS.splitlines()[-1].split()
+    assert (kind, user, home) == ("u", helper.agent_user, str(state))
+
+
+def test_the_password_is_the_agents_and_roots() -> None:
+    (command,) = values(AGENT, "ExecStart")
+    lines = [line.split() for line in FILES.splitlines() if not line.startswith("#")]
+    (entry,) = [line for line in lines if line[1] == command.split()[-1]]
+    assert entry[2:5] == ["0640", "root", Options().helper.agent_user]
+
+
+def test_the_profile_reads_processes_and_writes_no_memory() -> None:
+    assert values(HELPER, "AppArmorProfile") == ["-numa-host-agent-helper"], "where there is none"
+    assert "\nprofile numa-host-agent-helper {" in PROFILE
+    capabilities = re.findall(r"(?m)^  capability (\w+),$", PROFILE)
+    assert {f"CAP_{name.upper()}" for name in capabilities} == RIGHTS
+    assert re.findall(r"(?m)^  ptrace .*$", PROFILE) == ["  ptrace (read),"]
+    assert "\n  deny @{PROC}/@{pid}/mem rwklx,\n" in PROFILE
+    assert not re.search(r"(?m)^\s*@{PROC}\S* \S*w", PROFILE), "files of processes are written"
+
+
+def _parser() -> str | None:
+    return shutil.which("apparmor_parser", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+
+
+@pytest.mark.skipif(not _parser(), reason="needs apparmor_parser")
+def test_apparmor_understands_the_profile() -> None:
+    command = [str(_parser()), "--skip-kernel-load", "--skip-cache"]
+    command.append(str(ETC / "apparmor.d/numa-host-agent-helper"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="needs systemd-sysusers")
+def test_the_user_can_be_made(tmp_path: Path) -> None:
+    """In a folder that stands for the root of a host."""
+    (tmp_path / "etc").mkdir()
+    file = ETC / "sysusers.d/numa-host-agent.conf"
+    command = ["systemd-sysusers", f"--root={tmp_path}", str(file)]
+    subprocess.run(command, check=True, capture_output=True)
+    (line,) = (tmp_path / "etc/passwd").read_text().splitlines()
+    assert line.startswith("numa-host-agent:x:")
+    assert line.endswith("/nologin")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
