@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units as they are shipped, started by a real systemd: users, sandboxes and sockets are executed, not only read.
+
+systemd is process 1 of namespaces of its own, with a real libvirtd, real QEMU processes and resctrl by FUSE where the
+kernel has it. Units are those of ``etc/systemd``, unchanged; a drop-in only has their output written to files, because
+no journal runs. ``/etc``, ``/usr/bin`` and ``/var`` are this machine's, written to in memory.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation.servers import BE_SPECS, LC_SPECS, Server
+from host_agent.model import cpus
+from tests.functional.host_agent.conftest import _l3_ids, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.long]
+
+ROOT = Path(__file__).parents[3]
+SYSTEMD = Path("/usr/lib/systemd/systemd")
+NEEDED = (
+    SYSTEMD,
+    Path("/usr/sbin/libvirtd"),
+    Path("/usr/bin/qemu-system-x86_64"),
+    Path("/dev/fuse"),
+)
+AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
+RIGHTS = 1 << 19 | 1 << 23 | 1 << 38  # CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON
+
+SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
+
+# As an agent that was root has left it; its standard input is a server.
+LEFT_BY_ROOT = """
+mkdir -m 750 /var/lib/numa-host-agent
+printf '{"version": 1, "boot": "%s", "servers": ["%s"]}' \
+  $(cat /proc/sys/kernel/random/boot_id) $(cat) > /var/lib/numa-host-agent/throttled.json
+chmod 640 /var/lib/numa-host-agent/throttled.json
+"""
+
+_OUTSIDE = """
+set -e
+umount --recursive --lazy /sys/fs/cgroup
+mount -t tmpfs -o mode=755 story /sys/fs
+mkdir /sys/fs/cgroup /sys/fs/resctrl
+mount -t cgroup2 story /sys/fs/cgroup
+mkdir /sys/fs/cgroup/$NAME
+echo $$ > /sys/fs/cgroup/$NAME/cgroup.procs
+exec unshare --pid --fork --kill-child --cgroup --ipc --uts --net --mount-proc /bin/sh -c "$INSIDE"
+"""
+
+_INSIDE = """
+set -e
+umount /sys/fs/cgroup
+mount -t cgroup2 story /sys/fs/cgroup
+mkdir -p /mnt
+mount -t tmpfs -o mode=755 story /mnt
+mkdir /mnt/venv /mnt/source
+mount --bind "$VENV" /mnt/venv
+mount --bind "$SOURCE" /mnt/source
+mount --bind "$FOLDER" /media
+mount -t tmpfs -o mode=755 story /run
+mkdir /run/story
+mount --move /mnt /run/story
+for place in etc usr/bin var; do
+  mkdir -p /run/story/upper/$place /run/story/work/$place
+  options=lowerdir=/$place,upperdir=/run/story/upper/$place,workdir=/run/story/work/$place
+  mount -t overlay -o $options story /$place
+done
+mount -t tmpfs -o mode=755 story /var/lib/libvirt
+mount -t tmpfs -o mode=1777 story /tmp
+echo 0123456789abcdef0123456789abcdef > /etc/machine-id
+cp -r /media/units /run/units
+cp /media/bin/* /usr/bin/
+cp /media/libvirt/* /etc/libvirt/
+mkdir -p /etc/numa-host-agent
+cp /media/numa-host-agent.conf /etc/numa-host-agent/
+systemd-sysusers /run/story/source/etc/sysusers.d/numa-host-agent.conf
+systemd-tmpfiles --create /run/story/source/etc/tmpfiles.d/numa-host-agent.conf
+exec env container=story SYSTEMD_UNIT_PATH=/run/units SYSTEMD_LOG_TARGET=console \
+  "$SYSTEMD" --system --unit=story.target --show-status=no
+"""
+
+_CREATE = "import libvirt, sys; libvirt.open('qemu:///system').createXML(sys.stdin.read(), 0)"
+
+_OWN_UNITS = {
+    **dict.fromkeys(
+        (
+            *("sysinit.target", "basic.target", "sockets.target", "timers.target"),
+            *("multi-user.target", "shutdown.target", "network-online.target", "story.target"),
+        ),
+        "[Unit]\nDefaultDependencies=no\n",
+    ),
+    "service.d/output.conf": "[Service]\nStandardOutput=append:/media/%N.log\nStandardError=inherit\n",
+    "libvirtd.service": "[Service]\nExecStart=/usr/sbin/libvirtd --config=/etc/libvirt/libvirtd.conf\n",
+    "resctrl.service": "[Service]\nEnvironment=PYTHONPATH=/run/story/source\n"
+    "ExecStart=/run/story/venv/bin/python -m emulation.kernel.fuse /sys/fs/resctrl --domains={domains}\n",
+}
+
+_CONFIG = """
+[agent]
+interval_s = 1
+metrics_port = 0
+takeover_interval_s = 0
+[placement]
+enabled = false
+"""
+
+
+class Booted:
+    """A machine whose process 1 is systemd."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._name = f"numa-ext-story-{os.getpid()}"
+        self._write()
+        environment = {
+            **os.environ,
+            "NAME": self._name,
+            "INSIDE": _INSIDE,
+            "FOLDER": str(folder),
+            "SYSTEMD": str(SYSTEMD),
+            "VENV": sys.prefix,
+            "SOURCE": str(ROOT),
+        }
+        with (folder / "systemd.log").open("wb") as log:
+            self._outer = subprocess.Popen(
+                ["unshare", "--mount", "/bin/sh", "-c", _OUTSIDE],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: self._outer.poll() is not None or self._answers(), "systemd", 60)
+        assert self._outer.poll() is None, self.logs()
+
+    def _write(self) -> None:
+        shutil.copytree(ROOT / "etc/systemd", self.folder / "units")
+        domains = ",".join(sorted(_l3_ids()))
+        for name, text in _OWN_UNITS.items():
+            file = self.folder / "units" / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text.replace("{domains}", domains))
+        for folder in ("bin", "libvirt"):
+            (self.folder / folder).mkdir()
+        for program, module in (
+            ("numa-host-agent", "agent"),
+            ("numa-host-agent-helper", "helper"),
+            ("numa-host-agent-ctl", "ctl"),
+        ):
+            script = self.folder / "bin" / program
+            script.write_text(
+                "#!/bin/sh\nPYTHONPATH=/run/story/source "
+                f'exec /run/story/venv/bin/python -m host_agent.cmd.{module} "$@"\n'
+            )
+            script.chmod(0o755)
+        (self.folder / "numa-host-agent.conf").write_text(_CONFIG)
+        (self.folder / "libvirt/qemu.conf").write_text(
+            'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\n'
+            'namespaces = []\nstdio_handler = "file"\n'
+        )
+        (self.folder / "libvirt/libvirtd.conf").write_text(
+            'auth_unix_rw = "none"\nauth_unix_ro = "none"\nunix_sock_rw_perms = "0700"\n'
+        )
+
+    def _first(self) -> str:
+        """Pid of systemd, as this machine counts."""
+        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
+        return children.read_text().strip()
+
+    def run(self, *command: str, given: str = "", check: bool = True) -> str:
+        """Run a command inside; return its output."""
+        first = self._first()
+        enter = [
+            "nsenter",
+            f"--target={first}",
+            *("--mount", "--pid", "--cgroup", "--net", "--ipc"),
+        ]
+        done = subprocess.run(
+            [*enter, "--", *command], input=given, capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}\n{self.logs()}"
+        return done.stdout.strip()
+
+    def _answers(self) -> bool:
+        return bool(self._first()) and "story.target" in self.run(
+            "systemctl", "list-units", "--no-legend", "--type=target", check=False
+        )
+
+    def boot(self, server: Server) -> int:
+        """Start a server; return the pid of its QEMU, as systemd counts."""
+        self.run("/run/story/venv/bin/python", "-c", _CREATE, given=server.xml)
+        return int(self.run("cat", f"/run/libvirt/qemu/instance-{server.uuid[:8]}.pid"))
+
+    def status(self, unit: str) -> dict[str, str]:
+        """``/proc/PID/status`` of the main process of a service."""
+        pid = self.run("systemctl", "show", "--property=MainPID", "--value", unit)
+        lines = self.run("cat", f"/proc/{pid}/status").splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def journal(self, action: str) -> list[dict[str, Any]]:
+        """Entries of one kind in the agent's journal."""
+        lines = self.run("cat", "/var/lib/numa-host-agent/journal.jsonl").splitlines()
+        return [entry for line in lines if (entry := json.loads(line))["action"] == action]
+
+    def group_of(self, tid: int) -> str:
+        """The RDT group of a thread, "" for root's."""
+        found = self.run(
+            "grep", "-lx", str(tid), "-r", "/sys/fs/resctrl", "--include=tasks", check=False
+        )
+        groups = {line.split("/")[4] for line in found.splitlines()}
+        return next((group for group in groups if group.startswith("numa_ext-")), "")
+
+    def logs(self) -> str:
+        """All output."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.folder.glob("*.log"))
+
+    def stop(self) -> None:
+        """End process 1, and all others with it."""
+        with suppress(ProcessLookupError, ValueError):
+            os.kill(int(self._first()), 9)
+        self._outer.wait(20)
+        mounts = [line.split()[:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        for _device, mount, kind in mounts:
+            if kind == "cgroup2" and (left := Path(mount) / self._name).is_dir():
+                for folder in sorted((left, *left.rglob("*/")), reverse=True):
+                    with suppress(OSError):  # a process of it has not gone yet
+                        folder.rmdir()
+
+
+@pytest.fixture
+def booted(tmp_path: Path) -> Iterator[Booted]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: namespaces")
+    for needed in NEEDED:
+        if not needed.exists():
+            pytest.skip(
+                f"needs {needed}: apt-get install systemd libvirt-daemon-system qemu-system-x86 fuse3"
+            )
+    pytest.importorskip("libvirt")
+    machine = Booted(tmp_path)
+    yield machine
+    machine.stop()
+
+
+def test_both_units_do_a_round_without_root_and_with_three_capabilities(booted: Booted) -> None:
+    booted.run("systemctl", "start", "libvirtd.service", "resctrl.service")
+    wait_for(lambda: booted.run("ls", "/sys/fs/resctrl"), "resctrl", 30)
+    wait_for(lambda: booted.run("ls", "/run/libvirt/libvirt-sock", check=False), "libvirtd", 30)
+    lc = Server("lc", SLO, cpus=(1,), devices="<controller type='virtio-serial' index='0'/>")
+    be = Server("be", BE_SPECS)
+    pid, other = booted.boot(lc), booted.boot(be)
+    booted.run("/bin/sh", "-c", LEFT_BY_ROOT, given=be.uuid)
+
+    begun = time.monotonic()
+    booted.run("systemctl", "start", AGENT)  # returns when the first round is finished
+    assert time.monotonic() - begun < 120
+
+    agent, helper = booted.status(AGENT), booted.status(HELPER)
+    user = booted.run("id", "-u", "numa-host-agent")
+    assert set(agent["Uid"].split()) == {user}
+    assert {int(agent[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {0}
+    assert set(helper["Uid"].split()) == {"0"}
+    assert {int(helper[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {RIGHTS}
+    for status in (agent, helper):
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    wait_for(lambda: booted.group_of(pid).startswith("numa_ext-"), "the group of lc", 30)
+    wait_for(lambda: booted.group_of(other).startswith("numa_ext-"), "the group of be", 30)
+    assert booted.group_of(pid) != booted.group_of(other)
+    pinned = booted.run("grep", "Cpus_allowed_list", f"/proc/{pid}/status").split()[1]
+    assert cpus.parse(pinned) == {1}
+    owners = booted.run("stat", "--format=%U", "/var/lib/numa-host-agent/throttled.json")
+    assert owners == "numa-host-agent", "an upgrade gives the agent what was root's"
+    wait_for(lambda: booted.journal("plug"), "the latency port", 30)
+    assert [entry.get("problem", "") for entry in booted.journal("plug")] == [""]
+    assert "throttled.json is taken over" in booted.logs()
+
+    group = booted.group_of(pid)
+    booted.run("systemctl", "stop", AGENT)
+    assert booted.group_of(pid) == group, "a stop changes nothing for servers"
+    waits = booted.run("systemctl", "is-active", "numa-host-agent-withdraw.timer", check=False)
+    assert waits == "active"
+    booted.run("numa-host-agent-ctl", "reset")  # root's, as the agent's user, through the helper
+    assert booted.group_of(pid) == ""
