@@ -164,6 +164,18 @@ def _stretched(raw: Floats, least: float | None, most: float | None) -> Floats:
     return (raw - low) / (high - low) if high != low else np.zeros(len(raw))
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Hosts that pass nova's filters after ours.
+
+    :param by_first: with their first candidate alone
+    :param by_another: with another one only
+    """
+
+    by_first: list[Any]
+    by_another: list[Any]
+
+
 class LaterFilters:
     """Nova's filters that stand after ours in ``enabled_filters``.
 
@@ -182,7 +194,7 @@ class LaterFilters:
         )
         self._filters = () if self.foreign else tuple(each() for each in later)
 
-    def passed(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
+    def passed(self, host_states: Sequence[Any], spec: Any) -> Ahead:
         """Return the hosts that pass all of them.
 
         A host passes if one of its candidates does. What nova asks of each candidate is expensive where devices are
@@ -200,7 +212,7 @@ class LaterFilters:
             for state in host_states
             if state.uuid not in known and len(state.allocation_candidates) > 1
         ]
-        return [*through, *self._through(others, spec)]
+        return Ahead(through, self._through(others, spec))
 
     def _through(self, host_states: Sequence[Any], spec: Any) -> list[Any]:
         left = list(host_states)
@@ -319,15 +331,19 @@ class Shortlist:
     ) -> tuple[Judged, list[Any]]:
         """Judge hosts until enough of them pass; returns what was decided, and the hosts for nova in its own order.
 
-        Hosts that only their mode spares pass where all hosts had to be judged. For a single server hosts with
-        known NUMA cells keep their best candidate only.
+        Hosts that only their mode spares pass where all hosts had to be judged. For a single server, hosts that pass
+        nova's filters with their best candidate keep no other: nova claims that one, but its filters would try all, for
+        milliseconds each with devices. Where this holds of all that were asked, it is taken to hold of the others on
+        which the guest's cells are predicted, too.
 
         :param verdict: judges one host
         """
         size, host_states = self._size(question), question.host_states
         listed = self._listed(question, size)
         verdicts: dict[str, HostVerdict] = {}
-        through: list[Any] = []
+        by_first: list[Any] = []
+        by_another: list[Any] = []
+        unasked: list[Any] = []
         stopped: list[Any] = []
         spared: list[Any] = []
         least = shortlist.enough(_servers(question.spec))
@@ -339,20 +355,24 @@ class Shortlist:
                 if not judged.refused:
                     reorder(state, judged)
                     (spared if judged.spared else passing).append(state)
-            while passing and len(through) < least:
-                some = [passing.pop(0) for _ in range(min(len(passing), least - len(through)))]
+            while passing and (missing := least - len(by_first) - len(by_another)) > 0:
+                some, passing = passing[:missing], passing[missing:]
                 ahead = self._later.passed(some, question.spec)
-                through += ahead
-                stopped += [state for state in some if state not in ahead]
-            if len(through) >= least:
-                through += passing
+                by_first += ahead.by_first
+                by_another += ahead.by_another
+                passed = {state.uuid for state in (*ahead.by_first, *ahead.by_another)}
+                stopped += [state for state in some if state.uuid not in passed]
+            if len(by_first) + len(by_another) >= least:
+                unasked = passing
                 break
         else:
             exhausted = True
-            through += spared
+            unasked = spared
         if not exhausted and _servers(question.spec) == 1:
-            for state in through:
-                _keep_best_candidate(state, verdicts[state.uuid])
+            predicted = [state for state in unasked if _is_predicted(verdicts[state.uuid])]
+            for state in (*by_first, *(() if by_another else predicted)):
+                del state.allocation_candidates[1:]
+        through = [*by_first, *by_another, *unasked]
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
         wanted = {state.uuid for state in left}
@@ -374,13 +394,8 @@ class Shortlist:
         return next(found for make in self._makers if (found := make(question, size)) is not None)
 
 
-def _keep_best_candidate(host_state: Any, judged: HostVerdict) -> None:
-    """Leave a host the candidate that nova claims: its filters would try all, for milliseconds each with devices.
-
-    Only where it is known that nova's filters accept it: the guest has NUMA cells there, devices near them included.
-    """
-    if judged.offer is not None and judged.offer.home is not None:
-        del host_state.allocation_candidates[1:]
+def _is_predicted(judged: HostVerdict) -> bool:
+    return judged.offer is not None and judged.offer.home is not None
 
 
 def _chunks(listed: Listed, size: int) -> Iterator[list[int]]:
