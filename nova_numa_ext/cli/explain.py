@@ -188,7 +188,9 @@ def _mode_lines(entry: dict[str, Any]) -> Iterator[str]:
 
 def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     nodes = "floating" if host["nodes"] is None else f"NUMA node {_numbers(host['nodes'])} expected"
-    yield f"  {host['node']}: {nodes}, {host['candidates_kept']} candidates"
+    judged, left = host["candidates_judged"], host["candidates_left"]
+    seen = "" if left == judged else f", {left} left for nova"
+    yield f"  {host['node']}: {nodes}, {judged} candidates{seen}"
     alike: Counter[tuple[str, str | None]] = Counter()
     for candidate in host["candidates"]:
         alike[_where(candidate), candidate["loses"]] += candidate.get("count", 1)
@@ -196,7 +198,7 @@ def _host_lines(host: dict[str, Any]) -> Iterator[str]:
     for number, ((where, loses), count) in enumerate(shown, start=1):
         lost = f"loses on {loses}" if loses else "first" if number == 1 else "equal"
         yield f"    {number}. {where}: {lost}" + (f" ({count} alike)" if count > 1 else "")
-    more = host["candidates_kept"] - sum(count for _, count in shown)
+    more = judged - sum(count for _, count in shown)
     if more:
         yield f"    +{more} more"
 

@@ -35,6 +35,7 @@ class HostVerdict:
     :param candidates: its allocation candidates, best first
     :param offer: what the weigher scores; None where there are reasons
     :param mode: what comes of it
+    :param best_only: nova sees the best of its candidates alone
     """
 
     uuid: str
@@ -44,6 +45,7 @@ class HostVerdict:
     candidates: tuple[Ranked, ...] = ()
     offer: HostOffer | None = None
     mode: Mode = Mode.ENFORCE
+    best_only: bool = False
 
     @property
     def refused(self) -> bool:

@@ -221,7 +221,8 @@ def _passed(verdict: HostVerdict) -> dict[str, Any]:
         **_described(verdict),
         "nodes": None if nodes is None else list(nodes),
         "candidates": _kinds(verdict.candidates),
-        "candidates_kept": len(verdict.candidates),
+        "candidates_judged": len(verdict.candidates),
+        "candidates_left": 1 if verdict.best_only else len(verdict.candidates),
     }
 
 

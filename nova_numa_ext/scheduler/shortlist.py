@@ -10,7 +10,7 @@ them all. A short list thus refuses nothing: where few hosts can take the server
 import operator
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -372,6 +372,7 @@ class Shortlist:
             predicted = [state for state in unasked if _is_predicted(verdicts[state.uuid])]
             for state in (*by_first, *(() if by_another else predicted)):
                 del state.allocation_candidates[1:]
+                verdicts[state.uuid] = replace(verdicts[state.uuid], best_only=True)
         through = [*by_first, *by_another, *unasked]
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]

@@ -324,7 +324,7 @@ def test_a_described_host_takes_less_than_half_a_kilobyte(cloud):
     assert len(json.dumps(passed)) < 512
     assert len(json.dumps(refused)) < 256
     assert [kind["l3"] for kind in passed["candidates"]] == [[0], [1], [2]]
-    assert sum(kind["count"] for kind in passed["candidates"]) < passed["candidates_kept"]
+    assert sum(kind["count"] for kind in passed["candidates"]) < passed["candidates_judged"]
 
 
 def test_a_request_is_explained_by_its_id_server_by_server(cloud, capsys):

@@ -16,7 +16,7 @@ from benchmarks.cloud import FLAVORS, Cloud, request
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import shortlist
 from nova_numa_ext.policy.numa.shortlist import Coarse
-from nova_numa_ext.scheduler import fleet, session
+from nova_numa_ext.scheduler import fleet, records, session
 from nova_numa_ext.scheduler.shortlist import Memory, Shortlist
 
 HOSTS = 30
@@ -180,6 +180,30 @@ def test_a_foreign_filter_after_ours_switches_the_list_off(nova_configuration, c
     scheduler.engine = engine_for(cloud, 4)
     found = scheduler.schedule(1, FLAVOR["BE"])
     assert found.passed > HOSTS / 2
+
+
+@pytest.mark.parametrize(("servers", "left"), [(1, 1), (2, 12)])
+def test_what_is_noted_of_candidates_is_what_nova_sees(nova_configuration, clouds, servers, left):
+    cloud = clouds(HOSTS)
+    flavor = FLAVOR["LC two nodes"]
+    spec = request(1, flavor, servers)
+    offered = cloud.offer(spec, flavor)
+    states = cloud.host_states(offered)
+    for state in states:
+        state.allocation_candidates = list(offered[state.uuid])
+    nova_scheduler.configure(ours=True, slow=True, shortlist=4)
+    engine = engine_for(cloud, 4)
+    seen = {
+        state.nodename: len(state.allocation_candidates) for state in engine.filter(states, spec)
+    }
+    entry = records.filter_entry(None, spec, engine._passes[spec], limit=HOSTS)
+    noted = {
+        each["node"]: (each["candidates_judged"], each["candidates_left"])
+        for each in entry["details"]
+        if each["node"] in seen
+    }
+    assert noted == {node: (12, count) for node, count in seen.items()}
+    assert set(seen.values()) == {left}
 
 
 def test_only_the_first_pass_of_a_request_is_cut(nova_configuration, clouds):

@@ -39,14 +39,17 @@ def weighed(**totals: float) -> dict[str, Any]:
     return {**HEAD, "kind": "weigh", "hosts": len(scores), "scores": scores}
 
 
-def filtered(candidates: list[dict[str, Any]], kept: int) -> dict[str, Any]:
+def filtered(
+    candidates: list[dict[str, Any]], judged: int, left: int | None = None
+) -> dict[str, Any]:
     host = {
         "host": "h1",
         "node": "h1",
         "reasons": [],
         "nodes": [0],
         "candidates": candidates,
-        "candidates_kept": kept,
+        "candidates_judged": judged,
+        "candidates_left": judged if left is None else left,
     }
     view = {"state": "fresh", "age_s": 1.0, "hosts": 1}
     return {
@@ -105,6 +108,12 @@ def test_equal_candidates_are_one_line_and_of_many_only_three_are_shown() -> Non
     assert "    1. L3 0: first (2 alike)" in lines
     assert "    3. L3 2: loses on ways_free=2 (against 0) (2 alike)" in lines
     assert lines[lines.index("    1. L3 0: first (2 alike)") + 3] == "    +18 more"
+
+
+def test_how_many_candidates_nova_was_left_with_is_told() -> None:
+    assert "  h1: NUMA node 0 expected, 12 candidates" in told(filtered([], 12)).splitlines()
+    cut = told(filtered([], 12, 1)).splitlines()
+    assert "  h1: NUMA node 0 expected, 12 candidates, 1 left for nova" in cut
 
 
 @pytest.mark.parametrize("words", [["lc1"], ["--flavor", "lc.small"]])
