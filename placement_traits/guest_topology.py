@@ -14,10 +14,16 @@ from typing import Final
 from placement_traits.amounts import parse_amount
 
 NUMA_NODES: Final = "hw:numa_nodes"
-IMAGE_PROPERTIES: Final = ("hw_numa_nodes", "hw_cpu_policy", "hw_mem_page_size")
+IMAGE_PROPERTIES: Final = (
+    "hw_numa_nodes",
+    "hw_cpu_policy",
+    "hw_mem_page_size",
+    "hw_cpu_realtime_mask",
+)
 """Properties of an image that :func:`guest_topology` reads."""
 
 _CPUS = re.compile(r"resources(?:[1-9][0-9]*)?:(PCPU|VCPU)")
+_MASK_PART = re.compile(r"(?P<excluded>\^)?(?P<first>[0-9]+)\s*(-\s*(?P<last>[0-9]+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,16 @@ class GuestTopology:
     :param cpu_policy: ``dedicated``, ``shared`` or ``mixed``; None when neither says
     :param page_size: page size of the flavor, None without
     :param persistent_memory: the flavor asks for vPMEM
+    :param mask: which vCPUs of a ``mixed`` guest are dedicated, such as ``0-3,^1``
+    :param isolated_emulator: the emulator's threads of a guest with dedicated vCPUs have a dedicated CPU more
     """
 
     nodes: int
     cpu_policy: str | None
     page_size: str | None
     persistent_memory: bool
+    mask: str
+    isolated_emulator: bool
 
     @property
     def numa(self) -> bool:
@@ -49,6 +59,12 @@ class GuestTopology:
     def dedicated(self) -> bool:
         """True when every vCPU has a CPU of its own."""
         return self.cpu_policy == "dedicated"
+
+    def pinned(self, vcpus: int) -> int:
+        """Return how many of so many vCPUs have a CPU of their own."""
+        if self.dedicated:
+            return vcpus
+        return _in_mask(self.mask, vcpus) if self.cpu_policy == "mixed" else 0
 
 
 def guest_topology(
@@ -68,7 +84,24 @@ def guest_topology(
         or image_properties.get("hw_cpu_policy"),
         extra_specs.get("hw:mem_page_size"),
         any(label.strip() for label in extra_specs.get("hw:pmem", "").split(",")),
+        extra_specs.get("hw:cpu_dedicated_mask")
+        or image_properties.get("hw_cpu_realtime_mask")
+        or extra_specs.get("hw:cpu_realtime_mask", ""),
+        extra_specs.get("hw:emulator_threads_policy") == "isolate",
     )
+
+
+def _in_mask(mask: str, vcpus: int) -> int:
+    """Count the vCPUs of a mask as ``nova.virt.hardware.parse_cpu_spec`` reads it; ``^`` in front means all but."""
+    chosen, excluded = set(range(vcpus if mask.strip().startswith("^") else 0)), set[int]()
+    for part in mask.split(","):
+        match = _MASK_PART.match(part.strip())
+        if match:
+            numbers = range(
+                int(match["first"]), min(int(match["last"] or match["first"]) + 1, vcpus)
+            )
+            (excluded if match["excluded"] else chosen).update(numbers)
+    return len(chosen - excluded)
 
 
 def _cpu_policy(kinds: set[str]) -> str | None:

@@ -221,6 +221,8 @@ class WorkloadRequest:
     :param numa_nodes: NUMA nodes that flavor or image ask for, 0 when neither does
     :param numa_topology: nova builds a guest NUMA topology; a guest without one is *floating*
     :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
+    :param pinned: number of vCPUs with a dedicated CPU
+    :param isolated_emulator: the emulator's threads beside dedicated vCPUs have a dedicated CPU more
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
     :param devices: devices asked for; which of them are GPUs the hosts that have them show
@@ -243,6 +245,8 @@ class WorkloadRequest:
     numa_nodes: int
     numa_topology: bool
     dedicated: bool
+    pinned: int
+    isolated_emulator: bool
     clos: int
     l3: tuple[L3Amount, ...]
     devices: tuple[DeviceRequest, ...]
@@ -325,6 +329,8 @@ def parse(
         numa_nodes=guest.nodes,
         numa_topology=guest.numa,
         dedicated=guest.dedicated,
+        pinned=guest.pinned(vcpus),
+        isolated_emulator=guest.isolated_emulator,
         clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
         devices=devices.requested(extra_specs),

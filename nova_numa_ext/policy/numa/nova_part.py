@@ -39,6 +39,16 @@ class Sizes:
     swap_mb: int = 0
 
 
+def cpus(vcpus: int, pinned: int, *, isolated_emulator: bool) -> dict[str, int]:
+    """Return the CPUs that a guest is given, by resource class.
+
+    :param pinned: vCPUs with a host CPU of their own
+    :param isolated_emulator: the flavor asks for a CPU for the emulator's threads, which needs a pinned vCPU
+    """
+    own = pinned + (1 if pinned and isolated_emulator else 0)
+    return {names.PCPU: own, names.VCPU: vcpus - pinned}
+
+
 def nova_part(
     sizes: Sizes,
     specs: Mapping[str, str],
@@ -63,10 +73,9 @@ def nova_part(
         raise CapabilityMissingError(
             "its memory is encrypted, and the provider of its MEM_ENCRYPTION_CONTEXT is not known"
         )
-    emulator = bool(pinned) and specs.get("hw:emulator_threads_policy") == "isolate"
+    isolated = specs.get("hw:emulator_threads_policy") == "isolate"
     amounts = {
-        names.PCPU: pinned + emulator,
-        names.VCPU: sizes.vcpus - pinned,
+        **cpus(sizes.vcpus, pinned, isolated_emulator=isolated),
         names.MEMORY_MB: sizes.memory_mb,
         names.DISK_GB: (0 if from_volume else sizes.disk_gb)
         + sizes.ephemeral_gb

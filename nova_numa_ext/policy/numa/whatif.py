@@ -24,7 +24,7 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
     GpuSet,
     best_of_host,
 )
-from nova_numa_ext.policy.numa import requirements
+from nova_numa_ext.policy.numa import nova_part, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ranked, order
 from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import (
@@ -47,6 +47,13 @@ from placement_traits.snapshot import FleetSnapshot
 
 DISABLED: Final = Reason(Term.COMPUTE_DISABLED, "set", names.COMPUTE_DISABLED)
 _MOST_CANDIDATES: Final = 1_000
+_NOVAS: Final = MappingProxyType(
+    {
+        names.PCPU: Term.DEDICATED_CPUS,
+        names.VCPU: Term.SHARED_CPUS,
+        names.MEMORY_MB: Term.MEMORY,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +223,15 @@ def _classes_of_gpus(fleet: FleetSnapshot) -> frozenset[str]:
 
 def own_amounts(request: WorkloadRequest) -> tuple[tuple[Term, str, int], ...]:
     """Return what a request asks of nova's own provider: term, resource class and amount."""
-    cpus = (
-        (Term.DEDICATED_CPUS, names.PCPU) if request.dedicated else (Term.SHARED_CPUS, names.VCPU)
+    amounts = nova_part.cpus(
+        request.vcpus, request.pinned, isolated_emulator=request.isolated_emulator
     )
-    return ((*cpus, request.vcpus), (Term.MEMORY, names.MEMORY_MB, request.memory_mb))
+    amounts[names.MEMORY_MB] = request.memory_mb
+    return tuple(
+        (term, resource, amounts[resource])
+        for resource, term in _NOVAS.items()
+        if amounts[resource]
+    )
 
 
 def _own_resources(request: WorkloadRequest, free: Mapping[str, int]) -> tuple[Reason, ...]:

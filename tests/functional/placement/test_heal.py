@@ -14,8 +14,10 @@ from emulation.servers import BE_SPECS, Server
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import heal_command
 from nova_numa_ext.policy.numa.nova_part import Sizes, nova_part
+from nova_numa_ext.policy.numa.whatif import own_amounts
 from placement_traits.client import PlacementError
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.request import parse
 from tests.support.allocations import L3_PART, SPECS, server_on
 from tests.support.faults import FaultyAdapter, answer, refuse
 
@@ -272,6 +274,31 @@ def test_novas_part_is_what_nova_would_count(extra_specs, pinned, sizes, from_vo
         from_volume=from_volume,
     )
     assert ours == dict(novas_resources(flavor, is_bfv=from_volume))
+
+
+@pytest.mark.parametrize("emulator", [{}, {"hw:emulator_threads_policy": "isolate"}])
+@pytest.mark.parametrize(
+    "extra_specs",
+    [
+        {},
+        {"hw:cpu_policy": "dedicated"},
+        {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-2"},
+        {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^1-2"},
+        {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": " 0 - 3, ^1,^2"},
+        {
+            "hw:cpu_policy": "mixed",
+            "hw:cpu_realtime": "yes",
+            "hw:cpu_realtime_mask": "3",
+        },
+    ],
+)
+def test_what_a_flavor_asks_of_novas_provider_is_what_nova_would_count(extra_specs, emulator):
+    specs = {**extra_specs, **(emulator if extra_specs else {})}
+    flavor = flavor_of(specs, vcpus=4)
+    asked = own_amounts(parse(specs, vcpus=4, memory_mb=64))
+    counted = dict(novas_resources(flavor, is_bfv=False))
+    counted.pop("DISK_GB", None)
+    assert {resource: amount for _, resource, amount in asked} == counted
 
 
 @pytest.mark.parametrize(

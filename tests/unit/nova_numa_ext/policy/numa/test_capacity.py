@@ -13,7 +13,7 @@ from nova_numa_ext.policy.numa.whatif import GpusAsked
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount
 from placement_traits.names import TierTrait
-from placement_traits.request import L3Amount
+from placement_traits.request import L3Amount, parse
 from tests.support.fleet import ALL_TRAITS, domain, host, lc
 
 PLENTY = {"PCPU": 100, "VCPU": 100, "MEMORY_MB": 100_000}
@@ -41,6 +41,19 @@ def test_the_smallest_amount_says_how_many_fit_and_is_in_the_way():
         found.without(Term.L3_WAYS)
         == min(limit for term, limit in found.limits.items() if term is not Term.L3_WAYS) - 3
     )
+
+
+def test_a_guest_whose_cpus_are_in_part_dedicated_needs_both_kinds():
+    """100 dedicated and two shared CPUs are free: all but the shared ones would last for long."""
+    mixed = {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "2-3"}
+    found = capacity.of_host(
+        parse(mixed, vcpus=4, memory_mb=64),
+        host(domain(0)),
+        {"PCPU": 100, "VCPU": 2, "MEMORY_MB": 8192},
+        NO_GPUS,
+    )
+    assert (found.limits[Term.DEDICATED_CPUS], found.limits[Term.SHARED_CPUS]) == (50, 1)
+    assert (found.fits, found.in_the_way) == (1, (Term.SHARED_CPUS,))
 
 
 def test_ways_in_one_domain_and_bandwidth_in_another_are_no_place():
