@@ -31,6 +31,7 @@ from nova_numa_ext.policy.numa.nova_part import nova_part
 from placement_traits import names
 from placement_traits.client import (
     GenerationConflictError,
+    NotFoundError,
     PlacementClient,
     PlacementError,
 )
@@ -280,7 +281,10 @@ class Healer:
         return {uuid: each["resources"] for uuid, each in body["allocations"].items()}, consumer
 
     def _carry_out(self, plans: Sequence[_Plan]) -> dict[str, PlacementError]:
-        """Replace allocations, all at once or, where that is refused, one by one; return refusals by server."""
+        """Replace allocations, all at once or, where that is refused, one by one; return refusals by server.
+
+        A refusal of any kind concerns one server: /reshaper may be forbidden where /allocations is allowed.
+        """
         refused: dict[str, PlacementError] = {
             plan.server.uuid: GenerationConflictError("POST /allocations", 409, "", _CHANGED)
             for plan in plans
@@ -292,8 +296,6 @@ class Healer:
         try:
             self._post(steady)
         except PlacementError as error:
-            if error.status != 409:
-                raise
             if len(steady) == 1:
                 return refused | {steady[0].server.uuid: error}
             for plan in steady:
@@ -374,7 +376,10 @@ class _Unknown:
         """
         found: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         for provider in sorted(host.unaccounted()):
-            body = self._client.get(f"/resource_providers/{provider}/allocations")
+            try:
+                body = self._client.get(f"/resource_providers/{provider}/allocations")
+            except NotFoundError:  # it went since the fleet was read, and all consumers with it
+                continue
             for consumer, entry in body["allocations"].items():
                 found[consumer][provider] = entry["resources"]
         for consumer, held in sorted(found.items()):

@@ -28,6 +28,7 @@ class TwoComputes:
     The ``host`` fixture of ``tests/functional/placement`` draws them.
 
     :ivar api: nova's API
+    :ivar fault: when set, called with (method, path) of each of our requests to Placement; returns a fault or None
     :ivar before_post: called once, right before our write
     :ivar after_asking: called once, when nova has been asked whether something is under way
     """
@@ -40,6 +41,7 @@ class TwoComputes:
         self.cloud.child(self.cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
         self.nova = report.SchedulerReportClient(adapter=_novas(adapter))
         self.context = nova_context.RequestContext("user", "project", is_admin=True)
+        self.fault = None
         self.before_post = None
         self.after_asking = None
         self.api = NovaApi()
@@ -57,6 +59,7 @@ class TwoComputes:
         if (method, url) in (("POST", "/allocations"), ("POST", "/reshaper")) and self.before_post:
             race, self.before_post = self.before_post, None
             race()
+        return self.fault and self.fault(method, url)
 
     def _asked(self, path):
         if path.startswith("/os-migrations?instance_uuid=") and self.after_asking:

@@ -162,6 +162,43 @@ def test_a_domain_that_is_too_full_all_the_same_keeps_what_is_reserved(host):
     assert host.reserved("h1:l3_2") == {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 9000}
 
 
+def test_a_refusal_of_one_change_keeps_no_other_from_being_made(host):
+    """POST /reshaper is for role service only, which an administrator's credentials may lack."""
+    full, plain, elsewhere = server_on(2, "full"), server_on(1, "plain"), server_on(3, "elsewhere")
+    host.claim(full, l3=0)
+    host.claim(plain, l3=0)
+    host.claim(elsewhere, l3=0, host="h2")
+    host.reserve("h1:l3_2", CUSTOM_LLC_WAY=13)
+    host.api.add(elsewhere, "h2")
+    host.fault = lambda method, path: refuse(403) if path == "/reshaper" else None
+    rows = host.heal(full, plain)
+    assert [(row.server, row.result) for row in rows] == [
+        ("full", "failed"),
+        ("plain", "done"),
+        ("elsewhere", "done"),
+    ]
+    assert "403" in rows[0].problem
+    assert ("h1:l3_1" in host.held(plain.uuid), "h2:l3_3" in host.held(elsewhere.uuid)) == (
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("gone", ["inventories", "allocations"])
+def test_a_provider_that_went_since_the_reading_ends_no_run(host, gone):
+    """Another provider cannot be healed any more, the next host can."""
+    here, elsewhere = server_on(2, "here"), server_on(3, "elsewhere")
+    host.claim(here, l3=0)
+    host.claim(server_on(0, "orphan"), l3=2)
+    host.claim(elsewhere, l3=0, host="h2")
+    host.api.add(elsewhere, "h2")
+    path_gone = f"/resource_providers/{host.cloud.uuid('h1:l3_2')}/{gone}"
+    host.fault = lambda method, path: refuse(404) if path == path_gone else None
+    rows = host.heal(here)
+    assert rows[0].result == ("failed" if gone == "inventories" else "done")
+    assert (rows[-1].server, rows[-1].result) == ("elsewhere", "done")
+
+
 # What was lost --------------------------------------------------------------------------------------------------------
 
 
