@@ -115,6 +115,15 @@ class _Plan:
     consumer: Mapping[str, Any]
     desired: Resources
 
+    @property
+    def bandwidth(self) -> Counter[str]:
+        """How much more bandwidth the server declares then than now, MB/s by provider."""
+        found: Counter[str] = Counter()
+        for resources, sign in ((self.desired, 1), (self.held, -1)):
+            for provider, amounts in resources.items():
+                found[provider] += sign * amounts.get(names.MEMORY_BANDWIDTH_MBPS, 0)
+        return found
+
 
 class _LeftAloneError(CapabilityMissingError):
     """A server's allocation is not ours to change."""
@@ -225,6 +234,8 @@ class Healer:
             again = set()
             for plan in plans:
                 error = refused.get(plan.server.uuid)
+                if error is not None:
+                    host.declared.subtract(plan.bandwidth)
                 if isinstance(error, GenerationConflictError) and attempt < _TRIES:
                     again.add(plan.server.uuid)
                 elif error is None:
@@ -264,6 +275,7 @@ class Healer:
             elif problem:
                 rows.append(_row(host, shown, Result.FAILED, problem))
             elif plan is not None:
+                host.declared.update(plan.bandwidth)
                 plans.append(plan)
         return plans, rows
 
@@ -460,9 +472,6 @@ def _plan(
         raise _LeftAloneError(
             "it holds nothing of nova's own provider of this host, but something elsewhere"
         )
-    for provider, amounts in desired.items():
-        before = held.get(provider, {}).get(names.MEMORY_BANDWIDTH_MBPS, 0)
-        host.declared[provider] += amounts.get(names.MEMORY_BANDWIDTH_MBPS, 0) - before
     return _Plan(server, held, consumer, desired)
 
 

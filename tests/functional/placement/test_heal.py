@@ -15,7 +15,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli import heal_command
 from nova_numa_ext.policy.numa.nova_part import Sizes, nova_part
 from nova_numa_ext.policy.numa.whatif import own_amounts
-from placement_traits.client import PlacementError
+from placement_traits.client import CODE_CONCURRENT, PlacementError
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.request import parse
 from tests.support.allocations import L3_PART, SPECS, server_on
@@ -30,6 +30,7 @@ NOVAS = {"PCPU": 1, "MEMORY_MB": 64}
 CLOS = {"CUSTOM_RDT_CLOS": 1}
 DECLARED = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 BANDWIDTH = {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
+OTHERS = {"CUSTOM_MEMORY_BANDWIDTH_MBPS": 3000}
 STRICT = {
     **SPECS,
     "numa_ext:interference_class": "rabbit",
@@ -256,6 +257,20 @@ def test_floating_servers_get_their_bandwidth_where_least_is_declared(host):
     held = [host.held(server.uuid) for server in lost]
     assert [each.pop("h1") for each in held] == [{"VCPU": 1, "MEMORY_MB": 64}] * 4
     assert sorted(held, key=str) == [{f"h1:l3_{l3}": BANDWIDTH} for l3 in range(4)]
+
+
+def test_what_was_refused_is_not_counted_as_declared(host):
+    """Domain 0 will have 2000 MB/s, the others have 3000 each: planned twice, it would seem to have 4000."""
+    host.allocate(str(uuid.uuid4()), {f"h1:l3_{l3}": OTHERS for l3 in (1, 2, 3)})
+    first, floating = server_on(node=0), Server("be", DECLARED, shared="")
+    conflict = answer(409, json.dumps({"errors": [{"code": CODE_CONCURRENT, "detail": ""}]}))
+    faults = iter([lambda _send: conflict] * 3)
+    host.fault = lambda method, path: next(faults, None) if method == "POST" else None
+    rows = host.heal(first, floating)
+    assert [row.result for row in rows if row.server] == ["done", "done"]
+    assert next(faults, None) is None
+    assert "h1:l3_0" in host.held(first.uuid)
+    assert host.held(floating.uuid) == {"h1": {"VCPU": 1, "MEMORY_MB": 64}, "h1:l3_0": BANDWIDTH}
 
 
 def test_a_floating_server_may_hold_its_bandwidth_in_any_domain(host):
