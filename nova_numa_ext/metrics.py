@@ -186,8 +186,19 @@ def of_workers(stem: Path) -> Iterator[Sample]:
         for name, label, value in _rows(path):
             metric = METRICS.get(name)
             labels = (worker, label) if label else (worker,)
-            if metric is not None and len(labels) == len(metric.labels):
+            if metric and len(labels) == len(metric.labels) and _fits(metric, value):
                 yield metric, labels, value
+
+
+def _fits(metric: MetricSpec, value: Any) -> bool:
+    """Return whether a value is what this release keeps of such a metric."""
+    if metric.kind != "histogram":
+        return isinstance(value, int | float)
+    return (
+        isinstance(value, list)
+        and len(value) == len(BUCKETS) + 2
+        and all(isinstance(number, int | float) for number in value)
+    )
 
 
 def _rows(path: Path) -> list[tuple[str, str, Any]]:

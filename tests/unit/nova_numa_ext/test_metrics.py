@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of nova-scheduler: counted by each worker, read from its file, rendered for Prometheus."""
 
+import json
 import logging
 import os
 import threading
@@ -107,6 +108,10 @@ def test_a_reader_that_meets_a_file_just_being_replaced_reads_the_next_one(stem,
         '[["numa_ext_scheduler_refused_hosts"]]',
         '[["of_another_release", "", 1]]',
         '[["numa_ext_scheduler_journal_failures", "label of another release", 1]]',
+        '[["numa_ext_scheduler_faults", "filter", "many"]]',
+        '[["numa_ext_scheduler_decision_seconds", "filter", 1.5]]',
+        '[["numa_ext_scheduler_decision_seconds", "filter", [1, 2]]]',
+        json.dumps([["numa_ext_scheduler_decision_seconds", "filter", ["1"] * 12]]),
     ],
 )
 def test_what_cannot_be_read_or_is_not_known_is_left_out(stem, text):
