@@ -235,11 +235,16 @@ class _Explainer:
 
     def _flavor(self, name: str) -> dict[str, Any]:
         compute = endpoints.compute(self._conf)
-        body = _body(compute.get("/flavors/detail", params={"is_public": "None"}, raise_exc=False))
-        for flavor in body["flavors"] if body else []:
-            if name in (flavor["name"], flavor["id"]):
-                found: dict[str, Any] = flavor
-                return found
+        query = {"is_public": "None"}
+        # Nova shows [api]max_limit of them at once.
+        while page := _body(compute.get("/flavors/detail", params=query, raise_exc=False)):
+            flavors: list[dict[str, Any]] = page["flavors"]
+            for flavor in flavors:
+                if name in (flavor["name"], flavor["id"]):
+                    return flavor
+            if not flavors:
+                break
+            query = {**query, "marker": flavors[-1]["id"]}
         raise UnknownError(f"{name}: nova knows no such flavor")
 
 

@@ -409,14 +409,28 @@ def test_a_what_if_on_a_controller_weights_terms_as_the_scheduler_does(
     assert words in told.err
 
 
+@pytest.mark.parametrize(("name", "status"), [("lc", 0), ("f", 0), ("nobody's", 1)])
+def test_a_flavor_is_looked_for_on_every_page(cloud, capsys, monkeypatch, name, status):
+    """Nova shows [api]max_limit flavors at once: here one."""
+    cloud.host("h1")
+    flavor = {"id": "f", "name": "lc", "vcpus": 1, "ram": 512, "extra_specs": LC}
+    nova = Nova("", flavor)
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: cloud.adapter)
+    monkeypatch.setattr(endpoints, "compute", lambda _conf: nova)
+    path = cloud.journal_path.with_name("nova.conf")
+    path.write_text("")
+    assert explain_command.main(["--flavor", name, "--config-file", str(path)]) == status
+    assert ("nova knows no such flavor" in capsys.readouterr().err) == bool(status)
+
+
 class Nova:
-    """The compute API that knows one server, one flavor and the metadata of aggregates."""
+    """The compute API that knows one server, two flavors on a page each, and the metadata of aggregates."""
 
     def __init__(self, server, flavor, aggregates=None, status=200):
         self.server = {"id": server, "flavor": flavor}
+        self._flavors = [{**flavor, "id": "another", "name": "another"}, flavor]
         self._answers = {
             f"/servers/{server}": (200, {"server": self.server}),
-            "/flavors/detail": (200, {"flavors": [flavor]}),
             "/os-aggregates": (
                 status,
                 {
@@ -428,9 +442,17 @@ class Nova:
             ),
         }
 
-    def get(self, url, **_query):
-        status, body = self._answers[url]
+    def get(self, url, params=None, **_options):
+        if url == "/flavors/detail":
+            status, body = 200, self._page(params.get("marker"))
+        else:
+            status, body = self._answers[url]
         return SimpleNamespace(status_code=status, json=lambda: body)
+
+    def _page(self, marker):
+        shown = [flavor["id"] for flavor in self._flavors]
+        first = shown.index(marker) + 1 if marker else 0
+        return {"flavors": self._flavors[first : first + 1]}
 
 
 def test_a_guest_whose_image_asks_for_numa_nodes_does_not_float(cloud):
