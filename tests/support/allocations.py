@@ -8,8 +8,8 @@ from nova.scheduler.client import report
 from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
 from nova_numa_ext.cli.fleet import one_reading
-from nova_numa_ext.cli.heal import Healer
-from nova_numa_ext.cli.nova_servers import NovaServers
+from nova_numa_ext.heal.healer import Healer
+from nova_numa_ext.heal.nova_servers import NovaServers
 from placement_traits.client import ALLOCATIONS_MICROVERSION
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree

@@ -5,8 +5,8 @@ import dataclasses
 
 from emulation.servers import Server
 from nova_numa_ext.cli.fleet import one_reading
-from nova_numa_ext.cli.heal import Healer
-from nova_numa_ext.cli.nova_servers import NovaServers
+from nova_numa_ext.heal.healer import Healer
+from nova_numa_ext.heal.nova_servers import NovaServers
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from tests.functional.scheduler.conftest import LC
 from tests.support.nova_api import NovaApi

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from nova_numa_ext.cli.nova_servers import NovaServer, NovaServers
+from nova_numa_ext.heal.nova_servers import NovaServer, NovaServers
 from nova_numa_ext.policy.numa.claims import Resources, ServerCell, healed
 from nova_numa_ext.policy.numa.nova_part import nova_part
 from placement_traits import names
