@@ -11,6 +11,7 @@ its memory – is compared with the host by the operation.
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from host_agent.machine.privileged import libvirt_state
@@ -67,15 +68,23 @@ def many(each: Check, most: int) -> Check:
     return check
 
 
-def fields(**checks: Check) -> Check:
-    """Allow named tuples and dataclasses whose fields are allowed."""
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Allow named tuples and dataclasses whose fields are allowed.
 
-    def check(where: str, value: Any) -> None:
-        for name, one in checks.items():
+    :param checks: by name of the field
+    """
+
+    checks: Mapping[str, Check]
+
+    def __call__(self, where: str, value: Any) -> None:
+        for name, one in self.checks.items():
             one(f"{where}.{name}", getattr(value, name))
 
-    check.fields = tuple(checks)  # type: ignore[attr-defined]
-    return check
+
+def fields(**checks: Check) -> Fields:
+    """Allow named tuples and dataclasses whose fields are allowed, each by a check of its own."""
+    return Fields(checks)
 
 
 def record(*checks: Check) -> Check:

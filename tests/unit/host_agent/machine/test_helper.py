@@ -44,12 +44,12 @@ def test_every_argument_and_every_field_of_a_shape_has_a_bound() -> None:
     for shape, bounded in (
         (process.Pin, ("tid", "cpus")),
         (process.Target, ("start", "end", "shares")),
-        (process.MoveLimits, arguments._LIMITS.fields),  # type: ignore[attr-defined]
+        (process.MoveLimits, arguments._LIMITS.checks),
         (process.GroupLevel, ("group", "mba_percent")),
-        (partition.Write, arguments._WRITE.fields),  # type: ignore[attr-defined]
-        (partition.Membership, arguments._MEMBER.fields),  # type: ignore[attr-defined]
+        (partition.Write, arguments._WRITE.checks),
+        (partition.Membership, arguments._MEMBER.checks),
         (partition.RdtChange, ("seen", "writes", "members", "root_found")),
-        (rdt.Actual, arguments._SEEN.fields),  # type: ignore[attr-defined]
+        (rdt.Actual, arguments._SEEN.checks),
     ):
         assert set(get_type_hints(shape)) == set(bounded), shape
 
