@@ -6,6 +6,8 @@ PCI devices a server gets. The order is total and depends on nothing but its arg
 
 No candidate is refused here: nova filters the same list again for the next server of the request (``--min/--max``),
 when free CPUs and so the predicted nodes have moved on, and who lives in an L3 domain is known too late to refuse one.
+Only a request for one server is left with the first one, once nova's filters have let hosts pass with it
+(``nova_numa_ext/scheduler/shortlist.py``).
 """
 
 import functools
