@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privileged operations, as one object over the host's files."""
 
-import logging
 import random
 import threading
 from array import array
@@ -41,9 +40,7 @@ from host_agent.model.process import (
     Role,
     Target,
 )
-from placement_traits.errors import CapabilityMissingError
-
-LOG = logging.getLogger(__name__)
+from placement_traits.errors import CapabilityMissingError, NumaExtError
 
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
 _COUNTERS_PART: Final = 2  # this part of all open files is for counters, the rest for all others
@@ -232,11 +229,16 @@ class HostOperations:
 
         :returns: the commands
         :raises ResctrlError: the kernel refused one
+        :raises NumaExtError: a server's CPU time is still throttled; all else is released
         """
-        quotas = self._limit((), write)
+        try:
+            levels = partitions.release(self._paths, write)
+        finally:
+            quotas = self._limit((), write)
         if quotas.problems:
-            LOG.warning("; ".join(f"server {uuid}: {problem}" for uuid, problem in quotas.problems))
-        return (*quotas.writes, *partitions.release(self._paths, write))
+            texts = (f"server {uuid}: {problem}" for uuid, problem in quotas.problems)
+            raise NumaExtError(f"CPU time stays throttled: {'; '.join(texts)}")
+        return (*quotas.writes, *levels)
 
     @writes(lambda: None)
     def in_control(self) -> None:

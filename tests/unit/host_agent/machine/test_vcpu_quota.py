@@ -9,7 +9,9 @@ import pytest
 from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes, vcpu_quota
+from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.vcpu_quota import Quota
+from placement_traits.errors import NumaExtError
 
 SLICE = "/machine.slice/machine-qemu/libvirt"
 
@@ -158,3 +160,21 @@ def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:
 def test_levels_as_quotas(own: Quota, percent: int, quota: Quota) -> None:
     """The kernel takes no quota below 1 ms."""
     assert own.at(percent) == quota
+
+
+def test_a_release_that_failed_is_tried_again_until_it_succeeds(host: Host) -> None:
+    """The switch holds on: nobody else would ever give the servers their time back."""
+    host.add(A, 100)
+    operations = HostOperations(host.paths, release_after_s=0.0)
+    assert operations.switch is not None
+    operations.limit_cpu_time([(A, 30)], True)
+    host.paths.libvirt_pids.chmod(0o777)
+    operations.switch.turn()
+    assert host.limits(100) == "30000 100000"
+    assert operations.switch.held
+    with pytest.raises(NumaExtError, match=f"CPU time stays throttled: server {A}: .* written by"):
+        operations.release_throttles(True)
+
+    host.paths.libvirt_pids.chmod(0o755)
+    assert len(operations.release_throttles(True)) == 2
+    assert host.limits(100) == "max 100000"
