@@ -88,22 +88,23 @@ class LibvirtState:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parsed: dict[str, tuple[_Stamp, Domain | None]] = {}
+        self._parsed: dict[str, tuple[_Stamp, Domain | InvalidValueError]] = {}
         self._name_of: dict[str, str] = {}
 
     def find(self, uuid: str) -> Domain | None:
         """Return what the files tell now of a domain, None when it does not run.
 
-        :raises CapabilityMissingError: the folder cannot be used
+        :raises CapabilityMissingError: the folder cannot be used, or a file that may be the domain's: whether it runs
+            is not known
         """
-        try:
-            descriptor = self._open_folder()
-        except FileNotFoundError:
-            return None  # libvirt has never run
+        descriptor = self._open_folder()
         try:
             usual = self._name_of.get(uuid)
-            found = self._domain(descriptor, usual) if usual else None
-            if found is None or found.uuid != uuid:
+            found = None
+            if usual:
+                with suppress(CapabilityMissingError):  # the file may be another domain's now
+                    found = self._domain(descriptor, usual, uuid)
+            if found is None:
                 found = self._search(descriptor, uuid)
             return found
         finally:
@@ -114,8 +115,6 @@ class LibvirtState:
             descriptor = os.open(
                 self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             )
-        except FileNotFoundError:
-            raise
         except OSError as error:
             text = f"{self.folder} cannot be read ({error.strerror}): see [libvirt_host]pid_dir"
             raise CapabilityMissingError(text) from error
@@ -130,30 +129,57 @@ class LibvirtState:
         names = sorted(n.removesuffix(".xml") for n in os.listdir(folder) if n.endswith(".xml"))
         for gone in set(self._parsed) - set(names):
             self._parsed.pop(gone, None)
-        domains = {name: self._domain(folder, name) for name in names}
-        self._name_of = {domain.uuid: name for name, domain in domains.items() if domain}
-        return domains.get(self._name_of.get(uuid, ""))
+        found: list[Domain] = []
+        problem: CapabilityMissingError | None = None
+        for name in names:
+            try:
+                domain = self._domain(folder, name, uuid)
+            except CapabilityMissingError as error:
+                problem = error
+            else:
+                found += [domain] if domain else []
+        self._name_of = {
+            known.uuid: name
+            for name, (_stamp, known) in self._parsed.items()
+            if isinstance(known, Domain)
+        }
+        if not found and problem is not None:
+            raise problem
+        return found[0] if found else None
 
-    def _domain(self, folder: int, name: str) -> Domain | None:
-        """Return what both files of a name agree on; None where they do not: it is just starting or ending."""
-        with suppress(OSError, InvalidValueError):
+    def _domain(self, folder: int, name: str, uuid: str) -> Domain | None:
+        """Return what both files of a name agree on; None where they do not – it is just starting or ending – or tell
+        of another domain.
+
+        :raises CapabilityMissingError: one of them cannot be used
+        """
+        try:
             domain = self._status(folder, f"{name}.xml")
-            pid = _number("", _content(folder, f"{name}.pid", 32).decode(), 1, _PID_MAX)
-            if domain is not None and domain.pid == pid:
-                return domain
-        return None
+            if domain.uuid != uuid:
+                return None
+            text = _content(folder, f"{name}.pid", 32).decode(errors="replace")
+            pid = _number(f"{name}.pid", text, 1, _PID_MAX)
+        except FileNotFoundError:
+            return None
+        except (OSError, InvalidValueError) as error:
+            raise CapabilityMissingError(
+                f"libvirt's files of {name} in {self.folder} cannot be used: {error}"
+            ) from error
+        return domain if domain.pid == pid else None
 
-    def _status(self, folder: int, name: str) -> Domain | None:
+    def _status(self, folder: int, name: str) -> Domain:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         known = self._parsed.get(name.removesuffix(".xml"))
         if known is None or known[0] != stamp:
+            content = _content(folder, name, _MOST_BYTES)
             try:
-                domain: Domain | None = parse(_content(folder, name, _MOST_BYTES), name)
-            except InvalidValueError:
-                domain = None  # not a domain's, or not written to its end yet
-            known = stamp, domain
+                known = stamp, parse(content, name)
+            except InvalidValueError as error:
+                known = stamp, error
             self._parsed[name.removesuffix(".xml")] = known
+        if isinstance(known[1], InvalidValueError):
+            raise known[1]
         return known[1]
 
 

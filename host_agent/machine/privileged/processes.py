@@ -35,7 +35,8 @@ def opened(paths: HostPaths, uuid: str, libvirt: LibvirtState | None = None) -> 
     :param libvirt: remembers libvirt's files between calls, so that not all are read each time
     :raises InvalidValueError: ``uuid`` is none
     :raises ProcessGoneError: no process runs it, or that ended meanwhile
-    :raises CapabilityMissingError: libvirt's files cannot be used
+    :raises CapabilityMissingError: libvirt's files cannot be used, so that it is not known whether one runs it
+    :raises OSError: a file of the process cannot be read although there is one
     """
     if not UUID.match(uuid):
         raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
@@ -68,14 +69,14 @@ def _started(process: Path) -> int:
     """Return the start time of a process in clock ticks since boot, -1 when there is none."""
     try:
         return _stat(process, _STAT_STARTED)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return -1
 
 
 def _carries(process: Path, uuid: str) -> bool:
     try:
         arguments = (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     expected = uuid.encode()
     return any(flag == b"-uuid" and value == expected for flag, value in pairwise(arguments))

@@ -26,6 +26,7 @@ LIMITS = MoveLimits(1, 0, 1.0)
 
 @pytest.fixture
 def operations(tmp_path: Path) -> HostOperations:
+    (tmp_path / "pids").mkdir()
     return HostOperations(
         HostPaths(
             libvirt_pids=tmp_path / "pids",

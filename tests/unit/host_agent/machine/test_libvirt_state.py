@@ -52,7 +52,8 @@ def test_what_is_no_status_of_a_domain_is_one_sentence(text: str) -> None:
 
 def test_a_domain_that_starts_ends_or_comes_back_is_seen(tmp_path: Path) -> None:
     state = LibvirtState(tmp_path / "qemu")
-    assert state.find(A) is None, "libvirt has never run"
+    state.folder.mkdir()
+    assert state.find(A) is None
     files.write(state.folder, "instance-1", A, 7)
     files.write(state.folder, "instance-2", B, 8)
     assert state.find(A) == Domain(A, 7)
@@ -72,18 +73,45 @@ def test_both_files_have_to_agree_and_neither_may_be_a_link_or_anothers(tmp_path
     pid.write_text("8\n")
     assert state.find(A) is None
     pid.unlink()
+    assert state.find(A) is None
     (tmp_path / "elsewhere").write_text("7\n")
     pid.symlink_to(tmp_path / "elsewhere")
-    assert state.find(A) is None
+    with pytest.raises(CapabilityMissingError, match="files of instance-1"):
+        state.find(A)
     pid.unlink()
     os.mkfifo(pid)
-    assert state.find(A) is None, "it does not wait for a writer"
+    with pytest.raises(CapabilityMissingError, match="only root can write"):
+        state.find(A)  # it does not wait for a writer
     pid.unlink()
     pid.write_text("7\n")
-    pid.chmod(0o666)
-    assert state.find(A) is None
-    pid.chmod(0o644)
+    for file in (pid, state.folder / "instance-1.xml"):
+        file.chmod(0o666)
+        with pytest.raises(CapabilityMissingError, match="only root can write"):
+            LibvirtState(state.folder).find(A)
+        file.chmod(0o644)
     assert state.find(A) == Domain(A, 7)
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_domain_and_is_no_end(tmp_path: Path) -> None:
+    """Until it can: nothing of a refusal is remembered with the file's time."""
+    state = LibvirtState(tmp_path / "qemu")
+    files.write(state.folder, "instance-1", A, 7)
+    files.write(state.folder, "instance-2", B, 8)
+    status = state.folder / "instance-1.xml"
+    status.chmod(0o664)
+    assert state.find(B) == Domain(B, 8)
+    with pytest.raises(CapabilityMissingError, match=r"files of instance-1"):
+        state.find(A)
+    status.chmod(0o644)
+    assert state.find(A) == Domain(A, 7)
+    status.write_text("<domstatus")
+    with pytest.raises(CapabilityMissingError, match=r"files of instance-1"):
+        state.find(A)
+
+
+def test_a_folder_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CapabilityMissingError, match=r"see \[libvirt_host\]pid_dir"):
+        LibvirtState(tmp_path / "qemu").find(A)
 
 
 def test_a_folder_that_others_can_write_tells_nothing(tmp_path: Path) -> None:

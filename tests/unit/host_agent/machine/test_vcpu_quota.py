@@ -144,6 +144,7 @@ def test_a_file_that_is_a_link_is_not_written(host: Host, tmp_path: Path) -> Non
 
 
 def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:
+    host.paths.libvirt_pids.mkdir()
     assert vcpu_quota.throttle(host.paths, {A: 50}, True) == ((), ())
     assert vcpu_quota.throttle(host.paths, {}, True) == ((), ())
 
@@ -178,3 +179,27 @@ def test_a_release_that_failed_is_tried_again_until_it_succeeds(host: Host) -> N
     host.paths.libvirt_pids.chmod(0o755)
     assert len(operations.release_throttles(True)) == 2
     assert host.limits(100) == "max 100000"
+
+
+@pytest.mark.parametrize("unreadable", ["instance-100.xml", "instance-100.pid", ""])
+def test_a_throttled_server_that_cannot_be_looked_at_is_not_forgotten(
+    host: Host, unreadable: str
+) -> None:
+    host.add(A, 100)
+    vcpu_quota.throttle(host.paths, {A: 30}, True)
+    file = host.paths.libvirt_pids / unreadable
+    file.chmod(0o777)
+    assert [uuid for uuid, _ in vcpu_quota.throttle(host.paths, {}, True).problems] == [A]
+    file.chmod(0o755)
+    assert len(vcpu_quota.throttle(host.paths, {}, True).writes) == 2
+
+
+def test_a_throttled_server_whose_folder_has_moved_is_not_forgotten(
+    host: Host, tmp_path: Path
+) -> None:
+    host.add(A, 100)
+    vcpu_quota.throttle(host.paths, {A: 30}, True)
+    host.paths.libvirt_pids.rename(tmp_path / "elsewhere")
+    assert vcpu_quota.throttle(host.paths, {}, True).problems
+    (tmp_path / "elsewhere").rename(host.paths.libvirt_pids)
+    assert len(vcpu_quota.throttle(host.paths, {}, True).writes) == 2
