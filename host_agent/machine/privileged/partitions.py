@@ -12,7 +12,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
 from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.rdt.backend import tree
-from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
+from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.machine.rdt.pqos import PqosFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.root_masks import RootMemory
@@ -20,7 +20,7 @@ from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
 from host_agent.model.process import GroupLevel
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit
-from placement_traits.errors import CapabilityMissingError, NumaExtError
+from placement_traits.errors import NumaExtError
 
 OutsideThreads = Callable[[int], Collection[int]]
 
@@ -86,7 +86,7 @@ def _join(
             result = writer.move_process(
                 member.group, member.monitor, domain.pid, outside(domain.pid), write=write
             )
-    except (ResctrlError, CapabilityMissingError, processes.ProcessGoneError) as error:
+    except (NumaExtError, OSError) as error:
         return Joined(member.uuid, 0, str(error))
     return Joined(member.uuid, len(result.moved))
 

@@ -6,6 +6,7 @@ a process, and process ids come again: so the command line must carry ``-uuid UU
 work, and before and after the work the process is alive with one and the same start time.
 """
 
+import errno
 import os
 import re
 import select
@@ -47,8 +48,11 @@ def opened(paths: HostPaths, uuid: str, libvirt: LibvirtState | None = None) -> 
     gone = ProcessGoneError(f"the process of domain {uuid} has ended")
     try:
         descriptor = os.pidfd_open(domain.pid)
-    except ProcessLookupError as error:
-        raise gone from error
+    except OSError as error:
+        # EINVAL, from Linux 6.15 on ENOENT: the id is that of a thread of another process by now.
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            raise gone from error
+        raise
     try:
         # The process id may have been used again before it was held: all that is read of it is read after that.
         started = _started(base)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong with one server's process never keeps an operation on many from the others."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from emulation import libvirt_state
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import partitions, processes
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.model.partition import Membership, RdtChange
+
+A = "aaaaaaaa-0000-4000-8000-000000000000"
+B = "bbbbbbbb-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def thread() -> Iterator[int]:
+    """The id of a thread that is no process's."""
+    over, started = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def run() -> None:
+        found.append(threading.get_native_id())
+        started.set()
+        over.wait()
+
+    running = threading.Thread(target=run)
+    running.start()
+    started.wait()
+    yield found[0]
+    over.set()
+    running.join()
+
+
+def test_a_process_whose_id_a_thread_has_got_has_ended(tmp_path: Path, thread: int) -> None:
+    paths = HostPaths(libvirt_pids=tmp_path)
+    libvirt_state.write(tmp_path, "instance-1", A, thread)
+    with pytest.raises(processes.ProcessGoneError), processes.opened(paths, A):
+        pytest.fail("work was begun")
+
+
+def test_a_host_without_descriptors_is_told_server_by_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    resctrl = Resctrl(ResctrlModel(Shape()))
+    monkeypatch.setattr(processes.os, "pidfd_open", refused)
+    monkeypatch.setattr(partitions, "tree", lambda _paths: resctrl)
+    paths = HostPaths(libvirt_pids=tmp_path / "pids", helper_state=tmp_path)
+    for uuid, pid in ((A, 7), (B, 8)):
+        libvirt_state.write(paths.libvirt_pids, f"instance-{pid}", uuid, pid)
+    operations = HostOperations(paths)
+
+    members = (Membership(A, "", ""), Membership(B, "", ""))
+    joined = operations.apply_partitions(RdtChange(resctrl.actual(), (), members, {}), False)
+    assert [(one.uuid, "Too many open files" in one.problem) for one in joined] == [
+        (A, True),
+        (B, True),
+    ]
+    assert operations.count([(A, (7,)), (B, (8,))]).counts == ()
