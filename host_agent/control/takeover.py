@@ -83,10 +83,10 @@ class Takeover:
         self, decision: Decision, observation: Observation, modes: Modes, *, plan_only: bool
     ) -> None:
         interval_s = self._options.agent.takeover_interval_s
-        self._waiting = ()
-        if not interval_s:
-            return
-        self._waiting = order(decision, observation, self._held(), self._options, modes)
+        # Only when it is known: whatever fails before, no server is taken over in the next round either.
+        self._waiting = (
+            order(decision, observation, self._held(), self._options, modes) if interval_s else ()
+        )
         if plan_only:
             for position, uuid in enumerate(self._waiting):
                 after_s = position * interval_s

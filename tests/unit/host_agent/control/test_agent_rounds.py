@@ -82,6 +82,7 @@ class Bench:
         self.denied = frozenset[str]()
         self.gradual = False
         self.held = frozenset[int]()
+        self.unmounted = False
         self.nodes = folder / "node"
         for node in range(4):
             self.free_mb(node, 2000)
@@ -94,6 +95,11 @@ class Bench:
 
     def now(self) -> float:
         return self.clock()
+
+    def _threads_held(self) -> frozenset[int]:
+        if self.unmounted:
+            raise NumaExtError("no tree")
+        return self.held
 
     def write(self, entry: Entry) -> None:
         self.journal.append(entry)
@@ -110,7 +116,7 @@ class Bench:
             online_cpus=self.folder / "online",
             denied=lambda: self.denied,
         )
-        takeover = Takeover(self.options, self, lambda: self.held, clock=self.now)
+        takeover = Takeover(self.options, self, self._threads_held, clock=self.now)
         self.rollout = Rollout(
             self.options,
             dry_run=self.dry_run,
@@ -508,6 +514,16 @@ def test_servers_that_run_are_taken_over_one_after_the_other(busy: Bench) -> Non
     assert counts == [(1, 2), (1, 2), (1, 2), (2, 1), (2, 1), (3, 0), (3, 0)]
     assert taken_over(busy) == ["lc", "be1", "be2"], "the one that was promised most comes first"
     assert busy.entries("gone") == []
+
+
+def test_a_round_that_fails_before_the_order_is_known_takes_no_server_over(busy: Bench) -> None:
+    busy.unmounted = True
+    with pytest.raises(NumaExtError):
+        busy.round()
+    busy.unmounted = False
+    busy.round()
+    assert taken_over(busy) == ["lc"]
+    assert len(busy.host.requests) == 1
 
 
 def test_the_next_server_waits_for_the_pages_of_the_one_before(busy: Bench) -> None:
