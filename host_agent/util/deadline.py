@@ -41,15 +41,21 @@ class Deadline:
         """Return what the function returns, or raise what it raises.
 
         :param subject: what the call is about
-        :raises TimeoutError: it has not returned in time, or was not begun: an earlier one has not returned, or
-            :meth:`end` was called
+        :raises TimeoutError: it has not returned in time, or was not begun: an earlier one has not returned, the
+            host gives no thread, or :meth:`end` was called
         """
         future: Future[_Answer] = Future()
         with self._lock:
             self._check(subject)
             self._pending[future] = subject, self._clock()
         arguments = future, function
-        threading.Thread(target=self._run, args=arguments, name=self._name, daemon=True).start()
+        thread = threading.Thread(target=self._run, args=arguments, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # it was not begun, so it is not waited for
+            with self._lock:
+                del self._pending[future]
+            raise TimeoutError(str(error)) from error
         try:
             return future.result(self._seconds)
         except CancelledError as error:

@@ -125,3 +125,17 @@ def test_at_the_end_nobody_waits(clock: Clock, returns: threading.Event) -> None
         deadline.call(lambda: 7)
     returns.set()
     wait_until(lambda: not pending())
+
+
+def test_a_call_for_which_there_was_no_thread_is_not_waited_for(
+    deadline: Deadline, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(TimeoutError, match="can't start new thread"):
+            deadline.call(lambda: 7)
+    clock.now_s += 40
+    assert deadline.call(lambda: 7) == 7
