@@ -114,7 +114,7 @@ def anything(_where: str, _value: Any) -> None:
 def _cpu_list(where: str, value: str) -> None:
     """Allow CPU lists as the kernel writes them, without making a set of them first."""
     total = 0
-    for part in value.split(",")[:_CPUS_MAX]:
+    for part in value.split(",", _CPUS_MAX):  # what follows so many parts makes the last one none
         match = _CPU_PART.match(part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         total += max(0, high - low + 1)
