@@ -3,8 +3,9 @@
 
 It serves the agent's user and root on a unix socket (``[helper]socket``), and takes throttles off when the agent is
 gone (``[rdt]release_after_s``). systemd and the supervisor make the socket and start the helper with the first
-connection (``LISTEN_FDS``); such a helper ends when it has had no client for a minute and no agent is in control, to be
-started again. Started otherwise it makes the socket itself and serves until SIGTERM.
+connection (``LISTEN_FDS``); such a helper ends when it has had no client for a minute and no agent is in control, and
+when an agent connects after an upgrade or a change of options, to be started again. Started otherwise it makes the
+socket itself and serves until SIGTERM.
 
 It runs as root with no capabilities but CAP_SYS_NICE (affinities, pages), CAP_SYS_PTRACE (page tables) and, for
 hardware counters, CAP_PERFMON. It decides nothing, needs no network, plugs latency ports into domains through libvirt,
@@ -27,7 +28,7 @@ from typing import Final
 
 from host_agent.conf import configuration
 from host_agent.conf.options import Options
-from host_agent.machine.privileged import former_state, server
+from host_agent.machine.privileged import edition, former_state, server
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.rights import missing
 from host_agent.machine.privileged.seam import devices_of
@@ -43,8 +44,9 @@ _ROOT: Final = 0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the helper; return the exit status."""
     logs.to_stderr(LOG.name)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options: Options = configuration.load(sys.argv[1:] if arguments is None else arguments)
+        options: Options = configuration.load(arguments)
         _prepare(options.paths.helper_state)
     except NumaExtError as error:
         LOG.error("%s", error)
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking:
         LOG.error("%s missing: what needs it will be refused", ", ".join(lacking))
     try:
-        _serve(options)
+        _serve(options, arguments)
     except (NumaExtError, OSError) as error:
         LOG.error("%s", error)
         return 1
@@ -69,14 +71,19 @@ def _agent_user(options: Options) -> int:
         return _ROOT
 
 
-def _serve(options: Options) -> None:
+def _serve(options: Options, arguments: Sequence[str]) -> None:
+    own = edition.of(options)
     user = _agent_user(options)
     operations = HostOperations(
         options.paths, release_after_s=options.release_after_s, devices=devices_of(options)
     )
     inherited = server.inherited(os.environ)
     listening = inherited or server.listen(options.helper.socket)
-    served = server.Server(listening, operations, {_ROOT, user}, _IDLE_S if inherited else None)
+    succession = edition.Succession(
+        own, (lambda: edition.of(configuration.load(arguments))) if inherited else None
+    )
+    idle_s = _IDLE_S if inherited else None
+    served = server.Server(listening, operations, {_ROOT, user}, succession, idle_s)
     stopped, woken = _until_signal()
     served.run(woken, stopped)
 

@@ -5,6 +5,7 @@ A connection that breaks is made again, once: systemd starts a helper that has e
 operation may be carried out twice with the same end.
 """
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from typing import Any, Final, cast
 
 from host_agent.machine.privileged import frames, wire
 from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.edition import Edition
 from host_agent.machine.privileged.operations import OPERATIONS
-from host_agent.machine.privileged.server import DONE, FAILED, REFUSED
+from host_agent.machine.privileged.server import DONE, FAILED, HELLO, REFUSED
 from host_agent.machine.privileged.table import Operation, Way
 from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
 
@@ -25,10 +27,11 @@ class Helper:
     """Asks the helper.
 
     :param path: of its socket
+    :param edition: this process's, for the helper to compare with its own
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, edition: Edition | None = None) -> None:
+        self._path, self._edition = path, edition
         self._local = threading.local()
 
     def ask(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
@@ -39,22 +42,14 @@ class Helper:
         :raises ServiceUnavailableError: no helper answers
         """
         message = frames.pack((operation.name, *wire.encode(arguments)))
-        match frames.unpack(self._exchanged(message)):
-            case [str(kind), result] if kind == DONE:
-                return wire.decode(operation.result, result)
-            case [str(kind), str(name), [*values]] if kind == REFUSED:
-                raise _error(name, values)
-            case [str(kind), int(number), str(text)] if kind == FAILED:
-                raise OSError(number, text)
-            case other:
-                raise InvalidValueError("answer of the helper", other, "a result or an error")
+        return wire.decode(operation.result, _result(self._exchanged(message)))
 
     def _exchanged(self, message: bytes) -> bytes:
         """Send a message and return its answer."""
         again = self._connection is not None
         while True:
             try:
-                return _exchange(self._connection or self._connect(), message)
+                return _exchange(self._connection or self._connected(), message)
             except OSError as error:
                 self._close()
                 if not again or not isinstance(error, ConnectionError):
@@ -63,7 +58,7 @@ class Helper:
                         "numa-host-agent-helper.socket, or the agent by numa-host-agent-supervisor"
                     ) from error
                 again = False
-            except InvalidValueError:
+            except NumaExtError:
                 self._close()
                 raise
 
@@ -71,6 +66,18 @@ class Helper:
     def _connection(self) -> socket.socket | None:
         found: socket.socket | None = getattr(self._local, "connection", None)
         return found
+
+    def _connected(self) -> socket.socket:
+        connection = self._connect()
+        if self._edition is None:
+            return connection
+        hello = frames.pack((HELLO, self._edition.release, self._edition.options))
+        if not _result(_exchange(connection, hello)):
+            self._close()
+            connection = self._connect()
+            if not _result(_exchange(connection, hello)):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "it is being replaced")
+        return connection
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -85,9 +92,9 @@ class Helper:
         self._local.connection = None
 
 
-def over_socket(path: Path) -> Privileged:
-    """Return the way to the operations through the helper that listens on a path."""
-    return cast("Privileged", Way(OPERATIONS, Helper(path).ask))
+def over_socket(path: Path, edition: Edition | None = None) -> Privileged:
+    """Return the way to the operations through the helper that listens on a path; see :class:`Helper`."""
+    return cast("Privileged", Way(OPERATIONS, Helper(path, edition).ask))
 
 
 def listens(path: Path) -> bool:
@@ -106,6 +113,19 @@ def _exchange(connection: socket.socket, message: bytes) -> bytes:
     if answer is None:
         raise ConnectionResetError("it has closed the connection")
     return answer
+
+
+def _result(answer: bytes) -> Any:
+    """Return the result that an answer holds, as it came over the wire, or raise its error."""
+    match frames.unpack(answer):
+        case [str(kind), result] if kind == DONE:
+            return result
+        case [str(kind), str(name), [*values]] if kind == REFUSED:
+            raise _error(name, values)
+        case [str(kind), int(number), str(text)] if kind == FAILED:
+            raise OSError(number, text)
+        case other:
+            raise InvalidValueError("answer of the helper", other, "a result or an error")
 
 
 def _error(name: str, values: list[Any]) -> NumaExtError:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from host_agent.conf.options import Options
-from host_agent.machine.privileged import client
+from host_agent.machine.privileged import client, edition
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
@@ -23,7 +23,7 @@ def open_seam(options: Options, *, dry_run: bool) -> Privileged:
     if rights and not client.listens(options.helper.socket):
         real = HostOperations(options.paths, devices=devices_of(options))
     else:
-        real = client.over_socket(options.helper.socket)
+        real = client.over_socket(options.helper.socket, edition.of(options))
     return read_only(real) if dry_run else real
 
 

@@ -4,7 +4,8 @@
 The kernel says which user has connected (``SO_PEERCRED``). A request is a list of an operation's name and its
 arguments; each is answered, with its result or with one refusal. Whatever comes – another shape, a value out of bounds,
 an operation that is not there, no JSON at all – is such a refusal and changes nothing. There is a thread for each
-connection, because the agent throttles while it moves pages; a connection has one request at a time.
+connection, because the agent throttles while it moves pages; a connection has one request at a time. The first one says
+which release and options the other side has (:mod:`.edition`).
 """
 
 import logging
@@ -15,18 +16,20 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from host_agent.machine.privileged import arguments, frames, wire
 from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.edition import Edition, Succession
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.table import Operation
 from placement_traits.errors import InvalidValueError, NumaExtError, shown
 
 LOG = logging.getLogger(__name__)
 
+HELLO: Final = "hello"
 DONE: Final = "done"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
@@ -36,15 +39,18 @@ _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _CONNECTIONS_MAX: Final = 16  # of one user: the agent has some threads, ctl one
 
 
-def answer(operations: Privileged, request: bytes) -> bytes:
+def answer(
+    operations: Privileged, request: bytes, meet: Callable[[Edition], bool] = lambda _other: True
+) -> bytes:
     """Carry out a request.
 
     :param request: the message, without its length
+    :param meet: answers ``["hello", release, options]``, see :class:`.edition.Succession`
     :returns: the answer's message: ``["done", result]``, ``["refused", class of the error, its arguments]``, or
         ``["failed", errno, text]`` of the operating system
     """
     try:
-        return frames.pack((DONE, _carry_out(operations, frames.unpack(request))))
+        return frames.pack((DONE, _carry_out(operations, frames.unpack(request), meet)))
     except NumaExtError as error:
         return _refusal(error)
     except OSError as error:
@@ -54,7 +60,10 @@ def answer(operations: Privileged, request: bytes) -> bytes:
         return _refusal(NumaExtError(f"the helper failed: {type(error).__name__}: {error}"))
 
 
-def _carry_out(operations: Privileged, request: Any) -> Any:
+def _carry_out(operations: Privileged, request: Any, meet: Callable[[Edition], bool]) -> Any:
+    match request:
+        case [str(name), str(release), str(options)] if name == HELLO:
+            return meet(Edition(release, options))
     operation, values = _understood(request)
     names = tuple(operation.shape.parameters)
     if len(values) != len(names):
@@ -86,6 +95,7 @@ class Server:
     :param listening: the socket
     :param operations: what is served; its dead-man switch is looked at between connections
     :param users: ids of users that are served
+    :param succession: tells when the next helper has to serve instead
     :param idle_s: end after so many seconds without a connection and without an agent in control; None: never
     """
 
@@ -94,8 +104,10 @@ class Server:
         listening: socket.socket,
         operations: HostOperations,
         users: Collection[int],
+        succession: Succession,
         idle_s: float | None = None,
     ) -> None:
+        self._succession = succession
         self._listening = listening
         self._operations = operations
         self._switch = operations.switch
@@ -106,7 +118,9 @@ class Server:
         self._refused: set[int] = set()
 
     def run(self, woken: int, stopped: threading.Event) -> None:
-        """Serve until it is stopped, or idle.
+        """Serve until it is stopped, idle, or has to make room.
+
+        A connection that comes when it has to is not accepted, but left on the socket for the next helper.
 
         :param woken: descriptor that becomes readable with ``stopped``
         """
@@ -122,7 +136,10 @@ class Server:
                 if left_s <= 0:
                     return
                 pause_s = left_s if pause_s is None else min(pause_s, left_s)
-            if listening in select.select([listening, woken], [], [], pause_s)[0]:
+            readable = select.select([listening, woken], [], [], pause_s)[0]
+            if self._succession.over:
+                return
+            if listening in readable:
                 with suppress(BlockingIOError, ConnectionAbortedError):
                     self._accept(self._listening.accept()[0])
 
@@ -154,7 +171,7 @@ class Server:
         try:
             with connection, suppress(OSError):  # the agent has gone
                 while (request := self._next(connection)) is not None:
-                    connection.sendall(answer(self._operations, request))
+                    connection.sendall(answer(self._operations, request, self._succession.meet))
         finally:
             with self._lock:
                 self._open[user] -= 1

@@ -12,16 +12,21 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from host_agent.conf.helper import HelperOptions
+from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import arguments, client, server
+from host_agent.conf.rdt import RdtOptions
+from host_agent.machine.privileged import arguments, client, edition, server
+from host_agent.machine.privileged.edition import Edition, Succession
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model import partition, process, rdt
 from host_agent.model.process import GroupLevel, MoveLimits, Pin, Target
-from placement_traits.errors import InvalidValueError, ServiceUnavailableError
+from placement_traits.errors import ConflictError, InvalidValueError, ServiceUnavailableError
 
 A = "aaaaaaaa-0000-4000-8000-000000000000"
 LIMITS = MoveLimits(1, 0, 1.0)
+OWN = Edition("7.0", "options")
 
 
 @pytest.fixture
@@ -124,7 +129,7 @@ class Served:
         self.path = path
         self._stopped, (self._woken, self._wake) = threading.Event(), os.pipe()
         self._listening = server.listen(path)
-        self._server = server.Server(self._listening, operations, users, idle_s=None)
+        self._server = server.Server(self._listening, operations, users, Succession(OWN))
         arguments_ = (self._woken, self._stopped)
         self._thread = threading.Thread(target=self._server.run, args=arguments_, daemon=True)
         self._thread.start()
@@ -252,6 +257,70 @@ def test_an_idle_helper_ends_when_its_socket_is_held_by_another_process(
 ) -> None:
     woken, wake = os.pipe()
     with server.listen(tmp_path / "socket") as listening:
-        server.Server(listening, operations, {0}, idle_s=0.05).run(woken, threading.Event())
+        server.Server(listening, operations, {0}, Succession(OWN), 0.05).run(
+            woken, threading.Event()
+        )
     for end in (woken, wake):
         os.close(end)
+
+
+@pytest.mark.parametrize("changed", [Edition("8.0", "options"), Edition("7.0", "others")])
+def test_a_helper_that_is_older_than_its_files_leaves_its_client_to_the_next(
+    operations: HostOperations, tmp_path: Path, changed: Edition
+) -> None:
+    """As behind systemd's socket: the helper ends, and the next one answers what was asked."""
+    woken, wake = os.pipe()
+    listening = server.listen(tmp_path / "socket")
+    ended: list[str] = []
+
+    def start() -> None:
+        for name, own in (("old", OWN), ("new", changed)):
+            succession = Succession(own, lambda: changed)
+            server.Server(listening, operations, {os.geteuid()}, succession).run(woken, stopped)
+            ended.append(name)
+
+    stopped = threading.Event()
+    running = threading.Thread(target=start, daemon=True)
+    running.start()
+    way = client.over_socket(tmp_path / "socket", changed)
+    way.in_control()
+    way.in_control()
+    assert ended == ["old"]
+    stopped.set()
+    os.write(wake, b".")
+    running.join(20)
+    assert ended == ["old", "new"]
+    listening.close()
+    for end in (woken, wake):
+        os.close(end)
+
+
+def test_a_process_of_another_release_is_told_what_to_restart(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve({os.geteuid()})
+    for _again in range(2):
+        with pytest.raises(ConflictError, match=r"of release 7\.0, .* release 6\.0: restart"):
+            client.over_socket(served.path, Edition("6.0", "options")).in_control()
+    client.over_socket(served.path, Edition("7.0", "of an agent before SIGHUP")).in_control()
+
+
+def test_files_that_cannot_be_read_again_end_no_helper(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Edition:
+        raise InvalidValueError("[rdt]backend", "x", "resctrl or pqos")
+
+    succession = Succession(OWN, broken)
+    assert succession.meet(Edition("7.0", "others"))
+    assert not succession.over
+    assert "[rdt]backend" in caplog.text
+
+
+def test_what_the_helper_uses_is_in_the_digest_and_nothing_else() -> None:
+    own = edition.of(Options())
+    for other in (
+        Options(rdt=RdtOptions(full_bandwidth_mbps=4096)),
+        Options(rdt=RdtOptions(release_after_s=999.0)),
+        Options(helper=HelperOptions(agent_user="other")),
+    ):
+        assert edition.of(other) != own
+    assert edition.of(Options(rdt=RdtOptions(verify_s=999.0))) == own
