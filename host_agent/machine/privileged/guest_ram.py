@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from host_agent.machine.privileged import command_line
 from host_agent.model import cpus
 from host_agent.model.process import RamRange
 
@@ -150,7 +151,7 @@ def read(process: Path, *, with_thp: bool = False) -> tuple[RamRange, ...]:
     :param process: ``/proc/PID``
     :param with_thp: a second pass that reads the part in transparent huge pages
     """
-    arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    arguments = [part.decode(errors="replace") for part in command_line.read(process)]
     mappings = guest_mappings((process / "maps").read_text(), backend_sizes(arguments))
     numa = parse_numa_maps((process / "numa_maps").read_text())
     thp = parse_thp((process / "smaps").read_text()) if with_thp else None

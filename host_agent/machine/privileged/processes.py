@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged import command_line
 from host_agent.machine.privileged.libvirt_state import UUID, Domain, LibvirtState
 from host_agent.model.process import Process, Role, Thread
 from placement_traits.errors import InvalidValueError, NumaExtError
@@ -79,7 +80,7 @@ def _started(process: Path) -> int:
 
 def _carries(process: Path, uuid: str) -> bool:
     try:
-        arguments = (process / "cmdline").read_bytes().split(b"\0")
+        arguments = command_line.read(process)
     except (FileNotFoundError, ProcessLookupError):
         return False
     expected = uuid.encode()

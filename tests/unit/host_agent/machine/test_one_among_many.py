@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong with one server's process never keeps an operation on many from the others."""
+"""What goes wrong with one server's process, or what that makes of itself, is trouble for no other server."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from emulation import libvirt_state
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import partitions, processes
+from host_agent.machine.privileged import command_line, partitions, processes
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.partition import Membership, RdtChange
@@ -69,3 +69,21 @@ def test_a_host_without_descriptors_is_told_server_by_server(
         (B, True),
     ]
     assert operations.count([(A, (7,)), (B, (8,))]).counts == ()
+
+
+def test_a_command_line_that_is_longer_than_any_of_qemus_is_none_and_is_not_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """A guest that has broken out makes it as long as its memory."""
+    running = os.getpid()
+    paths = HostPaths(proc=tmp_path / "proc", libvirt_pids=tmp_path / "pids")
+    libvirt_state.write(paths.libvirt_pids, "instance-1", A, running)
+    files = paths.proc / str(running)
+    files.mkdir(parents=True)
+    (files / "stat").write_text(f"{running} (qemu) {' '.join(['7'] * 40)}")
+    (files / "cmdline").write_bytes(f"qemu\0-uuid\0{A}\0".encode())
+    with processes.opened(paths, A):
+        os.truncate(files / "cmdline", 1 << 40)
+        assert command_line.read(files) == ()
+    with pytest.raises(processes.ProcessGoneError), processes.opened(paths, A):
+        pytest.fail("work was begun")
