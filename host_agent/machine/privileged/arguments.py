@@ -26,6 +26,7 @@ Check = Callable[[str, Any], None]
 """
 
 _CPUS_MAX: Final = 8192  # NR_CPUS of the largest kernel
+_PINNED_CPUS_MAX: Final = 1 << 22  # a thousand threads on each of four thousand
 _NODES_MAX: Final = 1024  # MAX_NUMNODES
 _GROUPS_MAX: Final = 4096
 _SERVERS_MAX: Final = 4096
@@ -113,6 +114,11 @@ def anything(_where: str, _value: Any) -> None:
 
 def _cpu_list(where: str, value: str) -> None:
     """Allow CPU lists as the kernel writes them, without making a set of them first."""
+    _cpus_of(where, value)
+
+
+def _cpus_of(where: str, value: str) -> int:
+    """Return how many CPUs an allowed list names."""
     total = 0
     for part in value.split(",", _CPUS_MAX):  # what follows so many parts makes the last one none
         match = _CPU_PART.match(part)
@@ -120,6 +126,14 @@ def _cpu_list(where: str, value: str) -> None:
         total += max(0, high - low + 1)
         if low > high or high >= _CPUS_MAX or total > _CPUS_MAX:
             raise InvalidValueError(where, value, f"CPUs below {_CPUS_MAX} such as 0,2,4-7")
+    return total
+
+
+def _few_cpus(where: str, value: Any) -> None:
+    """Allow pins that are made in some tenths of a second."""
+    total = sum(_cpus_of(where, pin.cpus) for pin in value)
+    if total > _PINNED_CPUS_MAX:
+        raise InvalidValueError(f"{where}, CPUs of all", total, f"at most {_PINNED_CPUS_MAX}")
 
 
 def _range(where: str, value: tuple[int, int]) -> None:
@@ -187,7 +201,7 @@ BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
     "process": (_UUID,),
     "guest_ram": (_UUID,),
     "sample": (_UUID, many(_range, _RANGES_MAX), number(1, _PAGES_MAX)),
-    "pin": (_UUID, many(fields(tid=_TID, cpus=_cpu_list), _THREADS_MAX)),
+    "pin": (_UUID, both(many(fields(tid=_TID, cpus=_cpu_list), _THREADS_MAX), _few_cpus)),
     "move_memory": (
         _UUID,
         many(

@@ -146,15 +146,35 @@ def _stat(task: Path, field: int) -> int:
     return int((task / "stat").read_bytes().rpartition(b")")[2].split()[field])
 
 
-def set_affinity(process: Process, tid: int, cpus: frozenset[int]) -> str:
-    """Set the affinity of one thread of ``process``; return the problem, "" when it is done.
+class Pinning:
+    """Sets affinities of threads of a process that :func:`opened` holds, and of none that has got the id of one.
 
-    The kernel cuts it to the thread's cpuset itself, so this never widens what nova and libvirt allow.
+    :param process: as read now
+    :param outside: those of its threads that are outside it
     """
-    if all(thread.tid != tid for thread in process.threads):
-        return f"thread {tid} does not belong to process {process.pid}"
-    try:
-        os.sched_setaffinity(tid, cpus)
-    except OSError as error:
-        return os.strerror(error.errno or 0)
-    return ""
+
+    def __init__(self, paths: HostPaths, process: Process, outside: Iterable[int]) -> None:
+        self._pid = process.pid
+        inside = paths.proc / str(process.pid) / "task"
+        self._folders = {thread.tid: inside / str(thread.tid) for thread in process.threads}
+        self._folders |= {
+            tid: paths.proc / str(tid) for tid in set(outside).intersection(self._folders)
+        }
+        self._began = {tid: _started(folder) for tid, folder in self._folders.items()}
+
+    def set(self, tid: int, cpus: frozenset[int]) -> str:
+        """Set one thread's; return the problem, "" when it is done.
+
+        The kernel cuts it to the thread's cpuset itself, so this never widens what nova and libvirt allow.
+        """
+        folder = self._folders.get(tid)
+        if folder is None:
+            return f"thread {tid} does not belong to process {self._pid}"
+        began = self._began[tid]
+        if began < 0 or _started(folder) != began:
+            return os.strerror(errno.ESRCH)
+        try:
+            os.sched_setaffinity(tid, cpus)
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+        return "" if _started(folder) == began else os.strerror(errno.ESRCH)

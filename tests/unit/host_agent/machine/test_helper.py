@@ -73,6 +73,7 @@ def test_every_argument_and_every_field_of_a_shape_has_a_bound() -> None:
         (lambda way: way.pin(A, [Pin(7, "")]), "CPUs below 8192"),
         (lambda way: way.pin(A, [Pin(7, "0," * 8192 + "0-65535")]), "CPUs below 8192"),
         (lambda way: way.pin(A, [Pin(7, "0," * 8191 + "0,^1")]), "CPUs below 8192"),
+        (lambda way: way.pin(A, [Pin(7, "0-8191")] * 513), "CPUs of all: 4202496"),
         (lambda way: way.move_memory(A, [Target(0, 4096, ((0, 2.0),))], LIMITS), "0 to 1"),
         (lambda way: way.move_memory(A, [Target(0, 4096, ())], LIMITS), "sum of shares"),
         (lambda way: way.move_memory(A, [], LIMITS._replace(seconds=61)), "limits.seconds"),

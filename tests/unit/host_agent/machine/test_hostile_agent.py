@@ -160,6 +160,7 @@ class Host:
             task = base / "task" / str(tid)
             task.mkdir(parents=True)
             (task / "status").write_text(f"Name:\t{comm}\nCpus_allowed_list:\t0\n")
+            (task / "stat").write_text(f"{tid} ({comm}) S " + " ".join(["7"] * 40))
             group = f"/machine.slice/qemu-{pid}/libvirt/vcpu{tid}"
             (task / "cgroup").write_text(f"0::{group}\n")
             folder = self.paths.sys / "fs/cgroup" / group.lstrip("/")
