@@ -54,8 +54,8 @@ class AgentOptions(Section):
         Path("/etc/numa-host-agent/deny-servers"),
         "File with the UUIDs of servers that are never touched, one a line (# begins a comment), whatever their "
         "flavors say: a flavor cannot be changed in a server that has it. It is read again when it changes, and need "
-        "not be there. A server that is named while it has a partition leaves it for the default group; its pins and "
-        "pages stay.",
+        "not be there; when it goes away the servers that it named stay denied, and an empty file frees them. A server "
+        "that is named while it has a partition leaves it for the default group; its pins and pages stay.",
         change="your configuration management keeps such lists elsewhere",
         leave="the file is where you look for it",
     )

@@ -12,7 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DenyList:
-    """The file, read again when it changes; ``#`` begins a comment, and a file that is missing names no server.
+    """The file, read again when it changes; ``#`` begins a comment, and a file that was never there names no server.
 
     :param path: of it
     """
@@ -26,7 +26,9 @@ class DenyList:
     def servers(self) -> frozenset[str]:
         """Return the servers that the file names now.
 
-        While it cannot be read, or holds a line that is no UUID, those that it named before are left alone, too.
+        While it cannot be read, is gone, or holds a line that is no UUID, those that it named before are left alone,
+        too: an editor takes the file away for a moment, and what is done to a server then is not undone. An empty file
+        frees them.
         """
         stamp = self._look()
         if stamp != self._stamp:
@@ -58,7 +60,8 @@ class DenyList:
         try:
             lines = self._path.read_text().splitlines()
         except FileNotFoundError:
-            return frozenset(), ""
+            gone = f"[agent]deny_servers: {self._path} is gone: leave an empty file to free servers"
+            return frozenset(), gone if self._servers else ""
         except (OSError, UnicodeDecodeError) as error:
             return frozenset(), f"[agent]deny_servers: {self._path} cannot be read: {error}"
         servers, problem = set(), ""

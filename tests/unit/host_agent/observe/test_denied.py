@@ -21,9 +21,26 @@ def test_servers_come_and_go_with_the_file(tmp_path: Path) -> None:
     assert listed.servers() == {A}
     path.write_text(f"{A}\n{B}\n")
     assert listed.servers() == {A, B}
+    path.write_text("")
+    assert listed.servers() == frozenset()
     path.unlink()
     assert listed.servers() == frozenset()
     listed.check()
+
+
+def test_a_file_that_is_taken_away_frees_no_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an editor does between the old file and the new one."""
+    path = tmp_path / "deny-servers"
+    path.write_text(A)
+    listed = DenyList(path)
+    assert listed.servers() == {A}
+    path.unlink()
+    assert listed.servers() == {A}
+    assert "is gone: leave an empty file" in caplog.text
+    path.write_text(B)
+    assert listed.servers() == {B}
 
 
 def test_an_unchanged_file_is_not_read_again(
