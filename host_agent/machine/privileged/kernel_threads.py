@@ -75,12 +75,13 @@ class KernelThreads:
             self._report(f"{self._proc}/{_CHILDREN} cannot be read: {error.strerror}")
             return
         self._report("")
-        self._found = {}
+        found: dict[int, list[_KernelThread]] = {}
         for tid in map(int, children):
             pid = self._served(tid)
             thread = self._identity(tid) if pid else None
             if thread is not None:
-                self._found.setdefault(pid, []).append(thread)
+                found.setdefault(pid, []).append(thread)
+        self._found = found  # at once: other threads of the helper read it meanwhile
 
     def _served(self, tid: int) -> int:
         """Return the process that a thread is named after, 0 for none."""

@@ -101,6 +101,25 @@ def test_they_are_looked_for_once_a_minute_and_when_a_server_may_have_got_one(
     assert found.of(QEMU) == (100, 101)
 
 
+def test_who_asks_during_a_look_gets_what_was_found_before(
+    proc: Proc, found: KernelThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads of the helper ask; a server's threads must not be left out for as long as a look takes."""
+    proc.thread(100, f"vhost-{QEMU}")
+    assert found.of(QEMU) == (100,)
+    read, seen = found._read, []
+
+    def reading(name: str) -> bytes:
+        if name.endswith("/comm"):
+            seen.append(found.of(QEMU))
+        return read(name)
+
+    monkeypatch.setattr(found, "_read", reading)
+    proc.now_s = 60.0
+    assert found.of(QEMU) == (100,)
+    assert seen == [(100,)]
+
+
 def test_a_hundred_servers_share_a_look(proc: Proc, found: KernelThreads) -> None:
     """H3: all processes of the host were read for each server in each round."""
     qemus = range(QEMU, QEMU + 100)
