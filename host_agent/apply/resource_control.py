@@ -212,7 +212,7 @@ class ResourceControl:
     def limit_cpu_time(self, decision: Decision, observation: Observation, *, act: bool) -> None:
         """Throttle best-effort servers by CPU time where their memory traffic cannot be.
 
-        Where that is switched off what an earlier agent has left is released, once.
+        Where that is switched off what an earlier agent has left is released: once, and again while that fails.
 
         :param act: false: only report what would be written
         """
@@ -227,14 +227,15 @@ class ResourceControl:
             and request.mba_percent
         )
         now, last = self._clock(), self._limited
-        if last and last[0] == (act, levels) and (not used or now - last[1] < self._every_s):
+        if last and last[0] == (act, levels) and now - last[1] < self._every_s:
             return
         try:
             report = self._privileged.limit_cpu_time(levels, act)
         except (NumaExtError, OSError) as error:
             self._report.failed(None, "throttle", str(error))
             return
-        self._limited = (act, levels), now
+        done = not used and not report.problems
+        self._limited = (act, levels), math.inf if done else now
         if report.writes:
             tell = self._report.done if act else self._report.would
             tell(None, "throttle", what={"writes": report.writes})

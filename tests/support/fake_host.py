@@ -68,6 +68,7 @@ class FakeHost:
     requests: tuple[PartitionRequest, ...] = ()
     partition_calls: int = 0
     cpu_levels: dict[str, int] = field(default_factory=dict)
+    cpu_time_problem: str = ""
     control_reports: int = 0
     broken: dict[str, NumaExtError] = field(default_factory=dict)
     libvirt_down: bool = False
@@ -249,6 +250,9 @@ class FakeHost:
         return ("",) * len(levels)
 
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        if self.cpu_time_problem:
+            kept = tuple((uuid, self.cpu_time_problem) for uuid in self.cpu_levels)
+            return QuotaReport((), kept)
         now = {uuid: level for uuid, level in levels if level < 100}
         writes = tuple(sorted(now.items() ^ self.cpu_levels.items()))
         if write:

@@ -1178,6 +1178,20 @@ def test_cpu_time_that_an_earlier_agent_has_taken_is_given_back_where_it_is_not_
     assert bench.host.cpu_levels == {server.uuid: 20}
 
 
+def test_cpu_time_that_could_not_be_given_back_is_given_back_later(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(options=Options(rdt=RdtOptions(verify_s=0.0)))
+    server = bench.host.boot(be())
+    bench.host.cpu_levels = {server.uuid: 10}
+    bench.host.cpu_time_problem = "no descriptor left"
+    bench.round()
+    assert bench.host.cpu_levels == {server.uuid: 10}
+    bench.host.cpu_time_problem = ""
+    bench.round()
+    assert bench.host.cpu_levels == {}
+
+
 def test_after_a_hang_as_long_as_the_dead_mans_switch_waits_groups_are_looked_at_at_once(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
