@@ -71,6 +71,16 @@ class DeadManSwitch:
                 self._write_mark()
             self._due_s = self._clock() + self.after_s
 
+    def throttled(self) -> None:
+        """Take note of a throttle: begin to wait where no agent is waited for, or not any more.
+
+        While throttles are being released it waits for that.
+        """
+        with self._lock:
+            waits = self._clock() < self._due_s < inf
+        if not waits:
+            self.in_control()
+
     def leave(self) -> None:
         """Stop waiting; throttles stay."""
         with self._lock:

@@ -218,8 +218,8 @@ class HostOperations:
 
     def _watch(self, written: bool) -> None:
         """No throttle without the switch, not even one that was asked for by an agent that has gone meanwhile."""
-        if written and self.switch is not None and not self.switch.held:
-            self.switch.in_control()
+        if written and self.switch is not None:
+            self.switch.throttled()
 
     @writes_if_asked
     def release_throttles(self, write: bool) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dead-man switch: when it releases throttles, and when it must not."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,41 @@ def test_an_agent_that_goes_on_is_in_control_again(helper: Helper) -> None:
     assert helper.turn(2 * AFTER_S - 1) == 1.0
     helper.turn(2 * AFTER_S)
     assert helper.released == [AFTER_S, 2 * AFTER_S]
+
+
+def test_a_throttle_that_comes_while_throttles_are_released_is_released_later(
+    tmp_path: Path,
+) -> None:
+    """An agent that has hung had sent it; nobody waits for that agent any more."""
+    now_s, released = 0.0, []
+
+    def release() -> tuple[str, ...]:
+        if not released:
+            late.start()
+            late.join(0.05)
+        released.append(now_s)
+        return ()
+
+    switch = DeadManSwitch(tmp_path / "in-control", AFTER_S, release, clock=lambda: now_s)
+    late = threading.Thread(target=switch.throttled)
+    switch.in_control()
+    now_s = AFTER_S
+    switch.turn()
+    late.join()
+    assert switch.held
+    now_s = 2 * AFTER_S
+    switch.turn()
+    assert released == [AFTER_S, 2 * AFTER_S]
+    assert not switch.held
+
+
+def test_throttles_put_no_release_off(helper: Helper) -> None:
+    """Only an agent that reports is in control: one whose loop hangs may still throttle."""
+    helper.switch.in_control()
+    helper.turn(AFTER_S - 1)
+    helper.switch.throttled()
+    helper.turn(AFTER_S)
+    assert helper.released == [AFTER_S]
 
 
 def test_without_an_agent_nothing_is_released(helper: Helper) -> None:
