@@ -245,12 +245,22 @@ def test_without_a_helper_the_sentence_says_what_to_start(tmp_path: Path) -> Non
         client.over_socket(tmp_path / "none").in_control()
 
 
-def test_no_throttle_is_without_the_switch(operations: HostOperations) -> None:
+@pytest.mark.parametrize(
+    ("throttle", "held"),
+    [
+        (lambda helper: helper.limit_cpu_time([(A, 50)], False), False),
+        (lambda helper: helper.limit_cpu_time([], True), False),
+        (lambda helper: helper.limit_cpu_time([(A, 50)], True), True),
+        (lambda helper: helper.throttle([]), True),
+    ],
+)
+def test_no_throttle_is_without_the_switch(
+    operations: HostOperations, throttle: Callable[[HostOperations], object], held: bool
+) -> None:
     """Also one that an agent has asked for that has gone since."""
     assert operations.switch is not None
-    operations.limit_cpu_time([(A, 50)], False)
-    operations.throttle([])
-    assert operations.switch.held
+    throttle(operations)
+    assert operations.switch.held == held
 
 
 def test_an_idle_helper_ends_when_its_socket_is_held_by_another_process(
