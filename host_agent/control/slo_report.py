@@ -135,7 +135,7 @@ class SloReport:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
         found = states(seen.objectives, self._options.balm)
-        self._charge()
+        self._charge(seen)
         for lc in seen.objectives:
             uuid, state = lc.uuid, found[lc.uuid]
             measured = _measured(lc, sources.sources.get(uuid), uuid in sources.guessed)
@@ -148,13 +148,15 @@ class SloReport:
         self._violated = {uuid: since for uuid, since in self._violated.items() if uuid in found}
         self._unsatisfiable = self._unsatisfiable.intersection(self._violated)
 
-    def _charge(self) -> None:
-        """Count the time since the last look for the servers that were violated then."""
+    def _charge(self, seen: SloView) -> None:
+        """Count the time since the last look for the servers that were violated then and are still here."""
         now = self._clock()
         passed, self._looked_s = min(now - self._looked_s, _LOOK_MAX_S), now
         before = self._violation_s
         counted = {uuid: before.get(uuid, 0.0) + passed for uuid in self._violated}
-        self._violation_s = {**before, **counted}
+        here = {lc.uuid for lc in seen.lcs}
+        after = {**before, **counted}
+        self._violation_s = {uuid: after[uuid] for uuid in here.intersection(after)}
 
     def decision(self, seen: SloView, decision: BalmDecision, result: Result) -> None:
         """Write what was decided.

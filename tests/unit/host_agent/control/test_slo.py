@@ -802,3 +802,17 @@ def test_seconds_of_violation_are_counted_and_those_on_hold_are_not(tmp_path: Pa
     (tmp_path / "paused").unlink()
     bench.poll()
     assert violated() - first <= 5.1
+
+
+def test_seconds_of_violation_of_a_server_that_has_left_are_not_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    lc, _ = bench.watch()
+    bench.report(1500, 10.0)
+    bench.host.delete(lc)
+    bench.round()
+    bench.poll()
+    bench.host.boot(lc)
+    bench.round()
+    bench.poll()
+    found = {(name, labels[0]): v for name, labels, v in bench.controller.samples()}
+    assert found["numa_ext_server_slo_violation_seconds", lc.uuid] == 0.0
