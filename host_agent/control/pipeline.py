@@ -87,6 +87,8 @@ class RefinerHost:
     :param throttles: bandwidth levels may be written: resource control is on, and this is no dry run
     :param lapsed: returns whether the dead-man switch takes all throttles off
     :param acts: returns whether what a feature decides is carried out now
+    :param balancers: returns why memory must not be spread on this host, "" where nothing is against it; one for all,
+        because it looks at all processes
     """
 
     conf: Configuration
@@ -98,6 +100,7 @@ class RefinerHost:
     throttles: bool = True
     lapsed: Callable[[], bool] = lambda: False
     acts: Callable[[Feature], bool] = lambda _feature: True
+    balancers: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from host_agent.machine.privileged.seam import open_seam
 from host_agent.machine.rdt.backend import our_threads, tree
 from host_agent.model.journal import ActionJournal
 from host_agent.observe.denied import DenyList
+from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
 from host_agent.report.costs import Costs
@@ -103,6 +104,7 @@ def build(
             throttles,
             lapsed=in_control.lapsed,
             acts=rollout.acts,
+            balancers=Guard(paths.proc, conf.agent.resync_s),
         )
     )
     for refiner in refined_by:

@@ -16,7 +16,6 @@ from host_agent.model.modes import Feature
 from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
-from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency.feeds import CounterReader
 
 
@@ -30,6 +29,7 @@ def build(host: RefinerHost) -> BalancingRefiner:
         host.metrics.lost,
         also,
         acts=partial(host.acts, Feature.MEMORY),
+        balancers=host.balancers,
     )
 
 
@@ -41,20 +41,21 @@ def build_balancing(
     also: Sequence[Callable[[Mapping[str, ServerCounters], float], None]] = (),
     *,
     acts: Callable[[], bool] = lambda: True,
+    balancers: Callable[[], str] = lambda: "",
 ) -> BalancingRefiner:
     """Return the refiner for cores and memory shares.
 
     :param lost: called for each state file that could not be written
     :param acts: returns whether pages are moved: a search for the best spread of memory waits for them
+    :param balancers: see :class:`~host_agent.control.pipeline.RefinerHost`
     :param also: take its readings of the counters, see :class:`~host_agent.observe.counters.stacks.Shared`
     """
     paths = conf.paths
-    guard = Guard(paths.proc, conf.agent.resync_s)
     return BalancingRefiner(
         Shared(_counters(conf, source, privileged), also),
         conf,
         CalibrationFile(paths.calibration).weights,
-        lambda: guard() if acts() else "[memory] only observes",
+        lambda: balancers() if acts() else "[memory] only observes",
         file=None if conf.dry_run else paths.balancing,
         lost=lost,
     )

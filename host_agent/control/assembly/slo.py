@@ -13,7 +13,6 @@ from host_agent.machine.rdt.backend import tree
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.model.modes import Feature
 from host_agent.observe.bandwidth import BandwidthReader
-from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency.channel import ChannelFeed
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sockets import PortSockets
@@ -58,7 +57,7 @@ def build(host: RefinerHost) -> SloController | None:
             paused=paths.paused.exists,
             lapsed=host.lapsed,
             acts=lambda: host.acts(Feature.SLO),
-            balancers=Guard(paths.proc, conf.agent.resync_s),
+            balancers=host.balancers,
             margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),

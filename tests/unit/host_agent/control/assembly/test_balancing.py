@@ -5,6 +5,7 @@ import time
 import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from host_agent.control.assembly.balancing import build_balancing
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
+from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
@@ -140,6 +142,24 @@ def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     assert len(reads) == 3
     assert taken == [now_s, now_s + 2.0, now_s + 4.0]
     assert caplog.text.count("no performance counters") == 1
+
+
+def test_all_processes_are_looked_at_by_one_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = FakeHost(four_nodes())
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    made: list[object] = []
+    begin = Guard.__init__
+
+    def counted(guard: Guard, *arguments: Any) -> None:
+        made.append(guard)
+        begin(guard, *arguments)
+
+    monkeypatch.setattr(Guard, "__init__", counted)
+    conf = load(tmp_path, f"[counters]\nsource = none\n[host]\nresctrl = {tmp_path}/none\n")
+    assembly.build(conf, out=print, source=host, privileged=host)
+    assert len(made) == 1
 
 
 def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: Path) -> None:
