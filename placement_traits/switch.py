@@ -43,7 +43,10 @@ class Switch:
 
     def __init__(self, client: PlacementClient) -> None:
         self._client = client
-        self._known = False
+
+    def prepare(self) -> None:
+        """Have Placement know the trait, once before anything is switched."""
+        self._client.put(f"/traits/{names.MODE_OBSERVE}")
 
     def root(self, host: str) -> Root | None:
         """Return a host's root by its name, None where nova has made none."""
@@ -52,7 +55,6 @@ class Switch:
 
     def to_change(self, *, observe: bool) -> list[Root]:
         """Return the hosts with an agent whose switch is the other way, by name, in one request."""
-        self._ensure()
         wanted = f"{names.HOST},{'!' if observe else ''}{names.MODE_OBSERVE}"
         body = self._client.get(f"/resource_providers?required={wanted}")
         found = [Root(each["uuid"], each["name"]) for each in body["resource_providers"]]
@@ -63,7 +65,6 @@ class Switch:
 
         :raises ConflictError: others wrote again and again
         """
-        self._ensure()
         path = f"/resource_providers/{root.uuid}/traits"
         for attempt in range(_TRIES):
             there = self._client.get(path)
@@ -79,8 +80,3 @@ class Switch:
             else:
                 return True
         raise ConflictError(f"The provider {root.name} was changed {_TRIES} times meanwhile.")
-
-    def _ensure(self) -> None:
-        if not self._known:
-            self._client.put(f"/traits/{names.MODE_OBSERVE}")
-            self._known = True

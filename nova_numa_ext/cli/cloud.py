@@ -164,6 +164,7 @@ class Cloud:
         :raises InvalidValueError: Placement knows no such host
         """
         one = Switch(self._placement)
+        one.prepare()
         if all_hosts:
             roots = one.to_change(observe=observe)
         else:

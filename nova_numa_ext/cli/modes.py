@@ -11,9 +11,8 @@ from placement_traits.errors import NumaExtError
 from placement_traits.names import ObserveTrait
 from placement_traits.switch import Root, Switch
 
-_WRITERS: Final = (
-    8  # at once: a fleet is switched in a minute, and Placement serves others meanwhile
-)
+# At once: a fleet is switched in a minute, and Placement serves others meanwhile.
+_WRITERS: Final = 8
 
 
 def text(root_traits: Collection[str]) -> str:
@@ -34,6 +33,8 @@ def turn(
     make_client: Callable[[], PlacementClient], roots: Sequence[Root], *, observe: bool
 ) -> Iterator[tuple[str, str]]:
     """Switch hosts; yield each with what came of it: ``switched``, ``unchanged`` or a sentence.
+
+    The trait is prepared already (:meth:`.Switch.prepare`).
 
     :param make_client: a client counts its requests, so each thread has its own
     """

@@ -19,9 +19,16 @@ from placement_traits.switch import Switch
 H1 = "h1"
 
 
+def prepared(client):
+    """The operators' end."""
+    switches = Switch(client)
+    switches.prepare()
+    return switches
+
+
 def turn(cloud, *, observe):
     """Let an operator switch the host."""
-    switches = Switch(cloud.connect())
+    switches = prepared(cloud.connect())
     return switches.set(switches.root(H1), observe=observe)
 
 
@@ -58,7 +65,7 @@ def test_withdrawing_tiers_leaves_the_switch(reported_compute):
 def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, monkeypatch):
     cloud = reported_compute
     client = cloud.connect()
-    switches, put = Switch(client), client.put
+    switches, put = prepared(client), client.put
     once = iter([lambda: cloud.traits(cloud.root, "CUSTOM_SITE_RACK_7")])
 
     def late(path, body=None):
@@ -76,7 +83,7 @@ def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, 
 def test_setting_it_again_writes_nothing_and_the_fleet_is_asked_once(reported_compute):
     cloud = reported_compute
     cloud.compute("without-agent")
-    switches = Switch(cloud.connect())
+    switches = prepared(cloud.connect())
     assert [root.name for root in switches.to_change(observe=True)] == [H1]
     assert switches.to_change(observe=False) == []
     assert turn(cloud, observe=True)
@@ -145,6 +152,14 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
 def test_a_fleet_is_switched_by_several_writers(empty_cloud):
     hosts = [SimpleNamespace(name=f"h{n}", uuid=empty_cloud.compute(f"h{n}")) for n in range(20)]
     gone = SimpleNamespace(name="gone", uuid="11111111-1111-1111-1111-111111111111")
-    said = dict(modes.turn(empty_cloud.connect, [*hosts, gone], observe=True))
+    prepared(empty_cloud.connect())
+    clients = []
+
+    def connect():
+        clients.append(empty_cloud.connect())
+        return clients[-1]
+
+    said = dict(modes.turn(connect, [*hosts, gone], observe=True))
     assert {said[host.name] for host in hosts} == {"switched"}
     assert "11111111" in said["gone"]
+    assert sorted(client.counters.requests for client in clients) == [1, *[2] * len(hosts)]
