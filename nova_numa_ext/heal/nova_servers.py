@@ -16,6 +16,8 @@ from placement_traits.errors import CapabilityMissingError, ServiceUnavailableEr
 # Image properties in a server (2.98), their topology (2.78), uuids of migrations (2.59).
 MICROVERSION: Final = "2.98"
 
+_PAGE: Final = "500"
+
 # nova.objects.MigrationList: statuses of migrations that need nothing more. "finished" is not one of them: such a
 # resize waits for its confirmation.
 _OVER: Final = frozenset(
@@ -61,13 +63,10 @@ class NovaServers:
 
     def all(self) -> Iterator[NovaServer]:
         """Yield all servers of all projects that are on a host, but those of a cell that is down."""
-        query = {"all_tenants": "1", "limit": "500"}
-        while found := self._get("/servers/detail", query)["servers"]:
-            for shown in found:
-                server = _server(shown)
-                if server.host:
-                    yield server
-            query["marker"] = found[-1]["id"]
+        for shown in self._pages("/servers/detail", "servers", "id", all_tenants="1"):
+            server = _server(shown)
+            if server.host:
+                yield server
 
     def one(self, uuid: str) -> NovaServer | None:
         """Return a server, None when nova does not know it."""
@@ -100,16 +99,24 @@ class NovaServers:
 
     def migrations_under_way(self) -> frozenset[str]:
         """Return the uuids of all migrations that are not over: each holds what its server holds of the source."""
-        query, found = {"limit": "500"}, set[str]()
-        while page := self._get("/os-migrations", query)["migrations"]:
-            found |= {each["uuid"] for each in page if each["status"] not in _OVER}
-            query["marker"] = page[-1]["uuid"]
-        return frozenset(found)
+        listed = self._pages("/os-migrations", "migrations", "uuid")
+        return frozenset(each["uuid"] for each in listed if each["status"] not in _OVER)
 
     def _migrating(self, uuid: str) -> str:
         found = self._get("/os-migrations", {"instance_uuid": uuid})["migrations"]
         under_way = sorted({each["status"] for each in found} - _OVER)
         return f"migration {under_way[0]}" if under_way else ""
+
+    def _pages(self, path: str, what: str, key: str, **query: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows of a list that nova gives out by pages.
+
+        :param what: under which name the list is in the answer
+        :param key: of a row, what the next page is asked by
+        """
+        query |= {"limit": _PAGE}
+        while rows := self._get(path, query)[what]:
+            yield from rows
+            query["marker"] = rows[-1][key]
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         """Return the decoded body, None for 404."""
