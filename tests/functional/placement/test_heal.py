@@ -537,16 +537,18 @@ def test_a_server_deleted_meanwhile_is_not_brought_back(host, force):
     assert host.held(server.uuid) == {}
 
 
+def touch(host, server):
+    """Write what is there: the consumer gets another generation."""
+    body = host.cloud.client.get(f"/allocations/{server.uuid}")
+    host.cloud.client.put(f"/allocations/{server.uuid}", body)
+
+
 def test_another_writer_is_waited_for(host):
     """Consumer generations differ at the first write; the second one knows it."""
     server = server_on(node=2)
     host.claim(server, l3=0)
 
-    def touch():
-        body = host.cloud.client.get(f"/allocations/{server.uuid}")
-        host.cloud.client.put(f"/allocations/{server.uuid}", body)
-
-    host.before_post = touch
+    host.before_post = lambda: touch(host, server)
     assert results(host.heal(server)) == ["done"]
     assert "h1:l3_2" in host.held(server.uuid)
 
@@ -555,12 +557,11 @@ def test_a_writer_that_never_ends_is_told(host):
     server = server_on(node=2)
     host.claim(server, l3=0)
 
-    def touch():
-        body = host.cloud.client.get(f"/allocations/{server.uuid}")
-        host.cloud.client.put(f"/allocations/{server.uuid}", body)
-        host.before_post = touch
+    def again():
+        touch(host, server)
+        host.before_post = again
 
-    host.before_post = touch
+    host.before_post = again
     (row,) = host.heal(server)
     assert (row.result, row.problem.startswith("Its allocation changed meanwhile")) == (
         "failed",

@@ -97,33 +97,30 @@ def test_hosts_that_a_later_filter_refuses_do_not_use_up_the_list(
     assert selected(clouds(HOSTS), asked, 1, 4).selected == every
 
 
-def test_nova_is_asked_about_the_best_candidate_of_a_host_first(
-    nova_configuration, clouds, monkeypatch
-):
-    """What nova asks of a candidate with devices takes milliseconds, and one that passes is enough for one server."""
-    passes, asked = numa_topology_filter.NUMATopologyFilter.host_passes, {}
+@pytest.fixture
+def asked(monkeypatch):
+    """How many candidates of a host nova's NUMA filter was asked about each time, by host."""
+    passes, found = numa_topology_filter.NUMATopologyFilter.host_passes, {}
 
     def host_passes(self, state, spec):
-        asked.setdefault(state.host, []).append(len(state.allocation_candidates))
+        found.setdefault(state.host, []).append(len(state.allocation_candidates))
         return passes(self, state, spec)
 
     monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
+    return found
+
+
+def test_nova_is_asked_about_the_best_candidate_of_a_host_first(nova_configuration, clouds, asked):
+    """What nova asks of a candidate with devices takes milliseconds, and one that passes is enough for one server."""
     selected(clouds(HOSTS), FLAVOR["LC two nodes"], 1, 4)
     # By us and then by nova itself, and by nova alone.
     assert {tuple(counts) for counts in asked.values()} == {(1, 1), (1,)}
 
 
 def test_hosts_keep_all_candidates_for_further_servers_and_where_few_have_passed(
-    nova_configuration, clouds, monkeypatch
+    nova_configuration, clouds, asked
 ):
     """The second server may need what the first left; and with a candidate less nova could refuse the last host."""
-    passes, asked = numa_topology_filter.NUMATopologyFilter.host_passes, {}
-
-    def host_passes(self, state, spec):
-        asked.setdefault(state.host, []).append(len(state.allocation_candidates))
-        return passes(self, state, spec)
-
-    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
     selected(clouds(HOSTS), FLAVOR["LC two nodes"], 2, 4)
     assert {counts[-1] for counts in asked.values()} == {12}
     asked.clear()
