@@ -156,9 +156,8 @@ def _log_to_stderr() -> None:
     log.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override("use_stderr", True)
-    conf.set_override(
-        "default_log_levels", [*log.get_default_log_levels(), "keystoneauth=ERROR"]
-    )  # it warns of each try
+    # keystoneauth warns of each try.
+    conf.set_override("default_log_levels", [*log.get_default_log_levels(), "keystoneauth=ERROR"])
     log.setup(conf, "numa-ext-view")
 
 

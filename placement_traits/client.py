@@ -12,9 +12,8 @@ from keystoneauth1 import exceptions as ksa
 
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 
-MICROVERSION: Final = (
-    "placement 1.39"  # in:-lists of traits in queries; any newer Placement answers it too
-)
+# Lists of traits (in:) in queries; any newer Placement answers it too.
+MICROVERSION: Final = "placement 1.39"
 # What nova writes allocations with. Since 1.38 a write names a consumer type, which nova does not; so neither do we.
 ALLOCATIONS_MICROVERSION: Final = "placement 1.36"
 _PASSING: Final = (429, 500, 502, 503, 504)

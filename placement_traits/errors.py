@@ -16,9 +16,8 @@ from typing import Final
 
 _LONGEST_VALUE: Final = 200
 _LONGEST_TEXT: Final = 2000
-_SHORT: Final = (
-    reprlib.Repr()
-)  # visits few parts of a value: YAML's aliases make 10⁹ out of ten lines
+# Visits few parts of a value: YAML's aliases make 10⁹ out of ten lines.
+_SHORT: Final = reprlib.Repr()
 _SHORT.maxlevel = 3
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = _SHORT.maxfrozenset = 20
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST_VALUE

@@ -55,18 +55,16 @@ PUBLISHED_CLASSES: Final = (*RESOURCE_CLASSES, PROBE)
 
 # When an agent was last there, see placement_traits.beats: no server asks for it.
 BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
-BE_BANDWIDTH_PERMILLE: Final = (
-    "CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE"  # beside it: what was withheld
-)
+# In the same provider: what was withheld.
+BE_BANDWIDTH_PERMILLE: Final = "CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE"
 
 # Traits without a parameter.
 OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
-MODE_OBSERVE: Final = (
-    "CUSTOM_NUMA_EXT_MODE_OBSERVE"  # see placement_traits.switch: operators set it, no agent does
-)
+# See placement_traits.switch: operators set it, no agent does.
+MODE_OBSERVE: Final = "CUSTOM_NUMA_EXT_MODE_OBSERVE"
 SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 
@@ -120,9 +118,10 @@ class NeighbourTrait(StrEnum):
     GPU_COMM_4 = "CUSTOM_NUMA_EXT_HAS_GPU_COMM_4"
 
 
+# By weight; a weight of 0 disturbs no server and is not published.
 GPU_COMM_TRAITS: Final[Mapping[int, NeighbourTrait]] = MappingProxyType(
     {weight: NeighbourTrait[f"GPU_COMM_{weight}"] for weight in range(1, 5)}
-)  # by weight; a weight of 0 disturbs no server and is not published
+)
 
 
 class Tier(StrEnum):
@@ -143,12 +142,13 @@ class InterferenceClass(StrEnum):
 TIER_TRAITS: Final[Mapping[Tier, NeighbourTrait]] = MappingProxyType(
     {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
 )
+# Sheep disturb no server and are not published.
 CLASS_TRAITS: Final[Mapping[InterferenceClass, NeighbourTrait]] = MappingProxyType(
     {
         InterferenceClass.RABBIT: NeighbourTrait.RABBIT,
         InterferenceClass.DEVIL: NeighbourTrait.DEVIL,
     }
-)  # sheep disturb no server and are not published
+)
 
 
 class RemoteMemory(StrEnum):

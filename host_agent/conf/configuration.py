@@ -19,9 +19,8 @@ from placement_traits.options import Section
 from placement_traits.oslo_options import ConfigurationError
 
 CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
-CONFIG_VARIABLE: Final = (
-    "NUMA_HOST_AGENT_CONFIG"  # names another file for agent and numa-host-agent-ctl
-)
+# Names another file for agent and numa-host-agent-ctl.
+CONFIG_VARIABLE: Final = "NUMA_HOST_AGENT_CONFIG"
 SECTIONS: Final = {each.name: type(getattr(Options(), each.name)) for each in fields(Options)}
 
 _CLI = [

@@ -7,9 +7,8 @@ from host_agent.conf.options import Options
 from host_agent.model.modes import Feature, Modes
 from nova_numa_ext.policy.modes import Mode, of_host
 
-_NEEDS: Final = {
-    Feature.SLO: Feature.RDT
-}  # levels are written into the groups that partitioning makes
+# Levels are written into the groups that partitioning makes.
+_NEEDS: Final = {Feature.SLO: Feature.RDT}
 
 
 def in_effect(options: Options, switch: Mode) -> Modes:

@@ -251,9 +251,8 @@ class LibvirtSource:
         try:
             connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_COUNT)
         except libvirt.libvirtError as error:
-            LOG.debug(
-                "no keepalive on %s: %s", self._uri, error
-            )  # drivers within the process have none
+            # Drivers within the process have none.
+            LOG.debug("no keepalive on %s: %s", self._uri, error)
         for event in (
             libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
             libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
@@ -275,9 +274,8 @@ class LibvirtSource:
 
         if self._loop is not None:
             return
-        libvirt.registerErrorHandler(
-            _ignore, None
-        )  # its default prints; errors come as exceptions anyway
+        # The default handler prints; errors come as exceptions anyway.
+        libvirt.registerErrorHandler(_ignore, None)
         libvirt.virEventRegisterDefaultImpl()
 
         def run() -> None:

@@ -25,9 +25,8 @@ def mba_levels(control: BandwidthControl | None) -> tuple[int, ...]:
     if control is None or not control.levels_known:
         return ()
     if control.unit is not BandwidthUnit.PERCENT:
-        return (
-            _QUOTA_LEVELS  # absolute units: each per cent has a legal value, the planner converts
-        )
+        # Absolute units: each per cent has a legal value, the planner converts.
+        return _QUOTA_LEVELS
     # Those that the kernel takes as they are: it rounds all others.
     return tuple(p for p in range(1, FULL + 1) if control.from_percent(p) == p)
 

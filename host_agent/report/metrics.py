@@ -22,16 +22,8 @@ from placement_traits.metrics import MetricSpec
 
 _SERVER: Final = ("server", "name")
 _DISTRIBUTION: Final = "nova-numa-ext"
-_ROUND_BOUNDS_S: Final = (
-    0.01,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-    3.0,
-    10.0,
-    30.0,
-)  # full rounds take ten times others
+# Full rounds take ten times as long as others.
+_ROUND_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ROUND_BUCKETS: Final = (*map(str, _ROUND_BOUNDS_S), "+Inf")
 
 

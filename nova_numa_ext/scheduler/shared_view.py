@@ -46,9 +46,8 @@ _LOOK_S: Final = 1.0
 _WAIT_STEP_S: Final = 0.02
 _UNUSED_AFTER_S: Final = 3600.0
 _LONGEST_PAUSE_S: Final = 60.0
-_LOOKS_WITHOUT_BEAT: Final = (
-    30  # while it imports, or takes a large fleet apart, a reader beats late
-)
+# While it imports, or takes a large fleet apart, a reader beats late.
+_LOOKS_WITHOUT_BEAT: Final = 30
 _READER: Final = "nova_numa_ext.view_reader"
 _ENDPOINT: Final = (
     "auth_url",

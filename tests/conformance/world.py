@@ -96,9 +96,8 @@ class ModelWorld:
 
     def __init__(self, profile: KernelProfile, shape: Shape = INTEL, limbo_s: float = 0.0) -> None:
         self._table = ThreadTable([1000])
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="numa-ext-proc-"
-        )  # goes with the object
+        # Goes with the object.
+        self._directory = tempfile.TemporaryDirectory(prefix="numa-ext-proc-")
         self.proc = self._directory.name
         self.profile = profile
         self.model = ResctrlModel(shape, profile, threads=self._table, limbo_s=limbo_s)
@@ -214,9 +213,8 @@ class ForkedProcess:
     def close(self) -> None:
         for child in self._children:
             os.kill(child, signal.SIGKILL)
-        os.write(
-            self._pipe.commands, b"q"
-        )  # closing is not enough: later children hold this end too
+        # Closing is not enough: later children hold this end too.
+        os.write(self._pipe.commands, b"q")
         os.close(self._pipe.commands)
         os.waitpid(self.pid, 0)
         os.close(self._pipe.answers)

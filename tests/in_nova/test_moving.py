@@ -98,10 +98,8 @@ class Moving(NovaCloud):
         [node] = self.nodes_of(server)
         claimed = self.claims(server["id"])
         assert claimed[f"h2:l3_{node}"] == {"CUSTOM_LLC_WAY": 4}
-        assert set(claimed) >= {
-            "h1",
-            "h1:rdt",
-        }  # nova keeps the claim on a dead host until it is back
+        # Nova keeps the claim on a dead host until it is back.
+        assert set(claimed) >= {"h1", "h1:rdt"}
 
     def test_a_rebuild_is_never_refused_and_keeps_the_claim(self):
         server = self.boot_on("h1", RABBIT)

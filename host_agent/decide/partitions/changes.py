@@ -113,9 +113,8 @@ def _lc_moves(
     }
     order = steps(current, target)
     if order is None:
-        order = sorted(
-            target
-        )  # other software made LCs overlap; then no order is better than another
+        # Other software made LCs overlap; then no order is better than another.
+        order = sorted(target)
     return [
         write
         for name in order

@@ -35,9 +35,8 @@ from host_agent.model.process import MoveLimits, MoveReport, RamRange, Target
 UNIT: Final = HUGE_UNIT_BYTES
 UNIT_PAGES: Final = UNIT // PAGE
 _PAGE_KB: Final = PAGE // 1024
-_WINDOW: Final = (
-    8 * UNIT
-)  # a call moves whole windows: bounds how late it can be, and one move_pages call
+# A call moves whole windows: bounds how late it can be, and one move_pages call.
+_WINDOW: Final = 8 * UNIT
 _ROUNDS: Final = 3
 
 

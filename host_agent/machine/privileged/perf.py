@@ -36,12 +36,8 @@ _EXCLUDE_HOST: Final = 1 << 19
 _FLAG_FD_CLOEXEC: Final = 8
 _WORD: Final = 8
 _NEVER: Final = (errno.ENOENT, errno.ENOSYS)  # no thread of this machine can be counted
-_ABSENT: Final = (
-    *_NEVER,
-    errno.ENODEV,
-    errno.EOPNOTSUPP,
-    errno.EINVAL,
-)  # of one event among others
+# Errors of one event among others.
+_ABSENT: Final = (*_NEVER, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _GROUP_DESCRIPTORS: Final = 4  # of a thread, see host_agent.machine.privileged.pmu.events
 _KEPT: Final = 0.75  # part of the groups that stays open when files run out

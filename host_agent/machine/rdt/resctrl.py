@@ -46,9 +46,8 @@ from host_agent.model.rdt import (
 
 _NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 _L3_MONITORS: Final = "mon_L3_"
-_STATUS_BYTES: Final = (
-    512  # last_cmd_status_buf; a sentence that does not fit is dropped as a whole
-)
+# The kernel's last_cmd_status_buf; a sentence that does not fit is dropped as a whole.
+_STATUS_BYTES: Final = 512
 _LONGEST_OF_MKDIR: Final = len("Out of CLOSIDs\n\0")
 _CACHES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
 _AMD_MAX_BANDWIDTH: Final = 2048  # 256 GB/s; the kernel's limit where CPUID does not say otherwise

@@ -263,9 +263,8 @@ def test_a_reader_that_is_stopped_with_the_lock_is_killed_and_followed(controlle
     stopped.send_signal(signal.SIGSTOP)
     inode = MappedSnapshot(file).inode
     eventually(lambda: stopped.poll() == -signal.SIGKILL, 20.0)
-    monkeypatch.setattr(
-        shared_view, "_LOOKS_WITHOUT_BEAT", 30
-    )  # the next one takes its time to start
+    # The next one takes its time to start.
+    monkeypatch.setattr(shared_view, "_LOOKS_WITHOUT_BEAT", 30)
     eventually(lambda: MappedSnapshot(file).inode != inode)
     assert other.snapshot().state is ViewState.FRESH
 

@@ -13,11 +13,8 @@ ALL, NONE = "000001ffffffffff", "0000000000000000"
     [
         ("0\t0\t0\t0", ALL, True),
         ("0\t0\t0\t0", NONE, False),  # root in a container
-        (
-            "64055\t64055\t64055\t64055",
-            ALL,
-            False,
-        ),  # resctrl asks for the uid, not for capabilities
+        # Resctrl asks for the uid, not for capabilities.
+        ("64055\t64055\t64055\t64055", ALL, False),
         ("64055\t0\t0\t0", ALL, True),  # the effective one counts
     ],
 )

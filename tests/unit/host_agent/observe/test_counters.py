@@ -68,26 +68,14 @@ def test_a_shared_counter_is_scaled_to_the_whole_time() -> None:
     [
         (ZERO, count(1, 1000, 500, 10, 100, running=SECOND // 1000), None),  # hardly counted
         (count(1, 9, 9, 9, 9, enabled=SECOND), ZERO, None),  # ran backwards
-        (
-            ZERO,
-            count(1, 100, 99_999, 10, 10),
-            ServerCounters(None, 10 / 99_999, 10.0),
-        ),  # IPC of 1000
-        (
-            ZERO,
-            count(1, 1000, 100, 5000, 10),
-            ServerCounters(0.1, None, 10.0),
-        ),  # more misses than work
-        (
-            ZERO,
-            count(1, 100, 100, 1, 5000),
-            ServerCounters(1.0, 0.01, None),
-        ),  # stalled longer than on
-        (
-            ZERO,
-            count(1, 1000, 500, -1, -1),
-            ServerCounters(0.5, None, None),
-        ),  # not counted by this CPU
+        # IPC of 1000.
+        (ZERO, count(1, 100, 99_999, 10, 10), ServerCounters(None, 10 / 99_999, 10.0)),
+        # More misses than work.
+        (ZERO, count(1, 1000, 100, 5000, 10), ServerCounters(0.1, None, 10.0)),
+        # Stalled longer than on.
+        (ZERO, count(1, 100, 100, 1, 5000), ServerCounters(1.0, 0.01, None)),
+        # Not counted by this CPU.
+        (ZERO, count(1, 1000, 500, -1, -1), ServerCounters(0.5, None, None)),
         (ZERO, ZERO, ServerCounters(None, None, 0.0)),  # slept
     ],
 )

@@ -24,9 +24,8 @@ TOPOLOGY = four_nodes()
 NODES = TOPOLOGY.node_ids
 MARGIN_MB = 256
 ROUNDING_MB = 1.0
-UNIT_MB = (
-    64  # two servers that change places do it through the free room: this keeps the rounds few
-)
+# Two servers that change places do it through the free room: this keeps the rounds few.
+UNIT_MB = 64
 
 Memory = Mapping[int, float]
 

@@ -30,9 +30,8 @@ def test_a_mask_that_is_where_it_may_not_be_moves(line: Line) -> None:
 
 def test_two_that_stand_in_each_others_way_are_not_swapped() -> None:
     """The only layout wants each where the other is, and there is no third place: one would lose ways meanwhile."""
-    line = Line(
-        ways=8, min_bits=1, locked=0b01001000
-    )  # 0-2 and 4-5 are left, and 7, which is shared
+    # 0-2 and 4-5 are left, and 7, which is shared.
+    line = Line(ways=8, min_bits=1, locked=0b01001000)
     amounts, current = {"a": 3, "b": 2}, {"a": 0b00110000, "b": 0b00000011}
 
     assert lay_out(line, amounts, {}) == L3Layout({"a": 0b00000111, "b": 0b00110000}, 0b10000000)

@@ -76,9 +76,8 @@ def test_f_000_07_a_profile_file_becomes_solo_time_spread_and_slowdowns() -> Non
     assert profile.solo_s == 120
     assert profile.spread == pytest.approx(1.3)
     assert store.slowdown("alexnet-tiny", "alexnet-tiny") == pytest.approx(1.25)
-    assert (
-        store.slowdown("alexnet-tiny", "something else") == 1.0
-    )  # measured 119 / 120: not slowed down
+    # Measured 119 / 120: not slowed down.
+    assert store.slowdown("alexnet-tiny", "something else") == 1.0
 
 
 def test_f_000_07_the_unknown_is_neutral() -> None:

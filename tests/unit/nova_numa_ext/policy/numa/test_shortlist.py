@@ -42,14 +42,8 @@ def test_the_hosts_that_bound_what_a_weigher_says_are_in_the_list():
 def test_a_cell_with_one_of_the_best_hosts_has_enough_to_try_again():
     """After a failed build nova tries only hosts of the cell of the first one."""
     totals = np.arange(12.0)
-    cells = [
-        "small",
-        "small",
-        "small",
-        "small",
-        *["large"] * 7,
-        "small",
-    ]  # the best is in the small cell
+    # The best is in the small cell.
+    cells = [*["small"] * 4, *["large"] * 7, "small"]
     ordered = shortlist.order(totals, np.ones(12, bool))
     found = shortlist.chosen(ordered, np.ones(12, bool), [], cells, Size(4, per_cell=3))
     assert found.tolist() == [11, 10, 9, 8, 3, 2]
