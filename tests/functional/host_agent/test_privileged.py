@@ -27,7 +27,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.process import MoveLimits, Pin, Role, Target
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.names import Tier
 from tests.functional.host_agent.conftest import wait_for
 
@@ -104,6 +104,9 @@ def test_a_process_that_carries_another_uuid_is_not_taken(stand_in: StandIn) -> 
 def test_a_process_without_a_pid_file_of_libvirt_is_not_taken(stand_in: StandIn) -> None:
     """Anybody can write a UUID on a command line; only libvirt writes pid files."""
     (stand_in.paths.libvirt_pids / "instance-1.pid").unlink()
+    with pytest.raises(CapabilityMissingError, match=r"instance-2\.pid: 'not a pid'"):
+        stand_in.operations.process(stand_in.uuid)  # whether it runs is not known
+    (stand_in.paths.libvirt_pids / "instance-2.pid").unlink()
     with pytest.raises(ProcessGoneError):
         stand_in.operations.process(stand_in.uuid)
 
