@@ -45,10 +45,10 @@ config: venv  ## generate the sample configuration under etc/
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
 
 test-unit: venv  ## unit, functional and conformance tests
-	$(PYTEST) -q -n 2 --dist loadfile tests/unit tests/functional tests/conformance
+	$(PYTEST) -q -n 3 --dist loadfile tests/unit tests/functional tests/conformance
 
 test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
-	$(PYTEST) -q -n 2 tests/in_nova
+	$(PYTEST) -q -n 3 tests/in_nova
 
 test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the environment's nova
 	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'
