@@ -8,8 +8,8 @@ is the disk with the virtual environment; what it forks moves to that of process
     fork_server.py FOLDER ROOT      serve: FOLDER/fork-server takes requests, FOLDER/fork-server-ready gets a line first
     fork_server.py --mapped         print the files that this takes into memory
 
-A request is a line with the name of a JSON file: ``argv`` (a Python program and its words), ``environment``, ``log``
-and ``pid_file``, which is written in the format of ``guest/service``.
+A request is a line with the name of a JSON file: ``argv`` (a Python program and its words), ``environment``, ``log``,
+``pid_file``, which is written in the format of ``guest/service``, and ``executable``, its ``sys.executable``.
 
 Nothing here may start a thread or open a connection: a fork would share it.
 """
@@ -104,6 +104,7 @@ def become(request: str, root: str) -> None:
         stream.write(identity)
     # Folders that were not there before may be now.
     sys.path_importer_cache.clear()
+    sys.executable = wanted["executable"]
     sys.argv = wanted["argv"]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

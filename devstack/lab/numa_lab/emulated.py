@@ -367,6 +367,7 @@ class EmulatedHost:
                 "environment": variables,
                 "log": str(self.log / f"{service.name}.log"),
                 "pid_file": str(self.folder / "run" / f"{service.name}.pid"),
+                "executable": str(self._settings.source / "guest" / "python"),
             }
             configuration.write_if_changed(script.with_suffix(".request"), json.dumps(request))
         configuration.write_if_changed(script, text, 0o755)

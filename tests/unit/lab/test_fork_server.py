@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ fork_server.main(*sys.argv[1:])
 """
 PROGRAM = """\
 import json, os, sys
-print(json.dumps([sys.argv, dict(os.environ), {"this", "json.tool"} <= set(sys.modules), os.getpid() == os.getsid(0)]))
+imported = {"this", "json.tool"} <= set(sys.modules)
+print(json.dumps([sys.argv, dict(os.environ), imported, os.getpid() == os.getsid(0), sys.executable]))
 sys.exit(len(sys.argv))
 """
 
@@ -46,6 +48,7 @@ class Server:
             "environment": {"NAME": name},
             "log": str(self.folder / f"{name}.log"),
             "pid_file": str(self.folder / f"{name}.pid"),
+            "executable": str(GUEST / "python"),
         }
         (self.folder / f"{name}.request").write_text(json.dumps(request))
         with (self.folder / "fork-server").open("w") as requests:
@@ -67,12 +70,32 @@ def said(log: Path, word: str) -> str:
 
 
 def test_a_request_is_run_as_if_it_were_started_itself_but_with_what_was_imported(server):
-    argv, environment, imported, leads = json.loads(
+    argv, environment, imported, leads, executable = json.loads(
         said(server.fork("agent", PROGRAM, "--x"), "]\n")
     )
     assert argv == [f"{server.folder}/agent.py", "--x"]
     assert environment == {"NAME": "agent"}
     assert imported and leads
+    assert executable == str(GUEST / "python")
+
+
+@pytest.mark.parametrize(
+    "words", [["-m", "oslo_concurrency.prlimit", "--cpu=7", "--"], []], ids=["limited", "not"]
+)
+def test_what_oslo_limits_is_limited_without_a_python(words):
+    """As oslo.concurrency's own module does it; all else is Python."""
+    ask = "import resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0])"
+    program = [*words, *([sys.executable] if words else []), "-c", ask]
+    environment = {"PATH": "/usr/bin:/bin" if words else str(Path(sys.executable).parent)}
+    done = subprocess.run(
+        ["/bin/busybox", "sh", GUEST / "python", *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = 7 if words else resource.getrlimit(resource.RLIMIT_CPU)[0]
+    assert done.stdout == f"{expected}\n"
 
 
 def test_the_pid_file_names_the_process_as_the_lab_does(server):
