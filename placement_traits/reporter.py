@@ -278,13 +278,14 @@ class _Pass:
         self._reporter.ensure_resource_classes()
         root, below = listed[0], {provider.name: provider for provider in listed[1:]}
         # Children first: a root that accepts LC while its children are missing would attract servers in vain.
-        for desired in self._tree.children:
+        written = [
             self._write_child(root, desired, below.get(desired.name))
+            for desired in self._tree.children
+        ]
         for provider in below.values():
             if self._tree.child(provider.name) is None and self._is_ours(root, provider):
                 self._remove_child(provider)
-        kept = [child for child in below.values() if self._tree.child(child.name)]
-        self._update_root(root, self._tree.root_traits, kept)
+        self._update_root(root, self._tree.root_traits, [child for child in written if child])
         return self._report(root)
 
     def withdraw(self, traits: frozenset[str]) -> SyncReport:
@@ -336,17 +337,21 @@ class _Pass:
             return False
         return names.OWNER in self._reporter.actual(provider).traits
 
-    def _write_child(self, root: _Listed, desired: Provider, there: _Listed | None) -> None:
+    def _write_child(
+        self, root: _Listed, desired: Provider, there: _Listed | None
+    ) -> _Listed | None:
+        """Return the child as it is now, None where it is not ours."""
         provider = there or self._create(root, desired.name)
         if provider is None:
-            return
+            return None
         if not self._is_ours(root, provider):
             self._problem(
                 f"Provider {desired.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
                 "delete or rename it."
             )
-            return
+            return None
         self._update(provider, desired)
+        return provider
 
     def _create(self, root: _Listed, name: str) -> _Listed | None:
         new = child_uuid(root.uuid, name)

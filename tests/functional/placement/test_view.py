@@ -11,6 +11,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from placement_traits import names, shards
+from placement_traits.client import PlacementClient
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.fleet import Amount
 from placement_traits.names import GpuLink, NeighbourTrait
@@ -259,6 +260,25 @@ def test_what_only_the_root_says_is_picked_up_by_the_next_complete_reading(fleet
     fleet.view.refresh()
     traits = fleet.view.snapshot().host(fleet.roots["h1"]).traits
     assert not traits & frozenset(names.TierTrait)
+
+
+def test_a_new_host_that_was_seen_without_its_tiers_is_whole_with_the_next_comparison(fleet):
+    """An agent writes the root last, and the root is not compared."""
+    fleet.view.refresh()
+    root = fleet.compute("h4")
+    seen = []
+
+    def look_before_the_root_is_written(method, url):
+        if method == "PUT" and url.endswith(f"{root}/traits"):
+            fleet.view.refresh()
+            seen.append(fleet.view.snapshot().host(root).traits)
+
+    client = PlacementClient(FaultyAdapter(fleet.adapter, look_before_the_root_is_written))
+    Reporter(client).sync(desired_tree("h4", two_nodes(), SETTINGS))
+    assert seen == [frozenset()]
+    fleet.view.refresh()
+    traits = fleet.view.snapshot().host(root).traits
+    assert traits == desired_tree("h4", two_nodes(), SETTINGS).root_traits
 
 
 def test_a_host_without_rdt_has_no_amounts_of_it(fleet):
