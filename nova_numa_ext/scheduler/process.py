@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine and the options of one nova-scheduler process, for filter and weigher, which nova makes by itself."""
+"""The engine and the options of one nova-scheduler process, for filter and weigher, which nova makes by itself.
+
+Nova makes both in its parent process, which then forks the workers. What has threads is made in the workers only: right
+after the fork, so that the first request finds a view of Placement.
+"""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -9,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nova import conf as nova_conf
+from nova import utils
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts
@@ -53,10 +59,11 @@ def _changed(conf: cfg.ConfigOpts, changes: Mapping[tuple[str | None, str], Any]
 
 
 class _Process:
-    """The engine of this process, made at the first decision: nova-scheduler forks its workers before that."""
+    """The engine of this process: made after the fork, at the latest at the first decision."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._configured_in = 0  # process id
         self._engine: Engine | None = None
         self._options: SchedulerOptions | None = None
         self._tried_s = -_SECONDS_BETWEEN_STARTS
@@ -79,8 +86,24 @@ class _Process:
         return self._options or configuration()
 
     def start(self, options: SchedulerOptions) -> None:
-        """Take the options of the start, for the engine that is made later."""
+        """Take the options of the start, for the engine that is made later, here or in workers."""
         self._options = options
+        self._configured_in = os.getpid()
+
+    def forked(self) -> None:
+        """Make the engine and begin to keep the view, in a thread, where this process is a new worker.
+
+        Processes that a worker forks are none. Under eventlet, of which nova's older releases can make use, a thread
+        would switch to one of the parent's: there all begins with the first request.
+        """
+        self._lock = threading.RLock()  # a thread of the parent may have held it
+        if os.getppid() == self._configured_in and utils.concurrency_mode_threading():
+            threading.Thread(target=self._begin, name="numa-ext-begin", daemon=True).start()
+
+    def _begin(self) -> None:
+        engine = self.engine()
+        if engine is not None:
+            engine.begin()
 
     def configure(self, options: SchedulerOptions) -> None:
         """Take options that have changed."""
@@ -93,7 +116,7 @@ class _Process:
         """Replace the engine; None: a new one is made at the next decision, with options read again."""
         with self._lock:
             self._engine, self._tried_s = replacement, -_SECONDS_BETWEEN_STARTS
-            self._options = None
+            self._options, self._configured_in = None, 0
 
 
 def _made() -> Engine:
@@ -115,6 +138,7 @@ def _made() -> Engine:
 
 
 _process = _Process()
+os.register_at_fork(after_in_child=_process.forked)
 
 
 def engine() -> Engine | None:

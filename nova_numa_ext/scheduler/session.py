@@ -109,6 +109,10 @@ class Engine:
         self._options = options
         self._ledger.keep(options.pick_ttl, options.pick_limit)
 
+    def begin(self) -> None:
+        """Begin to keep the view of Placement, before a request needs it."""
+        self._view.snapshot()
+
     # Filter -----------------------------------------------------------------------------------------------------------
 
     def filter(self, host_states: Sequence[Any], spec: Any) -> Sequence[Any]:

@@ -3,6 +3,9 @@
 
 import gc
 import logging
+import math
+import multiprocessing
+import os
 import threading
 import uuid
 import weakref
@@ -116,6 +119,35 @@ def test_a_request_without_a_key_of_ours_costs_nothing_and_waits_for_nothing(nov
     assert engine.weight_multiplier(mock.Mock(aggregates=[mock.Mock()])) == 10.0
     assert not view.snapshot.called
     assert len(engine._passes) == 0
+
+
+def test_only_a_worker_that_nova_forks_begins_by_itself(nova_configuration, monkeypatch):
+    """What a worker forks for its own ends does not read Placement; a lock that the parent holds is no worker's."""
+    begun = []
+    monkeypatch.setattr(process, "_made", lambda: begun.append(os.getpid()))
+    process.use(None)
+    NumaExtFilter()
+    context = multiprocessing.get_context("fork")
+    seen = context.SimpleQueue()
+
+    def look(more):
+        for thread in threading.enumerate():
+            if thread.name == "numa-ext-begin":
+                thread.join(10)
+        seen.put(begun == [os.getpid()])
+        if more:
+            begun.clear()
+            process._process._tried_s = -math.inf
+            inner = context.Process(target=look, args=(False,))
+            inner.start()
+            inner.join()
+
+    with process._process._lock:
+        worker = context.Process(target=look, args=(True,))
+        worker.start()
+        assert [seen.get(), seen.get()] == [True, False]
+        worker.join()
+    assert begun == []
 
 
 @pytest.mark.parametrize("entry", ["filter_entry", "weigh_entry"])

@@ -23,7 +23,7 @@ from nova.conf import CONF
 from benchmarks.bench_view import placement
 from nova_numa_ext import endpoints, metrics
 from nova_numa_ext.conf import SchedulerOptions, view_settings
-from nova_numa_ext.scheduler import fleet, shared_view
+from nova_numa_ext.scheduler import NumaExtFilter, fleet, process, shared_view
 from nova_numa_ext.scheduler.shared_view import SharedView, snapshot_path
 from placement_traits import snapshot_file
 from placement_traits.snapshot import ViewState
@@ -172,7 +172,7 @@ def test_nothing_secret_leaves_the_configuration_file(controller):
         assert PASSWORD.encode() not in file.read_bytes()
 
 
-def test_nothing_starts_and_nothing_is_locked_before_the_first_request(controller):
+def test_nothing_starts_and_nothing_is_locked_before_the_first_look(controller):
     """nova-scheduler forks its workers first: a thread would be lost there, a lock would be everybody's."""
     threads = threading.active_count()
     view = controller.worker()
@@ -189,6 +189,31 @@ def test_nothing_starts_and_nothing_is_locked_before_the_first_request(controlle
     worker.start()
     assert seen.get() == HOSTS
     worker.join()
+
+
+def test_a_worker_has_a_view_before_its_first_request(controller):
+    """Nova makes filter and weigher before it forks, so the worker begins by itself; its first request never waits."""
+    CONF.set_override("view_wait", 0.05, "numa_ext")
+    process.use(None)
+    NumaExtFilter()
+    context = multiprocessing.get_context("fork")
+    seen = context.SimpleQueue()
+
+    def work():
+        view = eventually(lambda: getattr(process._process._engine, "_view", None))
+        eventually(view._path.exists)
+        shown = view.snapshot()
+        seen.put((shown.state, len(shown.hosts)))
+        view.stop()
+
+    try:
+        worker = context.Process(target=work)
+        worker.start()
+        assert seen.get() == (ViewState.FRESH, HOSTS)
+        worker.join()
+        assert process._process._engine is None  # in the parent
+    finally:
+        process.use(None)
 
 
 def test_when_the_leading_worker_is_killed_another_leads_within_two_seconds(controller):
