@@ -4,14 +4,25 @@
 The release is that of nova-scheduler. While computes are still of the older release (nova upgrades controllers first),
 their choice of NUMA cells may differ from the prediction; then the host wins, and numa-ext-heal moves our part of the
 allocation.
+
+It is recognised by nova's service version, which is in nova's code. The version of the package is made of git tags: a
+build without them is 0.0.1, and one of nova's master branch is 33.1 until 34 is tagged.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from nova import version
+from nova.objects import service
 
-RELEASE: Final = int(version.version_string().partition(".")[0])
+_LAST_OF_33: Final = 72  # "Gazpacho" in nova.objects.service.SERVICE_VERSION_ALIASES
+
+
+def release_of(service_version: int) -> int:
+    """Return nova's major release number, 33 or 34, by the service version of its code."""
+    return 33 if service_version <= _LAST_OF_33 else 34
+
+
+RELEASE: Final = release_of(service.SERVICE_VERSION)
 """Nova's major release number."""
 
 _CLAIM_AVOIDS_DEVICES: Final = 34
