@@ -231,7 +231,7 @@ class Key(StrEnum):
 
 
 _NUMBERED = re.compile(
-    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH|SHARD|SUBSHARD)_(\d{1,18})$"
+    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH|SHARD|SUBSHARD|FORMAT)_(\d{1,18})$"
 )
 
 
@@ -239,7 +239,8 @@ def numbered(kind: str, number: int) -> str:
     """Build a trait that names one thing or counts things, such as ``CUSTOM_NUMA_EXT_NODE_3``.
 
     :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``,
-        ``CHASSIS``, ``SWITCH`` (identifiers, on our children), ``SHARD`` or ``SUBSHARD`` (beside the probe)
+        ``CHASSIS``, ``SWITCH`` (identifiers, on our children), ``SHARD`` or ``SUBSHARD`` (beside the probe), ``FORMAT``
+        (see :mod:`placement_traits.formats`)
     :param number: the count or identifier, >= 0, of at most 18 digits
     """
     trait = f"{TRAIT_PREFIX}{kind}_{number}"

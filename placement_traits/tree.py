@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from placement_traits import names
+from placement_traits import formats, names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import (
     NeighbourTrait,
@@ -390,6 +390,7 @@ def _root_traits(published: Published) -> frozenset[str]:
     return frozenset(
         {
             names.HOST,
+            formats.TRAIT,
             published.packing.value,
             *(TierTrait[tier.name].value for tier in published.tiers),
             *(trait.value for trait in published.rdt),

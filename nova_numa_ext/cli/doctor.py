@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examines a cloud over Placement and Nova: what is missing for our parts to work, one line per thing."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from nova_numa_ext.cli import agents
 from nova_numa_ext.cli.agents import AgentState
-from placement_traits import beats, names, nova_conf
+from placement_traits import beats, formats, names, nova_conf
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
@@ -47,38 +47,21 @@ class CloudDoctor:
         :param read_fleet: reads the whole fleet
         :param files: nova-scheduler's configuration, when it is at hand
         """
-        found = list(self._placement_answers())
+        found = list(placement_answers(self._placement))
         if found[0].level is Level.BROKEN:
             return found
         fleet = read_fleet()
         found += self._api()
         found += self._agents(fleet)
+        found.append(published_formats(fleet))
         found += [one for host in _by_name(fleet) for one in _host(host)]
-        flavors, groups = self._flavors(fleet)
-        found += flavors
+        listed = self._compute.flavors(details=True, get_extra_specs=True, is_public=None)
+        found_of_flavors, groups = flavors(listed, fleet)
+        found += found_of_flavors
         if files:
             domains = [len(host.l3) for host in fleet.hosts.values()]
             found += nova_conf.scheduler(nova_conf.read(files), domains, groups)
         return found
-
-    def _placement_answers(self) -> Iterator[Finding]:
-        try:
-            known = {
-                c["name"] for c in self._placement.get("/resource_classes")["resource_classes"]
-            }
-        except NumaExtError as error:
-            yield Finding("Placement", Level.BROKEN, str(error))
-            return
-        yield Finding("Placement", Level.GOOD, f"answers with {MICROVERSION}")
-        missing = [name for name in names.RESOURCE_CLASSES if name not in known]
-        yield verdict(
-            "resource classes",
-            not missing,
-            "all known",
-            f"{', '.join(missing)} unknown: no agent has reported yet, and nova-scheduler fails on flavors that ask "
-            "for them; start numa-host-agent on a compute host",
-            Level.BROKEN,
-        )
 
     def _api(self) -> Iterator[Finding]:
         newest = self._compute.get_endpoint_data().max_microversion
@@ -135,23 +118,67 @@ class CloudDoctor:
                 "first the providers below it",
             )
 
-    def _flavors(self, fleet: FleetSnapshot) -> tuple[list[Finding], set[int]]:
-        """Return what is wrong with flavors, and of how many L3 domains apart from each other they claim something."""
-        wrong, groups, strict = [], {1}, []
-        for flavor in self._compute.flavors(details=True, get_extra_specs=True, is_public=None):
-            specs = dict(flavor.extra_specs or {})
-            if not concerns_us(specs):
-                continue
-            try:
-                request = parse(specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
-            except InvalidRequestError as error:
-                wrong.append(Finding(f"flavor {flavor.name}", Level.BROKEN, str(error)))
-            else:
-                groups.add(len(request.l3))
-                strict += [flavor.name] if request.strict else []
-        good = Finding("flavors", Level.GOOD, "all that concern us are valid")
-        offered = [_strict_flavors(strict, fleet)] if strict else []
-        return [*(wrong or [good]), *offered], groups
+
+def placement_answers(placement: PlacementClient) -> Iterator[Finding]:
+    """Check that Placement answers and knows what agents publish; the first finding says whether it answers."""
+    try:
+        known = {c["name"] for c in placement.get("/resource_classes")["resource_classes"]}
+    except NumaExtError as error:
+        yield Finding("Placement", Level.BROKEN, str(error))
+        return
+    yield Finding("Placement", Level.GOOD, f"answers with {MICROVERSION}")
+    missing = [name for name in names.RESOURCE_CLASSES if name not in known]
+    yield verdict(
+        "resource classes",
+        not missing,
+        "all known",
+        f"{', '.join(missing)} unknown: no agent has reported yet, and nova-scheduler fails on flavors that ask "
+        "for them; start numa-host-agent on a compute host",
+        Level.BROKEN,
+    )
+
+
+def published_formats(fleet: FleetSnapshot) -> Finding:
+    """Compare the formats in which hosts are published with the one that this release reads."""
+    check = "formats"
+    of = {host.name: formats.of(host.traits) for host in _by_name(fleet)}
+    newer = [name for name, number in of.items() if number > formats.CURRENT]
+    if newer:
+        text = (
+            f"{_some(newer)}: published in format {max(of.values())} by agents of a later release, this one reads up "
+            f"to {formats.CURRENT} and may judge them wrongly; upgrade the controllers, or these agents back"
+        )
+        return Finding(check, Level.BROKEN, text)
+    older = [name for name, number in of.items() if number < formats.CURRENT]
+    return verdict(
+        check,
+        not older,
+        f"all hosts are published in format {formats.CURRENT}",
+        f"{_some(older)}: published in format {min(of.values(), default=formats.FIRST)} by agents of an earlier "
+        "release, which is read; upgrade the agents",
+    )
+
+
+def flavors(listed: Iterable[Any], fleet: FleetSnapshot) -> tuple[list[Finding], set[int]]:
+    """Return what is wrong with flavors, and of how many L3 domains apart from each other they claim something.
+
+    :param listed: all flavors, with name, extra_specs, vcpus and ram
+    """
+    wrong, groups, strict = [], {1}, []
+    for flavor in listed:
+        specs = dict(flavor.extra_specs or {})
+        if not concerns_us(specs):
+            continue
+        try:
+            request = parse(specs, vcpus=flavor.vcpus, memory_mb=flavor.ram)
+        except InvalidRequestError as error:
+            wrong.append(Finding(f"flavor {flavor.name}", Level.BROKEN, str(error)))
+        else:
+            groups.add(len(request.l3))
+            strict += [flavor.name] if request.strict else []
+    good = Finding("flavors", Level.GOOD, "all that concern us are valid")
+    offered = [_strict_flavors(strict, fleet)] if strict else []
+    return [*(wrong or [good]), *offered], groups
 
 
 def _some(names_: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ def test_the_lab_host_as_one_literal():
     tree = desired_tree("h1", four_nodes(), dataclasses.replace(SETTINGS, foreign_groups=1), state)
     assert tree.root_traits == {
         "CUSTOM_NUMA_EXT_HOST",
+        "CUSTOM_NUMA_EXT_FORMAT_2",
         "CUSTOM_NUMA_EXT_RDT_L3_CAT",
         "CUSTOM_NUMA_EXT_RDT_MBA",
         "CUSTOM_NUMA_EXT_RDT_CMT",
