@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from host_agent.conf import unknown
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
-from placement_traits import oslo_options
+from placement_traits import oslo_options, unknown_options
 from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.options import Section
 from placement_traits.oslo_options import ConfigurationError
@@ -117,10 +116,25 @@ def read(conf: cfg.ConfigOpts) -> Options:
 
 def unknown_keys(configuration: Configuration) -> list[str]:
     """Return the keys of the configuration files that nothing reads, each with its file."""
+    return list(unknown_options.keys(configuration.oslo.config_file, _known(configuration.oslo)))
+
+
+def secret_options(configuration: Configuration) -> frozenset[str]:
+    """Return the names of all options whose values are secrets, those of the keystoneauth plug-in included."""
+    return frozenset(
+        str(option.dest)
+        for options in _known(configuration.oslo).values()
+        for option in options
+        if option.secret
+    )
+
+
+def _known(conf: cfg.ConfigOpts) -> dict[str, list[cfg.Opt]]:
+    """Return all options that this program or a library of it reads, by section."""
     from keystoneauth1 import exceptions, loading
     from oslo_log import _options as log_options  # what oslo-config-generator reads, too
 
-    conf, section = configuration.oslo, PlacementOptions.section
+    section = PlacementOptions.section
     known = {group.name: options for group, options in list_opts()}
     known["DEFAULT"] = [
         *_CLI,
@@ -133,7 +147,7 @@ def unknown_keys(configuration: Configuration) -> list[str]:
     found = known.setdefault(credentials, loading.get_auth_common_conf_options())
     with contextlib.suppress(exceptions.NoMatchingPlugin):  # reported by who asks for credentials
         found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
-    return list(unknown.keys(conf.config_file, known))
+    return known
 
 
 def _sections(

@@ -79,8 +79,9 @@ def _once(arguments: argparse.Namespace) -> bool:
     rows: list[Row] = []
     problem = ""
     try:
-        healer = _healer(_configuration(arguments.config_file))
-        for row in healer.run(write=not arguments.dry_run, hosts=arguments.host):
+        for row in healer(_configuration(arguments.config_file)).run(
+            write=not arguments.dry_run, hosts=arguments.host
+        ):
             rows.append(row)
     except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
         problem = " ".join(str(error).split())
@@ -105,7 +106,11 @@ def _configuration(files: Sequence[str] | None) -> cfg.ConfigOpts:
     return conf
 
 
-def _healer(conf: cfg.ConfigOpts) -> Healer:
+def healer(conf: cfg.ConfigOpts) -> Healer:
+    """Return what heals, with the credentials of nova's configuration.
+
+    :raises CapabilityMissingError: it holds none
+    """
     placement = endpoints.placement(conf)
     if placement.session.auth is None:
         where = ", ".join(conf.config_file) or "/etc/nova/nova.conf"

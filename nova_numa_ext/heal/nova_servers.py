@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only nova knows of servers: where they are, on which cells and CPUs, and whether something is under way."""
+"""What only nova knows of servers: where they are, on which cells and CPUs, whether something is under way, flavors."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -49,6 +49,16 @@ class NovaServer:
     from_volume: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NovaFlavor:
+    """One flavor as nova shows it; ``ram`` in MiB."""
+
+    name: str
+    vcpus: int
+    ram: int
+    extra_specs: Mapping[str, str]
+
+
 class NovaServers:
     """Nova, asked as an administrator.
 
@@ -67,6 +77,11 @@ class NovaServers:
             server = _server(shown)
             if server.host:
                 yield server
+
+    def flavors(self) -> Iterator[NovaFlavor]:
+        """Yield all flavors, private ones, too."""
+        for each in self._pages("/flavors/detail", "flavors", "id", is_public="None"):
+            yield NovaFlavor(each["name"], each["vcpus"], each["ram"], each["extra_specs"])
 
     def one(self, uuid: str) -> NovaServer | None:
         """Return a server, None when nova does not know it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's API about servers, as far as ``numa-ext-heal`` asks it: answers of nova 34, from a dictionary."""
+"""Nova's API about servers and flavors, as far as our commands ask it: answers of nova 34, from a dictionary."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -52,6 +52,7 @@ class NovaApi:
     def __init__(self):
         self.servers = {}
         self.migrations = []
+        self.flavors = []
         self.asked = []
         self.fault = None
 
@@ -76,6 +77,9 @@ class NovaApi:
         if path == "/servers/detail":
             assert query["all_tenants"] == "1"
             return {"servers": self._page([*self.servers.values()], "id", query)}
+        if path == "/flavors/detail":
+            assert query["is_public"] == "None", "private ones, too"
+            return {"flavors": self._page(self.flavors, "id", query)}
         if path == "/os-migrations":
             asked = query.get("instance_uuid")
             found = [m for m in self.migrations if asked in (None, m["instance_uuid"])]

@@ -19,7 +19,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "host_agent": ("agent", "notify", "nvidia", "pqos"),
     "nova_numa_ext/scheduler": ("scheduler",),
     "nova_numa_ext/policy": (),
-    "nova_numa_ext/cli": ("client",),
+    "nova_numa_ext/cli": ("client", "scheduler"),
     "nova_numa_ext/simulator": ("simulator",),
     "nova_numa_ext": ("scheduler", "metrics"),
 }

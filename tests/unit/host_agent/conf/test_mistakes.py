@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from host_agent.cmd import agent, ctl
-from host_agent.conf import configuration, unknown
+from host_agent.conf import configuration
 from host_agent.conf.options import Options
 from host_agent.console import doctor
+from placement_traits import unknown_options
 from placement_traits.findings import Level
 
 BOTH = pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
         )
     )
     known = {group.name: options for group, options in configuration.list_opts()}
-    assert list(unknown.keys([str(file)], known)) == []
+    assert list(unknown_options.keys([str(file)], known)) == []
 
 
 def test_the_doctor_and_the_log_of_the_start_tell_them(

@@ -16,11 +16,14 @@ from oslo_config import cfg
 _OF_LIBRARIES: Final = ("oslo_",)  # sections that oslo.messaging reads
 
 
-def keys(files: Iterable[str], known: Mapping[str, Sequence[cfg.Opt]]) -> Iterator[str]:
+def keys(
+    files: Iterable[str], known: Mapping[str, Sequence[cfg.Opt]], *, only_known: bool = False
+) -> Iterator[str]:
     """Yield keys of configuration files that nothing reads, with what may have been meant.
 
     :param files: that were read without an error
     :param known: options by section; sections of libraries are not looked into
+    :param only_known: the other sections are another program's
     """
     for file in files:
         sections: dict[str, dict[str, list[str]]] = {}
@@ -29,6 +32,8 @@ def keys(files: Iterable[str], known: Mapping[str, Sequence[cfg.Opt]]) -> Iterat
             if section.startswith(_OF_LIBRARIES):
                 continue
             if section not in known:
+                if only_known:
+                    continue
                 yield f"[{section}]{_meant(section, known)} in {file}"
                 continue
             names = {name for option in known[section] for name in _names(option)}
