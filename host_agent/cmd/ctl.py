@@ -4,8 +4,8 @@
 ``status`` shows what kernel and libvirt say, not what the agent believes; ``explain`` and ``journal`` read the journal;
 ``pause`` and ``resume`` set and remove a mark that the agent looks at each round; ``reset`` takes RDT groups and pins
 back, ``release-bandwidth`` only throttles; ``doctor`` says what is missing; ``withdraw`` takes this host's tiers out
-of Placement; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths. Commands that write
-the agent's files do so as the agent's user.
+of Placement; ``device-spec`` prints lines for nova.conf; ``calibrate`` measures memory bandwidths; ``support-bundle``
+gathers all that helps others to help. Commands that write the agent's files do so as the agent's user.
 
 Each command loads what it needs when it runs: on a busy host that is most of the time that a command takes.
 """
@@ -111,6 +111,19 @@ def _parser() -> argparse.ArgumentParser:
         "--resource-class", default="CUSTOM_GPU", help="what nova counts these devices as"
     )
     add("doctor", _doctor, "Check what the agent needs and what disturbs it.")
+    bundle = add(
+        "support-bundle",
+        _support_bundle,
+        "Gather configuration, findings, state, journal, topology, control groups and log of this host in one file, "
+        "which only its owner can read. Passwords and tokens are masked; names of servers and hosts are not. Needs "
+        "root for the files of the host and of systemd.",
+    )
+    bundle.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="the file to make (default: numa-host-agent-HOST-TIME.tar.gz in the current folder)",
+    )
     calibrate = add(
         "calibrate",
         _calibrate,
@@ -284,6 +297,19 @@ def _doctor(conf: "Configuration", options: argparse.Namespace) -> int:
     findings = doctor.check(conf)
     _show(options, [finding.row for finding in findings])
     return 1 if any(finding.level is Level.BROKEN for finding in findings) else 0
+
+
+def _support_bundle(conf: "Configuration", options: argparse.Namespace) -> int:
+    import platform
+    import time
+
+    from host_agent.console import support_bundle
+
+    name = f"numa-host-agent-{platform.node()}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz"
+    file = options.output or Path(name)
+    _show(options, support_bundle.write(conf, file))
+    sys.stderr.write(f"{file}\n")
+    return 0
 
 
 if __name__ == "__main__":
