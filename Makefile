@@ -8,7 +8,7 @@ PYTEST := $(PYTHON) -m pytest --durations=10
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
-.PHONY: config bench clean distclean
+.PHONY: man config bench clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ lint: venv  ## ruff, mypy --strict, import contracts
 
 docs: venv  ## build the documentation, warnings are errors
 	$(PYTHON) -m sphinx -q -W --keep-going -b html doc/source doc/build/html
+
+man: venv  ## make the man pages (doc/build/man)
+	@mkdir -p doc/build/man
+	@for page in doc/source/cli/num*.rst; do name=$$(basename $$page .rst); \
+	  section=$$(sed -n 's/^:Manual section: //p' $$page); \
+	  $(PYTHON) -m docutils --writer=manpage --strict $$page doc/build/man/$$name.$$section; done
 
 config: venv  ## generate the sample configuration under etc/
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
