@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 from oslo_config import cfg
 from oslo_log import log
@@ -30,6 +31,8 @@ from placement_traits.errors import NumaExtError
 from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger("host_agent")
+
+_ENDED: Final = b"\0"  # no signal has this number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,14 +71,25 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
         _once(parts)
         return 0  # no agent is in control then: the dead-man switch takes off what it throttled
     stop = threading.Event()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+
+    def turn() -> None:
+        try:
+            parts.agent.run(stop)
+        finally:
+            os.write(wake, _ENDED)
+
     # Not in this thread: a handler of Python waits for the call that its thread is in, and for the locks that it holds.
-    rounds = threading.Thread(target=parts.agent.run, args=(stop,), name="rounds", daemon=True)
+    rounds = threading.Thread(target=turn, name="rounds", daemon=True)
 
     def end(_number: int, _frame: object) -> None:
         stop.set()
         parts.source.end()
         parts.source.wake()
 
+    # The kernel may give a signal to any thread, but handlers run in this one, and only once it is woken.
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     if conf.agent.metrics_port and not conf.dry_run:
@@ -87,6 +101,8 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     faulthandler.enable()
     LOG.info("numa-host-agent runs%s", " dry" if conf.dry_run else "")
     rounds.start()
+    while _ENDED not in os.read(woken, 4096):  # numbers of signals, whose handlers have run
+        pass
     rounds.join()
     parts.service_manager.stopping()
     if parts.slo is not None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rounds of a real agent as its service manager sees them, and a libvirt that accepts and does not answer."""
 
+import ctypes
 import fcntl
 import os
+import platform
 import signal
 import socket
 import time
@@ -27,6 +29,7 @@ from tests.support.old_state import VERSIONS, written_by
 pytestmark = pytest.mark.root
 
 RELEASE_S = 4
+_TGKILL = 234  # x86-64
 
 
 class NotifiedAgent:
@@ -92,6 +95,12 @@ def notified(
         found.kill()
 
 
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Let one thread take a signal, tgkill(2): of one that goes to the process the kernel may choose any."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.syscall(_TGKILL, pid, thread, number) == 0, os.strerror(ctypes.get_errno())
+
+
 @contextmanager
 def held(host: ComputeHost) -> Iterator[None]:
     """Hold resctrl's lock, as a tool that hangs would: a round waits for it, and nothing else does."""
@@ -127,6 +136,16 @@ def test_the_service_manager_learns_of_each_finished_round_and_of_no_other(
     states = notified.states()
     assert (states[0], states[-1]) == ("READY=1", "STOPPING=1")
     assert set(states[1:-1]) == {"WATCHDOG=1"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the number of a system call")
+def test_it_ends_whichever_of_its_threads_takes_the_signal(notified: NotifiedAgent) -> None:
+    """Seen once on a host: SIGTERM was never obeyed, and after two minutes the agent was killed."""
+    pid = notified.process.pid
+    others = [int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid]
+    assert others
+    signal_thread(pid, others[0], signal.SIGTERM)
+    assert notified.process.wait(20) == 0
 
 
 def test_a_libvirt_that_accepts_and_does_not_answer_stops_neither_rounds_nor_throttles_nor_the_end(
