@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from nova_numa_ext import gpu_options
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import capacity, whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
-from nova_numa_ext.scheduler import gpu_options
 from placement_traits import names
 from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import Amount

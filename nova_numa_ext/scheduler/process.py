@@ -18,8 +18,8 @@ from nova import utils
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts
+from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.scheduler import fleet
-from nova_numa_ext.scheduler.gpu_options import rules
 from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.session import Engine
 from placement_traits.errors import NumaExtError

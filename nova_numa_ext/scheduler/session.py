@@ -26,6 +26,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
@@ -39,7 +40,6 @@ from nova_numa_ext.scheduler.decision import (
     parse_spec,
     reorder,
 )
-from nova_numa_ext.scheduler.gpu_options import rules
 from nova_numa_ext.scheduler.judge import Surroundings
 from nova_numa_ext.scheduler.ledger import Ledger
 from nova_numa_ext.scheduler.measures import Measures

@@ -6,12 +6,13 @@ from nova import exception, objects
 from nova.conf import CONF
 
 from emulation.hosts import four_nodes
+from nova_numa_ext import gpu_options
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import gpu_options, process, session
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
+from nova_numa_ext.scheduler import process, session
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
