@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios. Each deletes its servers; what it finds goes to the SLAs as samples, and in words into the report."""
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rally.task import atomic, scenario, types, validation
+from rally_openstack.common import consts
+
+from nova_numa_ext.characterisation import profiles
+from nova_numa_ext.characterisation.campaign import Run, measure, same_sockets
+from nova_numa_ext.characterisation.plan import Experiment, Surroundings, experiments
+from nova_numa_ext.cli.fleet import what_if
+from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.policy.gpu.graph import GpuGraph
+from nova_numa_ext.rally import agreement, samples
+from nova_numa_ext.rally.agreement import Facts
+from nova_numa_ext.rally.asking import ask
+from nova_numa_ext.rally.cloud import COMMAND_S, Cloud
+from nova_numa_ext.rally.figures import WHAT_IF
+from nova_numa_ext.rally.samples import Topic
+from nova_numa_ext.rally.servers import NumaScenario
+from placement_traits.request import parse
+
+_SETTLE_S: Final = 420.0
+_CLEANUP: Final = {"cleanup@openstack": ["nova"]}
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.boot_and_check_placement", platform="openstack", context=_CLEANUP)
+class BootAndCheckPlacement(NumaScenario):
+    """Boot a mix of servers; decision, allocation and host must tell the same of each."""
+
+    def run(
+        self,
+        image: Any,
+        flavors: list[str],
+        read_back: str,
+        explain: str,
+        settle_s: float = _SETTLE_S,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot a server of each flavor, examine all of them together, delete them.
+
+        :param image: image of the servers
+        :param flavors: names, one for each server; the same may stand there several times
+        :param read_back: command that prints what a {host} shows
+        :param explain: command that prints the decisions about a {server}
+        :param settle_s: how long hosts may take
+        :param server: more arguments of each server's creation, such as nics
+        """
+        cloud = self._cloud(read_back, explain)
+        with self._servers(server):
+            servers = [self.boot(image, flavor) for flavor in flavors]
+            held, facts = self._examine(cloud, servers, settle_s)
+            self._gone(cloud, servers, held, facts, settle_s)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.churn", platform="openstack", context=_CLEANUP)
+class Churn(NumaScenario):
+    """Boot and delete servers of a mix in drawn order; nothing overlaps, nothing is left."""
+
+    def run(
+        self,
+        image: Any,
+        flavors: list[str],
+        steps: int,
+        most: int,
+        read_back: str,
+        explain: str,
+        seed: int = 0,
+        settle_s: float = _SETTLE_S,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot or delete a server at each step, then examine those that are there, then delete them.
+
+        :param image: image of the servers
+        :param flavors: names from which is drawn
+        :param steps: boots and deletions
+        :param most: servers at once
+        :param read_back: command that prints what a {host} shows
+        :param explain: command that prints the decisions about a {server}
+        :param seed: of the drawn order
+        :param settle_s: how long hosts may take
+        :param server: more arguments of each server's creation, such as nics
+        """
+        draw, cloud = random.Random(seed), self._cloud(read_back, explain)
+        servers: list[Any] = []
+        with self._servers(server):
+            for _ in range(steps):
+                if servers and (len(servers) >= most or draw.random() < 0.4):
+                    self.delete(servers.pop(draw.randrange(len(servers))))
+                else:
+                    servers.append(self.boot(image, draw.choice(list(flavors))))
+            if not servers:
+                servers.append(self.boot(image, flavors[0]))
+            held, facts = self._examine(cloud, servers, settle_s)
+            self._gone(cloud, servers, held, facts, settle_s)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.lc_under_be_noise", platform="openstack", context=_CLEANUP)
+class LatencyCriticalUnderNoise(NumaScenario):
+    """A latency-critical server beside the noise of the context ``numa_ext_noise`` keeps its objective."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        latencies: str,
+        readings: int = 30,
+        interval_s: float = 2.0,
+        settle_s: float = _SETTLE_S,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot the server and read its 99th percentile a number of times, from the first on that the agent knows.
+
+        :param image: image with a latency port whose guest reports
+        :param flavor: name of a flavor with numa_ext:slo_p99_us
+        :param latencies: command that prints, on a {host}, what numa-host-agent-ctl status -f json prints
+        :param readings: how many
+        :param interval_s: between two
+        :param settle_s: how long the first may take
+        :param server: more arguments of the server's creation, such as nics
+        """
+        above = seen = 0
+        with self._servers(server):
+            booted = self.boot(image, flavor)
+            host, deadline = self._host_of(booted), time.monotonic() + settle_s
+            while seen < readings and (seen or time.monotonic() < deadline):
+                found = agreement.latency(ask(latencies, COMMAND_S, host=host), booted.id)
+                if found is not None:
+                    seen, above = seen + 1, above + (found[0] > found[1])
+                elif seen:  # it has reported and does so no more
+                    seen, above = seen + 1, above + 1
+                time.sleep(interval_s)
+        self.add_output(additive=samples.chart(Topic.OBJECTIVE, seen, above))
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.schedule", platform="openstack", context=_CLEANUP)
+class Schedule(NumaScenario):
+    """Time from a request for N servers until all N have their allocations."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        count: int = 1,
+        within_s: float = 120.0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Request servers, wait until Placement counts something for each, delete them.
+
+        :param image: image of the servers
+        :param flavor: name of their flavor
+        :param count: how many with one request
+        :param within_s: how long scheduling may take
+        :param server: more arguments of their creation, such as nics
+        """
+        with self._servers(server):
+            self.schedule(image, flavor, count, within_s)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(
+    name="NumaExt.explain_beside_scheduling", platform="openstack", context=_CLEANUP
+)
+class ExplainBesideScheduling(NumaScenario):
+    """Time of a what-if over the fleet, beside that of nova's scheduling in the same run."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        within_s: float = 120.0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Ask every host what it lacks for a flavor, then have nova schedule one server of it.
+
+        :param image: image of the server
+        :param flavor: name of its flavor
+        :param within_s: how long scheduling may take
+        :param server: more arguments of its creation, such as nics
+        """
+        with self._servers(server):
+            size = self._flavor(flavor)
+            request = parse(size.get_keys(), vcpus=size.vcpus, memory_mb=size.ram)
+            placement = self._adapter("placement")
+            with atomic.ActionTimer(self, WHAT_IF):
+                what_if(placement, request, flavor, options=SchedulerOptions(), aggregates={})
+            self.schedule(image, flavor, 1, within_s)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.live_migrate_and_check", platform="openstack", context=_CLEANUP)
+class LiveMigrateAndCheck(NumaScenario):
+    """Live-migrate a latency-critical server: its ways are those of the new host, its old group is gone."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        read_back: str,
+        explain: str,
+        settle_s: float = _SETTLE_S,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot, let nova choose another host, examine both.
+
+        :param image: image of the server
+        :param flavor: name of its flavor
+        :param read_back: command that prints what a {host} shows
+        :param explain: command that prints the decisions about a {server}
+        :param settle_s: how long hosts may take
+        :param server: more arguments of the server's creation, such as nics
+        """
+        cloud = self._cloud(read_back, explain)
+        with self._servers(server):
+            booted = self.boot(image, flavor)
+            (old,) = self._held(cloud, [booted])
+            before = cloud.settled([old], settle_s)
+            self._migrate(booted, settle_s)
+            self._examine(cloud, [booted], settle_s)
+            left = cloud.left_behind(old, before[old.host], settle_s)
+            self.add_output(additive=samples.chart(Topic.ORPHANS, 1, len(left)))
+            self._tell("What is left on the old host", left)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.boot_and_delete", platform="openstack", context=_CLEANUP)
+class BootAndDelete(NumaScenario):
+    """Boot a server and delete it: with a runner of growing concurrency, the sweep of F-000-40."""
+
+    def run(self, image: Any, flavor: str, server: dict[str, Any] | None = None) -> None:
+        """Boot, delete.
+
+        :param image: image of the server
+        :param flavor: name of its flavor
+        :param server: more arguments of its creation, such as nics
+        """
+        with self._servers(server):
+            self.boot(image, flavor)
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.poisson_arrivals", platform="openstack", context=_CLEANUP)
+class PoissonArrivals(NumaScenario):
+    """Servers of a mix arrive by a Poisson process and stay for a while (F-000-44)."""
+
+    def run(
+        self,
+        image: Any,
+        flavors: list[str],
+        rate_per_min: float,
+        arrivals: int,
+        stay_s: float,
+        seed: int = 0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot servers when they arrive, delete each after its stay.
+
+        An arrival waits while the one before is booting: then it is late, which the report shows.
+
+        :param image: image of the servers
+        :param flavors: names from which is drawn, such as table 7's mix of one and two GPUs
+        :param rate_per_min: mean arrivals per minute
+        :param arrivals: how many
+        :param stay_s: how long each server stays
+        :param seed: of arrivals and flavors
+        :param server: more arguments of each server's creation, such as nics
+        """
+        draw, late_s, arrives_s = random.Random(seed), 0.0, 0.0
+        there: list[tuple[float, Any]] = []
+        with self._servers(server):
+            began = time.monotonic()
+            for _ in range(arrivals):
+                arrives_s += draw.expovariate(rate_per_min / 60.0)
+                gone = [each for each in there if each[0] <= time.monotonic() - began]
+                self.delete(*(one for _, one in gone))
+                there = [each for each in there if each not in gone]
+                time.sleep(max(0.0, arrives_s - (time.monotonic() - began)))
+                late_s = max(late_s, time.monotonic() - began - arrives_s)
+                booted = self.boot(image, draw.choice(list(flavors)))
+                there.append((time.monotonic() - began + stay_s, booted))
+        self._tell("Arrivals", [f"{arrivals} servers arrived; the latest was {late_s:.1f} s late"])
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.measure_guests", platform="openstack", context=_CLEANUP)
+class MeasureGuests(NumaScenario):
+    """A figure that guests print on their consoles, over the same figure of the host (F-000-41, F-000-42)."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        pattern: str,
+        count: int = 1,
+        baseline: str = "",
+        within_s: float = 600.0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot servers side by side, read the figure of each, report them.
+
+        :param image: image that runs a benchmark and prints its result
+        :param flavor: name of the flavor
+        :param pattern: regular expression of the result, with one group: the number
+        :param count: servers at once
+        :param baseline: command that prints the same figure of a {host} as a JSON number; "" without
+        :param within_s: how long the benchmark may take
+        :param server: more arguments of each server's creation, such as nics
+        """
+        with self._servers(server):
+            servers = [self.boot(image, flavor) for _ in range(count)]
+            figures = [float(self.printed(one, pattern, within_s)[1]) for one in servers]
+            rows = [[f"guest {number}", value] for number, value in enumerate(figures, start=1)]
+            if baseline:
+                of_host = float(ask(baseline, COMMAND_S, host=self._host_of(servers[0])))
+                rows.append(["host", of_host])
+                rows.append(["guests' mean over the host", sum(figures) / len(figures) / of_host])
+        self.add_output(
+            complete={
+                "title": "Figures of guests",
+                "chart_plugin": "Table",
+                "data": {"cols": ["what", "figure"], "rows": rows},
+            }
+        )
+
+
+@types.convert(image={"type": "glance_image"})
+@validation.add("required_services", services=[consts.Service.NOVA])
+@validation.add("required_platform", platform="openstack", admin=True, users=True)
+@scenario.configure(name="NumaExt.characterise_gpus", platform="openstack", context=_CLEANUP)
+class CharacteriseGpus(NumaScenario):
+    """Measure run times of GPU workloads packed, spread and beside each other, and write a profile file (F-000-43)."""
+
+    def run(
+        self,
+        workloads: dict[str, dict[str, str]],
+        flavors: dict[str, str],
+        gpus: int,
+        host: str,
+        ended: str,
+        read_back: str,
+        file: str,
+        within_s: float = 3600.0,
+        void: bool = False,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Make all runs of a plan on one host, which must be otherwise empty, and write the file.
+
+        A run begins when nova calls the server ACTIVE, unless its image tells how long it took. It counts only when the
+        devices that the host shows are packed, spread or beside each other as planned.
+
+        :param workloads: image (and, where it is another one, endless image of the workload beside) by name
+        :param flavors: names of the flavors with numa_ext:gpu_policy pack and spread
+        :param gpus: GPUs of each flavor
+        :param host: the compute host
+        :param ended: regular expression of what a workload prints at its end; a group in it is its run time, seconds
+        :param read_back: command that prints what a {host} shows
+        :param file: where the profiles go
+        :param within_s: how long a run may take
+        :param void: the hardware is emulated: the file says that its figures mean nothing
+        :param server: more arguments of each server's creation, such as nics
+        """
+        cloud = self._cloud(read_back)
+        graph = cloud.gpus(host)
+        with self._servers({**(server or {}), "host": host}):
+            runs = _ServersAsRuns(self, cloud, graph, workloads, flavors, host, ended, within_s)
+            plan = experiments(graph, list(workloads), gpus)
+            found = measure(runs, plan, as_planned=same_sockets(graph.sockets))
+        Path(file).write_text(profiles.text(found, f"Rally, host {host}", void=void))
+        rows = [
+            [one.workload, f"{one.surroundings} {one.other}".strip(), *map(str, seconds)]
+            for one, seconds in found.items()
+        ]
+        columns = [
+            "workload",
+            "surroundings",
+            *(f"run {n + 1}, s" for n in range(len(rows[0]) - 2)),
+        ]
+        self.add_output(
+            complete={
+                "title": "Run times (void: emulated hardware)" if void else "Run times",
+                "chart_plugin": "Table",
+                "data": {"cols": columns, "rows": rows},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ServersAsRuns:
+    """Runs of a plan as servers of a cloud; all but the first three are arguments of the scenario.
+
+    :param graph: GPUs of the host
+    """
+
+    owner: CharacteriseGpus
+    cloud: Cloud
+    graph: GpuGraph
+    workloads: Mapping[str, Mapping[str, str]]
+    flavors: Mapping[str, str]
+    host: str
+    ended: str
+    within_s: float
+
+    def run(self, experiment: Experiment) -> Run:
+        """Boot the workload beside, where there is one, then the measured one; wait for its end, delete both."""
+        spread = experiment.surroundings is Surroundings.SPREAD
+        beside = [self._boot(experiment.other, "pack", endless=True)] if experiment.other else []
+        booted = self._boot(experiment.workload, "spread" if spread else "pack")
+        began = time.monotonic()
+        told = self.owner.printed(booted, self.ended, self.within_s)
+        took_s = float(told[1]) if told.re.groups else time.monotonic() - began
+        facts = self.cloud.read_back(self.host)
+        run = Run(took_s, self._numbers(facts, booted), self._numbers(facts, *beside))
+        self.owner.delete(booted, *beside)
+        return run
+
+    def _boot(self, workload: str, policy: str, *, endless: bool = False) -> Any:
+        images = self.workloads[workload]
+        name = images.get("endless", images["image"]) if endless else images["image"]
+        return self.owner.boot(self.owner.image(name), self.flavors[policy])
+
+    def _numbers(self, facts: Facts, *servers: Any) -> tuple[int, ...]:
+        """GPUs that servers have on the host, by their numbers in the graph."""
+        wanted = {server.id for server in servers}
+        devices = [
+            address
+            for domain in facts["domains"]
+            if domain["uuid"] in wanted
+            for address in domain["hostdevs"]
+        ]
+        return tuple(sorted(self.graph.gpus.index(address) for address in devices))

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scenarios have in common: servers that are booted, examined and surely deleted."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from keystoneauth1.adapter import Adapter
+from rally.common import cfg
+from rally.task import atomic, utils
+from rally_openstack.task.scenarios.nova import utils as nova_utils
+
+from nova_numa_ext.rally import samples
+from nova_numa_ext.rally.agreement import Facts, Held
+from nova_numa_ext.rally.cloud import Cloud, Commands, NotInTimeError
+from nova_numa_ext.rally.figures import SCHEDULE
+from nova_numa_ext.rally.samples import Topic
+from placement_traits.errors import InvalidValueError
+
+CONF = cfg.CONF
+
+MICROVERSION: Final = "2.96"
+"""Of compute: servers without networks are there from 2.37 on, ``host`` from 2.74 on."""
+
+# While it is deleted, a server may well be in ERROR: then that is why.
+_NO_FAILURE: Final = ["-"]
+_HOST: Final = "OS-EXT-SRV-ATTR:host"
+
+
+class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
+    """Base of the scenarios.
+
+    ``server`` of a task holds more arguments of a server's creation: ``nics`` (``none`` where there is no network
+    service), and ``host``, which nova allows to administrators only. Rally's own methods take no ``nics: none``, and
+    its clean-up looks only at what its users own.
+    """
+
+    def begin(self, server: Mapping[str, Any] | None) -> None:
+        """Begin without servers.
+
+        :param server: more arguments of each server's creation
+        """
+        self.made: list[Any] = []
+        self._server = dict(server or {})
+        self._as_admin = "host" in self._server
+        nova = self.admin_clients if self._as_admin else self.clients
+        self._nova = nova("nova", MICROVERSION)
+
+    @contextmanager
+    def _servers(self, server: Mapping[str, Any] | None) -> Iterator[None]:
+        """Delete all servers at the end that the scenario has not deleted itself; argument as for :meth:`begin`."""
+        self.begin(server)
+        try:
+            yield
+        finally:
+            self.delete(*self.made)
+
+    def boot(self, image: Any, flavor: str) -> Any:
+        """Boot a server and wait until it is ACTIVE.
+
+        :param flavor: name
+        """
+        (server,) = self._create(image, flavor, 1)
+        return utils.wait_for_status(
+            server,
+            ready_statuses=["ACTIVE"],
+            update_resource=utils.get_from_manager(),
+            timeout=CONF.openstack.nova_server_boot_timeout,
+            check_interval=CONF.openstack.nova_server_boot_poll_interval,
+        )
+
+    def _create(self, image: Any, flavor: str, count: int) -> list[Any]:
+        """Request servers, all at once."""
+        name, size = self.generate_random_name(), self._flavor(flavor)
+        many = {"min_count": count, "max_count": count} if count > 1 else {}
+        with atomic.ActionTimer(self, "numa_ext.create"):
+            first = self._nova.servers.create(name, image, size, **many, **self._server)
+            made = [first]
+            self.made.append(first)
+        if count > 1:
+            listed = self._nova.servers.list(search_opts={"name": f"^{name}"})
+            made += [each for each in listed if each.id != first.id]
+            self.made += made[1:]
+        return made
+
+    def schedule(self, image: Any, flavor: str, count: int, within_s: float) -> None:
+        """Request servers and wait until Placement counts something for each; then delete them."""
+        cloud, project = self._cloud(), self._project()
+        before = cloud.consumers(project)
+        with atomic.ActionTimer(self, SCHEDULE):
+            made = self._create(image, flavor, count)
+            cloud.wait_for_consumers(project, before + count, within_s)
+        self.delete(*made)
+
+    def delete(self, *servers: Any) -> None:
+        """Delete servers, all at once, and wait until nova knows them no more."""
+        with atomic.ActionTimer(self, "numa_ext.delete"):
+            for server in servers:
+                server.delete()
+            for server in servers:
+                utils.wait_for_status(
+                    server,
+                    ready_statuses=["deleted"],
+                    check_deletion=True,
+                    update_resource=utils.get_from_manager(_NO_FAILURE),
+                    timeout=CONF.openstack.nova_server_delete_timeout,
+                    check_interval=CONF.openstack.nova_server_delete_poll_interval,
+                )
+        self.made = [each for each in self.made if each not in servers]
+
+    def _migrate(self, server: Any, within_s: float) -> None:
+        """Live-migrate a server to a host of nova's choice and wait until it runs there."""
+        servers = self.admin_clients("nova", MICROVERSION).servers
+        old, deadline = self._host_of(server), time.monotonic() + within_s
+        with atomic.ActionTimer(self, "numa_ext.live_migrate"):
+            servers.live_migrate(server.id, host=None, block_migration="auto")
+            while True:
+                shown = servers.get(server.id)
+                if shown.status == "ACTIVE" and getattr(shown, _HOST) != old:
+                    return
+                if shown.status == "ERROR" or time.monotonic() >= deadline:
+                    raise NotInTimeError(
+                        f"{server.id} is {shown.status} on {getattr(shown, _HOST)}"
+                    )
+                time.sleep(1.0)
+
+    def printed(self, server: Any, pattern: str, within_s: float) -> re.Match[str]:
+        """Wait until a server has printed something on its console."""
+        deadline = time.monotonic() + within_s
+        while True:
+            console = self._nova.servers.get_console_output(server.id) or ""
+            if found := re.search(pattern, console):
+                return found
+            if time.monotonic() >= deadline:
+                raise NotInTimeError(
+                    f"{server.id} has not printed {pattern!r} within {within_s:g} s"
+                )
+            time.sleep(0.5)
+
+    def _flavor(self, name: str) -> Any:
+        found = [each for each in self._nova.flavors.list() if each.name == name]
+        if not found:
+            raise InvalidValueError("flavor", name, "the name of a flavor of this cloud")
+        return found[0]
+
+    def image(self, name: str) -> str:
+        """ID of the image of a name."""
+        found = self._adapter("image").get("/v2/images", params={"name": name}).json()["images"]
+        if not found:
+            raise InvalidValueError("image", name, "the name of an image of this cloud")
+        return str(found[0]["id"])
+
+    def server(self, uuid: str) -> Any:
+        """A server of the scenario's own user, by its UUID."""
+        return self._nova.servers.get(uuid)
+
+    def _host_of(self, server: Any) -> str:
+        return str(getattr(self.admin_clients("nova", MICROVERSION).servers.get(server.id), _HOST))
+
+    def _adapter(self, service: str) -> Adapter:
+        """The administrator's access to a service for which Rally has no client, or another in each release."""
+        session, _ = self._admin_clients.keystone.get_session()
+        region = self._admin_clients.credential.region_name
+        return Adapter(session, service_type=service, region_name=region or None)
+
+    def _project(self) -> str:
+        """ID of the project that owns the servers."""
+        if not self._as_admin:
+            return str(self.context["tenant"]["id"])
+        session, _ = self._admin_clients.keystone.get_session()
+        return str(session.get_project_id())
+
+    def _cloud(self, read_back: str = "", explain: str = "") -> Cloud:
+        return Cloud(self._adapter("placement"), Commands(read_back, explain))
+
+    def _held(self, cloud: Cloud, servers: Sequence[Any]) -> list[Held]:
+        return [cloud.held(server.id, self._host_of(server)) for server in servers]
+
+    def _examine(
+        self, cloud: Cloud, servers: Sequence[Any], settle_s: float
+    ) -> tuple[list[Held], dict[str, Facts]]:
+        """Wait until hosts do what was allocated and hand on samples; returns allocations and what hosts show."""
+        held = self._held(cloud, servers)
+        with atomic.ActionTimer(self, "numa_ext.settle"):
+            facts = cloud.settled(held, settle_s)
+        found = cloud.findings(held, facts)
+        for chart in found.charts():
+            self.add_output(additive=chart)
+        self._tell("What is wrong", found.sentences())
+        return held, facts
+
+    def _gone(
+        self,
+        cloud: Cloud,
+        servers: Sequence[Any],
+        held: Sequence[Held],
+        before: Mapping[str, Facts],
+        settle_s: float,
+    ) -> None:
+        """Delete servers and hand on what is left of them."""
+        self.delete(*servers)
+        with atomic.ActionTimer(self, "numa_ext.clean"):
+            left = cloud.left(held, before, settle_s)
+        self.add_output(additive=samples.chart(Topic.ORPHANS, len(held), len(left)))
+        self._tell("What is left of deleted servers", left)
+
+    def _tell(self, title: str, sentences: Sequence[str]) -> None:
+        """Hand on sentences for people, for the report."""
+        if sentences:
+            self.add_output(
+                complete={"title": title, "chart_plugin": "TextArea", "data": list(sentences)}
+            )

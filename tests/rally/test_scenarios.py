@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios and contexts over a nova and a Placement of a few lines: what they ask for, hand on, and delete."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from rally.task.sla import SLAChecker
+
+from nova_numa_ext.rally import contexts, scenarios, servers
+from nova_numa_ext.rally.agreement import Held
+from nova_numa_ext.simulator.gpu.machines import graph
+from placement_traits.errors import InvalidValueError
+from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
+
+HOST = "OS-EXT-SRV-ATTR:host"
+CHECKED = ("numa_ext_placement", "numa_ext_read_back", "numa_ext_overlap", "numa_ext_orphans")
+
+
+class Nova:
+    """Servers that are ACTIVE at once, and flavors; it is its own ``servers`` and ``flavors``."""
+
+    def __init__(self, *uuids: str, console: Callable[[str], str] = lambda uuid: "") -> None:
+        self.servers = self.flavors = self
+        self.there: dict[str, SimpleNamespace] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.sizes: list[SimpleNamespace] = []
+        self.specs: dict[str, dict[str, str]] = {}
+        self._uuids = iter(uuids) if uuids else map(str, itertools.count())
+        self._console = console
+
+    def create(self, name: str, *what: Any, **more: Any) -> SimpleNamespace:
+        if all(isinstance(number, int) for number in what):
+            size = SimpleNamespace(
+                name=name,
+                id=f"id of {name}",
+                vcpus=what[1],
+                ram=what[0],
+                set_keys=lambda specs: self.specs.update({name: specs}),
+                get_keys=lambda: self.specs.get(name, {}),
+            )
+            self.sizes.append(size)
+            return size
+        self.asked.append({"flavor": what[1].name, "image": what[0], **more})
+        made = [self._one(name) for _ in range(more.get("min_count", 1))]
+        return made[0]
+
+    def _one(self, name: str) -> SimpleNamespace:
+        uuid = next(self._uuids)
+        made = SimpleNamespace(id=uuid, name=name, status="ACTIVE", manager=self, **{HOST: "h1"})
+        made.delete = lambda: self.there.pop(uuid)
+        self.there[uuid] = made
+        return made
+
+    def get(self, which: Any) -> SimpleNamespace:
+        uuid = getattr(which, "id", which)
+        if uuid not in self.there:
+            raise NotFoundError
+        return self.there[uuid]
+
+    def list(self, search_opts: Mapping[str, str] | None = None) -> list[SimpleNamespace]:
+        if search_opts is None:
+            return self.sizes
+        return [one for one in self.there.values() if one.name == search_opts["name"][1:]]
+
+    def delete(self, flavor: str) -> None:
+        self.sizes = [size for size in self.sizes if size.id != flavor]
+
+    def live_migrate(self, uuid: str, *, host: None, block_migration: str) -> None:
+        setattr(self.there[uuid], HOST, "h2")
+
+    def get_console_output(self, uuid: str) -> str:
+        return self._console(uuid)
+
+
+class NotFoundError(Exception):
+    """What novaclient raises for a server that is gone."""
+
+    code = 404
+
+
+class Placement:
+    """Counts one way-holding allocation for each server that is there."""
+
+    def __init__(self, nova: Nova, held: Callable[[str], Held]) -> None:
+        self._nova, self._held = nova, held
+
+    def request(self, url: str, method: str, **_: Any) -> Any:
+        path = url.partition("?")[0]
+        if path == "/usages":
+            body: Any = {"usages": {"INSTANCE": {"consumer_count": len(self._nova.there)}}}
+        elif path.startswith("/allocations/"):
+            uuid = path.rpartition("/")[2]
+            found = self._held(uuid).amounts if uuid in self._nova.there else {}
+            body = {
+                "allocations": {
+                    f"uuid of {name}": {"resources": dict(some)} for name, some in found.items()
+                }
+            }
+        else:
+            body = {"name": path.rpartition("uuid of ")[2]}
+        content = json.dumps(body).encode()
+        return SimpleNamespace(status_code=200, content=content, json=lambda: body)
+
+
+def held(uuid: str) -> Held:
+    """The allocations of one of the servers."""
+    return next(server for server in SERVERS if server.uuid == uuid)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A cloud with one host that does all it should, and what a test may change of it."""
+    nova = Nova(LC1, LC2)
+    nova.create("lc", 128, 1, 1)
+    told = SimpleNamespace(nova=nova, facts=host(), decisions=True, folder=tmp_path)
+    monkeypatch.setattr(servers.NumaScenario, "clients", lambda self, *_: told.nova)
+    monkeypatch.setattr(servers.NumaScenario, "admin_clients", lambda self, *_: told.nova)
+    monkeypatch.setattr(servers.NumaScenario, "_adapter", lambda self, _: Placement(nova, held))
+    monkeypatch.setattr(servers.NumaScenario, "generate_random_name", lambda self: "rally")
+    monkeypatch.setattr(servers.NumaScenario, "image", lambda self, name: f"id of {name}")
+
+    def ask(command: str, timeout_s: float, **values: str) -> Any:
+        if "server" in values:
+            return explained(held(values["server"])) if told.decisions else []
+        facts = json.loads(json.dumps(told.facts))
+        facts["domains"] = [one for one in facts["domains"] if one["uuid"] in nova.there]
+        groups = {group for one in facts["domains"] for group in one["groups"]}
+        facts["resctrl"] = {
+            name: group for name, group in facts["resctrl"].items() if name in groups | {""}
+        }
+        return facts
+
+    monkeypatch.setattr("nova_numa_ext.rally.cloud.ask", ask)
+    yield told
+    assert nova.there == {}, "a scenario leaves servers"
+
+
+def outcome(scenario: Any, **arguments: Any) -> dict[str, bool]:
+    """Run a scenario and judge it by the SLAs of agreement."""
+    scenario.run(**arguments)
+    checker = SLAChecker({"sla": {name: {"max": 0} for name in CHECKED}})
+    checker.add_iteration({"output": scenario._output, "atomic_actions": []})
+    return {result["criterion"]: result["success"] for result in checker.results()}
+
+
+def scenario(kind: type) -> Any:
+    """A scenario of the task's first user."""
+    return kind(context={"tenant": {"id": "p"}, "task": {"uuid": "t"}, "owner_id": "t"})
+
+
+CHECK = {"image": "i", "flavors": ["lc", "lc"], "read_back": "x", "explain": "x", "settle_s": 0.0}
+
+
+def test_a_cloud_that_keeps_its_promises_passes(cloud: SimpleNamespace) -> None:
+    found = outcome(
+        scenario(scenarios.BootAndCheckPlacement), **CHECK, server={"nics": "none", "host": "h1"}
+    )
+    assert found == dict.fromkeys(CHECKED, True)
+    expected = {"flavor": "lc", "image": "i", "nics": "none", "host": "h1"}
+    assert cloud.nova.asked == [expected, expected]
+
+
+def without_decision(cloud: SimpleNamespace) -> None:
+    cloud.decisions = False
+
+
+def agent_paused(cloud: SimpleNamespace) -> None:
+    cloud.facts["domains"][0]["groups"] = [""]
+
+
+def overlapping(cloud: SimpleNamespace) -> None:
+    cloud.facts["resctrl"]["numa_ext-lc-2"]["schemata"]["L3"]["0"] = "f"
+
+
+@pytest.mark.parametrize(
+    ("deviation", "red"),
+    [
+        (without_decision, "numa_ext_placement"),
+        (agent_paused, "numa_ext_read_back"),
+        (overlapping, "numa_ext_overlap"),
+    ],
+)
+def test_each_deviation_is_red_for_its_sla_only(
+    cloud: SimpleNamespace, deviation: Callable[[SimpleNamespace], None], red: str
+) -> None:
+    deviation(cloud)
+    found = outcome(scenario(scenarios.BootAndCheckPlacement), **CHECK)
+    assert found == dict.fromkeys(CHECKED, True) | {red: False}
+
+
+def test_a_server_that_fails_to_boot_is_deleted(cloud: SimpleNamespace) -> None:
+    made = scenario(scenarios.BootAndCheckPlacement)
+    with pytest.raises(InvalidValueError, match="the name of a flavor of this cloud"):
+        made.run(**CHECK | {"flavors": ["lc", "unknown"]})
+    assert len(cloud.nova.asked) == 1
+
+
+def test_scheduling_is_timed_until_placement_counts_all_servers(cloud: SimpleNamespace) -> None:
+    cloud.nova._uuids = map(str, range(9))
+    made = scenario(scenarios.Schedule)
+    made.run(image="i", flavor="lc", count=4)
+    assert cloud.nova.asked[0]["min_count"] == 4
+    assert "numa_ext.schedule" in {action["name"] for action in made.atomic_actions()}
+
+
+def test_arrivals_are_all_booted_and_deleted(cloud: SimpleNamespace) -> None:
+    cloud.nova._uuids = map(str, range(9))
+    made = scenario(scenarios.PoissonArrivals)
+    made.run(image="i", flavors=["lc"], rate_per_min=60_000, arrivals=5, stay_s=0.0)
+    assert len(cloud.nova.asked) == 5
+
+
+def test_figures_of_guests_stand_beside_the_host_s(cloud: SimpleNamespace) -> None:
+    cloud.nova._console = lambda uuid: f"noise\nevents: {10 if uuid == LC1 else 20}\n"
+    made = scenario(scenarios.MeasureGuests)
+    made.run(image="i", flavor="lc", pattern=r"events: (\d+)", count=2, baseline="echo 30")
+    (table,) = made._output["complete"]
+    assert table["data"]["rows"][-1] == ["guests' mean over the host", 0.5]
+
+
+def test_workloads_are_characterised_and_the_file_says_that_it_is_void(
+    cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F-000-43 over servers: GPUs are read back, run times are what the images print."""
+    nova, gpus = cloud.nova, graph("dgx1")
+    nova._uuids = map(str, itertools.count())
+    for name in ("pack", "spread"):
+        nova.create(name, 128, 1, 1)
+    pairs = {"spread": [(0, 4)], "pack": [(0, 1), (2, 3)]}
+
+    def read_back(self: Any, host: str) -> dict[str, Any]:
+        taken = {"spread": 0, "pack": 0}
+        domains = []
+        for server, asked in zip(nova.there.values(), nova.asked[-len(nova.there) :], strict=True):
+            kind = asked["flavor"]
+            pair = pairs[kind][taken[kind]]
+            taken[kind] += 1
+            domains.append({"uuid": server.id, "hostdevs": [gpus.gpus[gpu] for gpu in pair]})
+        return {"domains": domains}
+
+    def console(uuid: str) -> str:
+        kind, beside = nova.asked[-1]["flavor"], len(nova.there) > 1
+        return f"seconds={ {'pack': 10.0, 'spread': 13.0}[kind] * (1.2 if beside else 1.0) }\n"
+
+    nova._console = console
+    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.gpus", lambda self, host: gpus)
+    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.read_back", read_back)
+    file = cloud.folder / "profiles.yaml"
+    scenario(scenarios.CharacteriseGpus).run(
+        workloads={"a": {"image": "image-a"}},
+        flavors={"pack": "pack", "spread": "spread"},
+        gpus=2,
+        host="h2",
+        ended="seconds=([0-9.]+)",
+        read_back="x",
+        file=str(file),
+        void=True,
+    )
+    assert "# VOID" in file.read_text()
+    assert yaml.safe_load(file.read_text()) == {
+        "a": {"pack_s": [10.0] * 5, "spread_s": [13.0] * 5, "beside_s": {"a": [12.0] * 5}}
+    }
+    assert {asked["host"] for asked in nova.asked} == {"h2"}
+
+
+def test_flavors_are_made_with_their_keys_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    nova = Nova()
+    monkeypatch.setattr(contexts.CheckedFlavors, "_nova", lambda self: nova)
+    specs = {"numa_ext:tier": "BE"}
+    context = {"config": {"numa_ext_flavors": [{"name": "be", "extra_specs": specs}]}, "task": {}}
+    made = contexts.CheckedFlavors(context)
+    made.setup()
+    assert nova.specs == {"be": specs}
+    made.cleanup()
+    assert nova.sizes == []
+
+
+def test_of_flavors_with_a_mistake_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    nova = Nova()
+    monkeypatch.setattr(contexts.CheckedFlavors, "_nova", lambda self: nova)
+    wrong = {"name": "lc", "extra_specs": {"numa_ext:teir": "LC"}}
+    context = {"config": {"numa_ext_flavors": [{"name": "be"}, wrong]}, "task": {}}
+    with pytest.raises(InvalidValueError, match="numa_ext:teir"):
+        contexts.CheckedFlavors(context).setup()
+    assert nova.sizes == []
+
+
+def test_noise_runs_until_its_context_ends(cloud: SimpleNamespace) -> None:
+    context = {
+        "config": {"numa_ext_noise": {"image": "i", "flavor": "lc", "count": 2}},
+        "admin": {"credential": None},
+        "task": {"uuid": "t"},
+        "owner_id": "t",
+        "users": [{"tenant_id": "p", "credential": None}],
+        "tenants": {"p": {"id": "p"}},
+    }
+    noise = contexts.Noise(context)
+    noise.setup()
+    assert set(cloud.nova.there) == {LC1, LC2}
+    noise.cleanup()
