@@ -77,11 +77,13 @@ class Listeners:
     :param done: after each round; one that fails neither undoes the round nor keeps it from the others
     :param failed: for each round that failed as a whole
     :param unheard: for each failure of a listener, with its name
+    :param without_libvirt: for each round that could not begin, because libvirt has not answered yet
     """
 
     done: tuple[Listener, ...] = ()
     failed: tuple[Callable[[], None], ...] = ()
     unheard: Callable[[str], None] = _ignore
+    without_libvirt: Callable[[], None] = lambda: None
 
 
 _NO_LISTENERS: Final = Listeners()
@@ -253,6 +255,7 @@ class Agent:
                     pause = 0.0
             except ServiceUnavailableError as error:
                 LOG.warning("%s; trying again", error)
+                self._listeners.without_libvirt()
                 full_due = self._clock()
             except Exception:  # the outermost guard: counted and logged, and the loop goes on
                 LOG.exception("a round failed")

@@ -51,7 +51,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_libvirt_lost",
             "gauge",
-            "1 while libvirt does not answer: rounds go on with the servers known before.",
+            "1 while libvirt does not answer: rounds go on with the servers known before. Missing until it was asked.",
         ),
         MetricSpec(
             "numa_ext_build_info",
@@ -269,6 +269,7 @@ class Metrics:
         self._durations = [0] * (len(_ROUND_BOUNDS_S) + 1)
         self._duration_s = 0.0
         self._last: Round | None = None
+        self._libvirt_lost: bool | None = None
         self._included: list[Measured] = []
         self.placement_synced = False
 
@@ -291,6 +292,10 @@ class Metrics:
         with self._lock:
             self._rounds["failed"] += 1
 
+    def without_libvirt(self) -> None:
+        """Take note that libvirt does not answer, and has not yet."""
+        self._libvirt_lost = True
+
     def failed_refiner(self, name: str) -> None:
         """Count a failure of a run-time controller."""
         with self._lock:
@@ -308,6 +313,7 @@ class Metrics:
             self._durations[bisect_left(_ROUND_BOUNDS_S, done.seconds)] += 1
             self._duration_s += done.seconds
             self._last = done
+            self._libvirt_lost = not done.listed
 
     def samples(self) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
         """Yield metric, label values and value; histograms are :meth:`durations`."""
@@ -327,7 +333,8 @@ class Metrics:
         for file, number in sorted(unwritten.items()):
             yield METRICS["numa_ext_unwritten"], (file,), number
         yield METRICS["numa_ext_placement_synced"], (), float(self.placement_synced)
-        yield METRICS["numa_ext_libvirt_lost"], (), float(last is None or not last.listed)
+        if self._libvirt_lost is not None:
+            yield METRICS["numa_ext_libvirt_lost"], (), float(self._libvirt_lost)
         yield METRICS["numa_ext_build_info"], _versions(), 1.0
         if last is not None:
             yield from _of_round(last)

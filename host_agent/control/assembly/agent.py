@@ -145,7 +145,12 @@ def build(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
         AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
-        Listeners(tuple(done), (metrics.failed_round, in_control.failed), metrics.failed_listener),
+        Listeners(
+            tuple(done),
+            (metrics.failed_round, in_control.failed),
+            metrics.failed_listener,
+            metrics.without_libvirt,
+        ),
         rollout=rollout,
         write=not dry_run,
     )
