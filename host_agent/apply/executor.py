@@ -16,6 +16,7 @@ from host_agent.apply.page_backoff import PageBackoff
 from host_agent.apply.report import ActionReport
 from host_agent.apply.resource_control import ResourceControl
 from host_agent.conf.options import Options
+from host_agent.machine.libvirt import AgentEndsError
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model import cpus
 from host_agent.model.assignment import (
@@ -234,6 +235,8 @@ class Executor:
                     continue
                 limits = MoveLimits(1 << 40, memory.rate_mbps, seconds, memory.pause_ms)
                 report = self._privileged.move_memory(desired.uuid, todo.targets, limits)
+            except AgentEndsError:
+                break  # the next agent moves the rest
             except (NumaExtError, OSError) as error:
                 self._report.failed(guest, "move", str(error))
                 outcomes[desired.uuid] = replace(outcome, problems=(*outcome.problems, str(error)))

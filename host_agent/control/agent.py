@@ -18,7 +18,7 @@ from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
 from host_agent.control.rollout import Rollout
 from host_agent.decide.cores.placement import decide
-from host_agent.machine.libvirt import DomainSource
+from host_agent.machine.libvirt import AgentEndsError, DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
@@ -138,6 +138,7 @@ class Agent:
         :param full: everything is read again, but libvirt's domains
         :param relist: libvirt is asked for its domains
         :raises ServiceUnavailableError: libvirt does not answer, and has not yet since the start
+        :raises AgentEndsError: the agent was asked to end before anything was done
         """
         started = self._clock()
         self._coarse = None
@@ -229,7 +230,7 @@ class Agent:
         try:
             observation = self._observer.observe(full=full, relist=relist)
         except ServiceUnavailableError as error:
-            if not self._observer.has_looked:
+            if isinstance(error, AgentEndsError) or not self._observer.has_looked:
                 raise
             if not self._libvirt_lost:
                 LOG.warning("%s; going on with the servers known so far", error)
@@ -253,6 +254,8 @@ class Agent:
                 done = self.round(full=full, relist=full or events or self._libvirt_lost)
                 if done.unfinished:
                     pause = 0.0
+            except AgentEndsError:
+                return  # nothing was begun in this round
             except ServiceUnavailableError as error:
                 LOG.warning("%s; trying again", error)
                 self._listeners.without_libvirt()

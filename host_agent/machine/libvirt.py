@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from host_agent.model.workload import Activity
-from host_agent.util.deadline import WHOLE, Deadline
+from host_agent.util.deadline import WHOLE, Deadline, EndedError
 from placement_traits.errors import ServiceUnavailableError
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +26,10 @@ _KEEPALIVE_COUNT: Final = 3
 _OVERDUE_DOMAINS_MAX: Final = 2
 
 _Answer = TypeVar("_Answer")
+
+
+class AgentEndsError(ServiceUnavailableError):
+    """libvirt is not asked any more, because the agent was asked to end: that is no fault of libvirt's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ class LibvirtSource:
         :param work: takes the connection
         :param domain: UUID of the only domain that it is about
         :raises ServiceUnavailableError: libvirt does not answer
+        :raises AgentEndsError: :meth:`end` was called
         """
 
         def connected() -> _Answer:
@@ -218,6 +223,8 @@ class LibvirtSource:
 
         try:
             return self._deadline.call(connected, domain)
+        except EndedError as error:
+            raise AgentEndsError(str(error)) from error
         except TimeoutError as error:
             raise ServiceUnavailableError(f"libvirt does not answer: {error}") from error
 

@@ -20,6 +20,10 @@ WHOLE: Final = ""
 """Subject of calls that concern the other side as a whole: while one is overdue no other call is begun."""
 
 
+class EndedError(TimeoutError):
+    """No call is waited for any more: :meth:`Deadline.end` was called."""
+
+
 class Deadline:
     """Waits for calls.
 
@@ -41,8 +45,9 @@ class Deadline:
         """Return what the function returns, or raise what it raises.
 
         :param subject: what the call is about
-        :raises TimeoutError: it has not returned in time, or was not begun: an earlier one has not returned, the
-            host gives no thread, or :meth:`end` was called
+        :raises EndedError: :meth:`end` was called
+        :raises TimeoutError: it has not returned in time, or was not begun: an earlier one has not returned, or the
+            host gives no thread
         """
         future: Future[_Answer] = Future()
         with self._lock:
@@ -59,7 +64,7 @@ class Deadline:
         try:
             return future.result(self._seconds)
         except CancelledError as error:
-            raise TimeoutError("the agent ends") from error
+            raise EndedError("the agent ends") from error
         except TimeoutError as error:
             raise TimeoutError(str(error) or f"no answer in {self._seconds:g} s") from error
 
@@ -73,7 +78,7 @@ class Deadline:
 
     def _check(self, subject: str) -> None:
         if self._over:
-            raise TimeoutError("the agent ends")
+            raise EndedError("the agent ends")
         now = self._clock()
         overdue = [
             (about, begun)

@@ -5,7 +5,9 @@ They miss vCPUs that were plugged in later and are not corrected for shared coun
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from host_agent.machine.libvirt import AgentEndsError
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
@@ -23,11 +25,14 @@ class LibvirtCounters:
     def __init__(self, totals: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         self._totals = totals
         self._differences = Differences()
+        self._last = Readings()
 
     def read(self, observation: Observation, now_s: float) -> Readings:
         """See :class:`.source.CounterSource`."""
         try:
             totals = self._totals()
+        except AgentEndsError:
+            return replace(self._last, counters={})  # nothing has changed but that none is counted
         except NumaExtError as error:
             return Readings(problem=str(error))
         counts = [
@@ -41,7 +46,8 @@ class LibvirtCounters:
             if (guest := observation.get(uuid)) is not None
         }
         problem = "" if counts else "nova has no [libvirt]enabled_perf_events"
-        return Readings(counters, "libvirt" if counts else "", problem)
+        self._last = Readings(counters, "libvirt" if counts else "", problem)
+        return self._last
 
 
 def _libvirt_count(uuid: str, found: Mapping[str, int], now_s: float) -> ThreadCount:

@@ -30,6 +30,7 @@ from host_agent.control import home_nodes_store, rollout_store
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.rollout import Rollout
 from host_agent.control.takeover import Takeover
+from host_agent.machine.libvirt import AgentEndsError, ListedDomain
 from host_agent.machine.privileged.seam import read_only
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
@@ -932,6 +933,53 @@ def test_without_libvirt_from_the_start_it_says_so(bench: Bench) -> None:
     bench.host.libvirt_down = True
     with pytest.raises(ServiceUnavailableError):
         bench.round()
+    stop = threading.Event()
+    bench.host.waited = lambda _seconds: stop.set()
+    bench.agent.run(stop)
+    assert dict(_values(bench.metrics))["numa_ext_libvirt_lost", ()] == 1
+
+
+def test_an_end_that_was_asked_for_in_a_round_is_neither_warned_of_nor_a_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was decided is there, pages that are left are the next agent's to move."""
+    servers = [
+        bench.host.boot(Server(f"lc{node}", LC_SPECS, cpus=(2 * node + 1,), node=node), {0: 64})
+        for node in (1, 2)
+    ]
+    asked: list[str] = []
+    stop = threading.Event()
+    bench.host.waited = lambda _seconds: stop.set()
+
+    def ends(uuid: str) -> bool:
+        asked.append(uuid)
+        stop.set()
+        raise AgentEndsError("the agent ends")
+
+    monkeypatch.setattr(bench.host, "migrating", ends)
+    bench.restart()
+    bench.agent.run(stop)
+    assert len(asked) == 1, "no other server is asked for"
+    assert [bench.host.memory_mb(server) for server in servers] == [{0: 64}] * 2
+    assert bench.entries("move") == []
+    assert dict(_values(bench.metrics))["numa_ext_rounds", ("done",)] == 1
+    assert caplog.records == []
+
+
+def test_an_end_that_was_asked_for_while_domains_are_listed_ends_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.round()
+    before = list(bench.host.writes)
+
+    def ends() -> tuple[ListedDomain, ...]:
+        raise AgentEndsError("the agent ends")
+
+    monkeypatch.setattr(bench.host, "domains", ends)
+    bench.host.waited = lambda _seconds: pytest.fail("it goes on")
+    bench.agent.run(threading.Event())
+    assert bench.host.writes == before
+    assert caplog.records == []
 
 
 def test_the_loop_survives_whatever_happens(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 """From totals to IPC, misses and stalls: multiplexing, what cannot be, sources and their order."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from emulation.counters import ModelledCounters
 from emulation.hosts import four_nodes
 from emulation.physics.sensor import ModelSensor
 from emulation.servers import BE_SPECS, Server
+from host_agent.machine.libvirt import AgentEndsError
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
@@ -142,6 +143,27 @@ def test_libvirt_counts_where_perf_cannot(host: Host) -> None:
     found = source.read(host.seen, 4.0)
     assert found.source == "libvirt"
     assert found.counters[host.server.uuid] == ServerCounters(0.5, None, 250.0), "per vCPU"
+
+
+def test_libvirt_that_is_not_asked_any_more_is_no_change_of_the_source(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent was asked to end in the middle of a round."""
+    totals = {"cpu_cycles": 0, "instructions": 0, "stalled_cycles_backend": 0}
+    host.fake.libvirt_counts = {host.server.uuid: totals}
+    ends = [False]
+
+    def asked() -> Mapping[str, Mapping[str, int]]:
+        if ends[0]:
+            raise AgentEndsError("the agent ends")
+        return host.fake.perf_totals()
+
+    source = LoggedOnce(LibvirtCounters(asked))
+    source.read(host.seen, 1.0)
+    ends[0] = True
+    found = source.read(host.seen, 2.0)
+    assert (dict(found.counters), found.source, found.problem) == ({}, "libvirt", "")
+    assert caplog.records == []
 
 
 @dataclass

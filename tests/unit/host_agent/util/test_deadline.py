@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from host_agent.util.deadline import Deadline
+from host_agent.util.deadline import Deadline, EndedError
 
 SOON_S = 0.05
 
@@ -112,7 +112,7 @@ def test_at_the_end_nobody_waits(clock: Clock, returns: threading.Event) -> None
     def wait() -> None:
         try:
             deadline.call(lambda: returns.wait(30))
-        except TimeoutError as error:
+        except EndedError as error:
             problems.append(str(error))
 
     waiting = threading.Thread(target=wait)
@@ -121,7 +121,7 @@ def test_at_the_end_nobody_waits(clock: Clock, returns: threading.Event) -> None
     deadline.end()
     waiting.join(10)
     assert problems == ["the agent ends"]
-    with pytest.raises(TimeoutError, match="the agent ends"):
+    with pytest.raises(EndedError, match="the agent ends"):
         deadline.call(lambda: 7)
     returns.set()
     wait_until(lambda: not pending())
