@@ -25,6 +25,7 @@ from host_agent.cmd.identity import act_as_owner
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.control.assembly import agent as assembly
+from host_agent.machine.privileged.api import Privileged
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import NumaExtError
@@ -107,9 +108,17 @@ def _turn(conf: Configuration, parts: assembly.Parts) -> int:
     parts.service_manager.stopping()
     if parts.slo is not None:
         parts.slo.close()
-    parts.privileged.graceful_shutdown()
+    _leave(parts.privileged)
     LOG.info("numa-host-agent ends; pins, pages and RDT groups stay as they are")
     return 0
+
+
+def _leave(privileged: Privileged) -> None:
+    """Report the end to the dead-man switch, if the helper is still there: as the host goes down it may have ended."""
+    try:
+        privileged.graceful_shutdown()
+    except (NumaExtError, OSError) as error:
+        LOG.warning("throttles will be released: the helper does not learn of this end: %s", error)
 
 
 def _expose(metrics: Metrics, address: str, port: int) -> None:

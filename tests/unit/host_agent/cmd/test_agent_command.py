@@ -15,7 +15,7 @@ from host_agent.cmd import agent
 from host_agent.control.journal import FileJournal
 from host_agent.report.metrics import Metrics
 from host_agent.util.single_instance import single_instance
-from placement_traits.errors import CapabilityMissingError
+from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
 
 
@@ -60,6 +60,32 @@ def test_what_a_single_round_throttles_is_left_to_the_dead_man_switch() -> None:
     )
     assert agent._turn(SimpleNamespace(once=True), parts) == 0  # type: ignore[arg-type]
     assert left == []
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceUnavailableError("the helper does not answer"), OSError(5, "I/O error")]
+)
+def test_a_helper_that_has_ended_first_makes_no_failure_of_the_end(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the host goes down: the unit would be failed, and the supervisor would start the agent again."""
+
+    def gone() -> None:
+        raise error
+
+    nothing = SimpleNamespace(run=lambda _stop: None, stopping=lambda: None)
+    parts = SimpleNamespace(
+        **dict.fromkeys(("publisher", "slo", "source")),
+        agent=nothing,
+        service_manager=nothing,
+        privileged=SimpleNamespace(graceful_shutdown=gone),
+    )
+    conf = SimpleNamespace(once=False, dry_run=True, agent=SimpleNamespace(metrics_port=0))
+    monkeypatch.setattr(agent.signal, "signal", lambda *_arguments: None)
+    monkeypatch.setattr(agent.faulthandler, "enable", lambda: None)
+    assert agent._turn(conf, parts) == 0  # type: ignore[arg-type]
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "throttles will be released: the helper does not learn" in record.message
 
 
 def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
