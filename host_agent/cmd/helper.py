@@ -16,7 +16,6 @@ used.
 
 import logging
 import os
-import pwd
 import signal
 import stat
 import sys
@@ -28,7 +27,7 @@ from typing import Final
 
 from host_agent.conf import configuration
 from host_agent.conf.options import Options
-from host_agent.machine.privileged import edition, former_state, server
+from host_agent.machine.privileged import edition, former_state, own_paths, server
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.rights import missing
 from host_agent.machine.privileged.seam import devices_of
@@ -38,7 +37,6 @@ from placement_traits.errors import InvalidValueError, NumaExtError
 LOG = logging.getLogger("numa-host-agent-helper")
 
 _IDLE_S: Final = 60.0
-_ROOT: Final = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         options: Options = configuration.load(arguments)
+        agent = own_paths.agent_id(options.helper.agent_user)
         _prepare(options.paths.helper_state)
+        own_paths.check_way("[helper]state_dir", options.paths.helper_state, agent)
+        own_paths.check_way("[helper]socket", options.helper.socket, agent)
     except NumaExtError as error:
         LOG.error("%s", error)
         return os.EX_CONFIG
@@ -56,24 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking:
         LOG.error("%s missing: what needs it will be refused", ", ".join(lacking))
     try:
-        _serve(options, arguments)
+        _serve(options, arguments, agent)
     except (NumaExtError, OSError) as error:
         LOG.error("%s", error)
         return 1
     return 0
 
 
-def _agent_user(options: Options) -> int:
-    """Return the id of the agent's user, root's where there is none."""
-    try:
-        return pwd.getpwnam(options.helper.agent_user).pw_uid
-    except KeyError:
-        return _ROOT
-
-
-def _serve(options: Options, arguments: Sequence[str]) -> None:
+def _serve(options: Options, arguments: Sequence[str], agent: int) -> None:
     own = edition.of(options)
-    user = _agent_user(options)
     operations = HostOperations(
         options.paths, release_after_s=options.release_after_s, devices=devices_of(options)
     )
@@ -83,7 +75,7 @@ def _serve(options: Options, arguments: Sequence[str]) -> None:
         own, (lambda: edition.of(configuration.load(arguments))) if inherited else None
     )
     idle_s = _IDLE_S if inherited else None
-    served = server.Server(listening, operations, {_ROOT, user}, succession, idle_s)
+    served = server.Server(listening, operations, {own_paths.ROOT, agent}, succession, idle_s)
     stopped, woken = _until_signal()
     served.run(woken, stopped)
 

@@ -332,6 +332,33 @@ def test_a_folder_of_the_agents_is_not_taken_for_the_helpers(
         assert "a folder of root's that only root can write" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "mode", "owner"),
+    [("state_dir", 0o755, 65534), ("socket", 0o755, 65534), ("socket", 0o777, 0)],
+)
+@pytest.mark.root
+def test_a_folder_that_the_agent_could_replace_is_not_taken(
+    tmp_path: Path, option: str, mode: int, owner: int
+) -> None:
+    """Renamed by the agent, with a link of his in its place, it would have root write elsewhere."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: folders of several users")
+    theirs = tmp_path / "theirs"
+    (theirs / "inner").mkdir(parents=True)
+    theirs.chmod(mode)
+    os.chown(theirs, owner, 0)
+    paths = {"state_dir": tmp_path / "helper", "socket": tmp_path / "s"}
+    paths[option] = theirs / "inner" / "x"
+    lines = "".join(f"{name} = {path}\n" for name, path in paths.items())
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[helper]\nagent_user = nobody\n{lines}")
+    command = [*HELPER, f"--config-file={config}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == os.EX_CONFIG
+    assert f"[helper]{option}: " in done.stderr
+    assert f"only root writes, which {theirs} is not" in done.stderr
+
+
 def test_memory_backends_of_this_machines_own_qemu_are_understood() -> None:
     """What libvirt 9 writes on the command line."""
     line = json.dumps({"qom-type": "memory-backend-ram", "id": "pc.ram", "size": 134217728})
