@@ -3,8 +3,9 @@
 
 The supervisor holds the helper's socket and starts a helper with the first connection, and again with the next one
 after it has ended. One that has failed is started again at once: an agent may have died with it, behind which throttles
-have to be released. The helper outlives the supervisor: it has to release throttles when both agent and supervisor are
-killed, and ends by itself then, when it is idle.
+have to be released. One that cannot use its configuration (78) waits for the next connection. The helper outlives the
+supervisor: it has to release throttles when both agent and supervisor are killed, and ends by itself then, when it is
+idle.
 
 Source: sd_listen_fds(3).
 """
@@ -23,7 +24,7 @@ from host_agent.machine.privileged import server
 
 LOG = logging.getLogger(__name__)
 
-_RESTART_S: Final = 1.0
+RESTART_S: Final = 1.0
 
 
 class Activation:
@@ -54,7 +55,8 @@ class Activation:
         if self._process is not None and self._process.poll() is not None:
             if self._process.returncode:
                 LOG.error("the helper has ended with status %d", self._process.returncode)
-                self.due = now + _RESTART_S
+                if self._process.returncode != os.EX_CONFIG:
+                    self.due = now + RESTART_S
             self._process = None
         if self._listening.fileno() in readable or now >= self.due:
             self._process = self._started()

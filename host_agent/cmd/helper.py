@@ -10,8 +10,8 @@ socket itself and serves until SIGTERM.
 It runs as root with no capabilities but CAP_SYS_NICE (affinities, pages), CAP_SYS_PTRACE (page tables) and, for
 hardware counters, CAP_PERFMON. It decides nothing, needs no network, plugs latency ports into domains through libvirt,
 and writes: resctrl, libvirt's control groups of vCPUs, and its own folder ``[helper]state_dir``. Of the agent's folder
-it reads what a version without a helper has left there, and no more. It ends with 78 where the configuration cannot be
-used.
+it reads what a version without a helper has left there, and no more. Where the configuration cannot be used it answers
+everything with the reason, for ten seconds, and ends with 78.
 """
 
 import logging
@@ -37,6 +37,7 @@ from placement_traits.errors import InvalidValueError, NumaExtError
 LOG = logging.getLogger("numa-host-agent-helper")
 
 _IDLE_S: Final = 60.0
+_REFUSAL_S: Final = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own_paths.check_way("[helper]socket", options.helper.socket, agent)
     except NumaExtError as error:
         LOG.error("%s", error)
+        _refuse(error)
         return os.EX_CONFIG
     former_state.take_over(options.paths)
     lacking = missing(Path("/proc/self/status").read_text())
@@ -62,6 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         LOG.error("%s", error)
         return 1
     return 0
+
+
+def _refuse(error: NumaExtError) -> None:
+    """Say to those who wait on the socket why they are not served; it was made for a helper that is started by them."""
+    with suppress(InvalidValueError):
+        listening = server.inherited(os.environ)
+        if listening is not None:
+            server.refuse(listening, error, _REFUSAL_S)
 
 
 def _serve(options: Options, arguments: Sequence[str], agent: int) -> None:

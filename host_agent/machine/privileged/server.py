@@ -36,6 +36,7 @@ FAILED: Final = "failed"
 FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
 
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_REQUEST_S: Final = 1.0
 _CONNECTIONS_MAX: Final = 16  # of one user: the agent has some threads, ctl one
 
 
@@ -170,19 +171,36 @@ class Server:
     def _serve(self, connection: socket.socket, user: int) -> None:
         try:
             with connection, suppress(OSError):  # the agent has gone
-                while (request := self._next(connection)) is not None:
+                while (request := _next(connection)) is not None:
                     connection.sendall(answer(self._operations, request, self._succession.meet))
         finally:
             with self._lock:
                 self._open[user] -= 1
 
-    @staticmethod
-    def _next(connection: socket.socket) -> bytes | None:
-        try:
-            return frames.receive(connection)
-        except InvalidValueError as error:
-            connection.sendall(_refusal(error))
-            return None
+
+def _next(connection: socket.socket) -> bytes | None:
+    """Return the next request, None when there is none any more."""
+    try:
+        return frames.receive(connection)
+    except InvalidValueError as error:
+        connection.sendall(_refusal(error))
+        return None
+
+
+def refuse(listening: socket.socket, error: NumaExtError, seconds: float) -> None:
+    """Answer whatever is asked with one error, for so long: for a helper that cannot serve.
+
+    Its clients learn why at once, and start it no more often than that.
+    """
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        listening.settimeout(left_s)
+        with suppress(OSError):  # no one else has come, or who came has gone
+            connection, _address = listening.accept()
+            with connection:
+                connection.settimeout(_REQUEST_S)
+                if _next(connection) is not None:
+                    connection.sendall(_refusal(error))
 
 
 def listen(path: os.PathLike[str]) -> socket.socket:

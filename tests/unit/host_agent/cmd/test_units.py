@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.cmd.activation import RESTART_S
 from host_agent.cmd.supervisor import Patience
 from host_agent.conf.options import Options
 
@@ -62,6 +63,20 @@ def test_the_helper_has_three_capabilities_and_no_network() -> None:
     allowed, denied = values(HELPER, "SystemCallFilter")
     assert "perf_event_open" in allowed.split()
     assert {"ptrace", "process_vm_writev"} <= set(denied.split()), "memory of guests"
+
+
+def test_a_helper_that_fails_comes_back_however_often_and_hears_of_the_agents_end() -> None:
+    """As the supervisor has it: throttles wait for it behind an agent that has died."""
+    assert values(HELPER, "Restart") == ["on-failure"]
+    assert values(HELPER, "RestartSec") == [f"{RESTART_S:g}"]
+    assert values(HELPER, "RestartPreventExitStatus") == [str(os.EX_CONFIG)]
+    assert values(HELPER, "StartLimitIntervalSec") == ["0"]
+    assert values(SOCKET, "TriggerLimitIntervalSec") == ["0"]
+    assert values(HELPER, "User") == ["root"]
+    assert values(HELPER, "AmbientCapabilities") == []
+    assert values(HELPER, "RuntimeDirectoryPreserve") == ["yes"], "what it waited for"
+    (after,) = values(AGENT, "After")
+    assert {"numa-host-agent-helper.socket", "numa-host-agent-helper.service"} <= set(after.split())
 
 
 def test_units_and_options_name_the_same_files_and_user() -> None:
