@@ -164,9 +164,16 @@ class Server:
                 connection.close()
                 return
             self._open[user] += 1
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve, args=(connection, user), name="connection", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            LOG.error("process %d is not served: %s", pid, error)
+            connection.close()
+            with self._lock:
+                self._open[user] -= 1
 
     def _serve(self, connection: socket.socket, user: int) -> None:
         try:

@@ -224,6 +224,23 @@ def test_a_user_has_so_many_connections_and_no_more(serve: Callable[..., Served]
             connection.close()
 
 
+def test_a_client_for_whom_there_is_no_thread_is_refused_and_the_next_one_is_served(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the helper by a traceback, and with it the dead-man switch."""
+    served = serve({os.geteuid()})
+
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        for _each in range(2 * server._CONNECTIONS_MAX):
+            with served.connect() as connection:
+                assert connection.recv(1) == b""
+    client.over_socket(served.path).in_control()
+
+
 def test_a_helper_that_was_started_again_is_asked_again(
     operations: HostOperations, tmp_path: Path
 ) -> None:
