@@ -19,7 +19,12 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final
 
-from host_agent.machine.rdt.errors import RdtChangedError, ResctrlBusyError, ResctrlGoneError
+from host_agent.machine.rdt.errors import (
+    RdtChangedError,
+    ResctrlBusyError,
+    ResctrlError,
+    ResctrlGoneError,
+)
 from host_agent.machine.rdt.resctrl import MoveResult, Resctrl
 from host_agent.machine.rdt.undo import release_writes, reset_writes
 from host_agent.model.partition import RdtChange, Write, WriteKind
@@ -109,12 +114,18 @@ class GroupWriter:
         Without the lock, which an agent that hangs may hold for ever: each of these writes stands alone.
 
         :param write: false: only say what would be written
-        :raises ResctrlError: the kernel refused a command
+        :raises ResctrlError: the kernel refused a command; all others were carried out
         """
         capabilities = self._resctrl.capabilities()
         writes = release_writes(capabilities, self._resctrl.actual())
+        refused: list[ResctrlError] = []
         for each in writes if write else ():
-            self._perform(each)
+            try:
+                self._perform(each)
+            except ResctrlError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
         return writes
 
     def reset(self, found: Schemata | None = None, *, write: bool = True) -> tuple[Write, ...]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dead-man switch: when it releases throttles, and when it must not."""
 
+import errno
 import threading
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, Shape
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
-from host_agent.machine.rdt.errors import ResctrlUnavailableError
+from host_agent.machine.rdt.errors import ResctrlError, ResctrlUnavailableError
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 
@@ -192,3 +193,25 @@ def test_our_groups_get_all_bandwidth_and_nothing_else_changes(
     if low:
         assert (ours.schemata["MB"][0], foreign.schemata["MB"][0]) == (full, low)
     assert GroupWriter(resctrl).release_bandwidth() == ()
+
+
+class Refusing(ResctrlModel):
+    """A kernel that refuses whatever is written to one group."""
+
+    def write(self, path: str, data: str) -> None:
+        if path.startswith("numa_ext-be-0/") and data.startswith("MB:0=100"):
+            raise OSError(errno.EIO, "Input/output error")
+        super().write(path, data)
+
+
+def test_a_group_that_the_kernel_refuses_keeps_no_other_throttled() -> None:
+    """The switch tries again every five seconds, and stopped at the same group."""
+    model = Refusing(Shape(domains=(0,)))
+    resctrl = Resctrl(model)
+    for number in range(3):
+        model.mkdir(f"numa_ext-be-{number}")
+        model.write(f"numa_ext-be-{number}/schemata", "MB:0=10\n")
+    with pytest.raises(ResctrlError, match="numa_ext-be-0"):
+        GroupWriter(resctrl).release_bandwidth()
+    levels = {group.name: group.schemata["MB"][0] for group in resctrl.actual().ours}
+    assert levels == {"numa_ext-be-0": 10, "numa_ext-be-1": 100, "numa_ext-be-2": 100}
