@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Throttling by CPU time, on small trees of /proc, control groups and libvirt's status files."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 
 from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import processes, vcpu_quota
+from host_agent.machine.privileged import partitions, processes, vcpu_quota
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.vcpu_quota import Quota
 from placement_traits.errors import NumaExtError
+from placement_traits.json_store import JsonStore
 
 SLICE = "/machine.slice/machine-qemu/libvirt"
 
@@ -161,6 +163,31 @@ def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:
 def test_levels_as_quotas(own: Quota, percent: int, quota: Quota) -> None:
     """The kernel takes no quota below 1 ms."""
     assert own.at(percent) == quota
+
+
+def test_a_full_disk_keeps_no_group_from_its_bandwidth(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which servers are throttled by CPU time could not be written, and groups were never reached."""
+    host.add(A, 100)
+    operations = HostOperations(host.paths, release_after_s=0.0)
+    operations.limit_cpu_time([(A, 30)], True)
+    released: list[bool] = []
+
+    def release(_paths: HostPaths, write: bool) -> tuple[str, ...]:
+        released.append(write)
+        return ()
+
+    def full(_store: JsonStore[frozenset[str]], _content: frozenset[str]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(partitions, "release", release)
+    with monkeypatch.context() as disk:
+        disk.setattr(JsonStore, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            operations.release_throttles(True)
+    assert released == [True]
+    assert host.limits(100) == "max 100000", "it is released; that is written later"
 
 
 def test_a_release_that_failed_is_tried_again_until_it_succeeds(host: Host) -> None:
