@@ -9,11 +9,12 @@ is not in control though it begins each of them: then only a whole round is repo
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.round import Round
+from host_agent.report.metrics import Sample
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ _EVERY: Final = 0.1  # of the time that the switch waits: reports in between are
 
 
 class InControl:
-    """A :class:`~host_agent.control.agent.Listener`.
+    """A :class:`~host_agent.control.agent.Listener` that has metrics.
 
     :param privileged: the seam
     :param after_s: seconds without a report after which throttles are taken off
@@ -41,6 +42,7 @@ class InControl:
         self._sent_s, self._taken_s = -math.inf, clock()
         self._failing = False
         self._problem = ""
+        self._fired: int | None = None  # not known before the first report
 
     def on_round(self, done: Round) -> None:
         """Take note of a whole round."""
@@ -63,6 +65,12 @@ class InControl:
         """
         return self._clock() - self._taken_s >= self._after_s
 
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics."""
+        yield "numa_ext_in_control", (), float(not self.lapsed())
+        if self._fired is not None:
+            yield "numa_ext_dead_man_switch_fired", (), self._fired
+
     def _send(self) -> None:
         now = self._clock()
         if now - self._sent_s < _EVERY * self._after_s:
@@ -70,7 +78,7 @@ class InControl:
         self._sent_s = now
         problem = ""
         try:
-            self._privileged.in_control()
+            self._fired = self._privileged.in_control()
             self._taken_s = now
         except (NumaExtError, OSError) as error:
             problem = str(error)

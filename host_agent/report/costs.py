@@ -21,7 +21,7 @@ from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.names import Tier
 
 _KEEP_S: Final = 60.0
-_GAP_S: Final = 60.0  # a longer time between two rounds is not counted whole: the dead man's switch has acted meanwhile
+_GAP_S: Final = 60.0  # a longer time between two rounds is not counted whole: the dead-man switch has acted meanwhile
 
 
 class Costs:

@@ -30,16 +30,10 @@ class GroupMetrics:
     """A :class:`~host_agent.control.agent.Listener` that has metrics.
 
     :param resctrl: the tree
-    :param lapsed: returns whether the dead man's switch takes all throttles off
     """
 
-    def __init__(
-        self,
-        resctrl: Resctrl,
-        lapsed: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._resctrl, self._lapsed = resctrl, lapsed
+    def __init__(self, resctrl: Resctrl, clock: Callable[[], float] = time.monotonic) -> None:
+        self._resctrl = resctrl
         # Between two scrapes, whatever their interval.
         self._traffic = BandwidthReader(resctrl, stale_s=math.inf, clock=clock)
         self._reading = threading.Lock()
@@ -53,7 +47,6 @@ class GroupMetrics:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics; what cannot be read now is left out."""
-        yield "numa_ext_dead_man_switch_fired", (), float(self._lapsed())
         done = self._last
         if done is None or done.observation.topology.rdt is None:
             return

@@ -77,7 +77,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_unwritten",
             "counter",
-            "Writes to the state folder that failed (disk full, read-only), by file.",
+            "Writes to the state folder that failed (disk full, read-only, too slow), by file.",
             ("file",),
         ),
         MetricSpec("numa_ext_paused", "gauge", "1 while an operator has paused the agent."),
@@ -182,9 +182,14 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec("numa_ext_closids_left", "gauge", "RDT control groups that can still be made."),
         MetricSpec("numa_ext_rmids_left", "gauge", "RDT monitoring groups that can still be made."),
         MetricSpec(
-            "numa_ext_dead_man_switch_fired",
+            "numa_ext_in_control",
             "gauge",
-            "1 while the dead man's switch holds all throttles off, because rounds hang or fail.",
+            "1 while the dead-man switch learns of finished rounds; 0: they hang or fail, and throttles are off.",
+        ),
+        MetricSpec(
+            "numa_ext_dead_man_switch_fired",
+            "counter",
+            "Times that the dead-man switch has released throttles, as the helper counts: behind agents before, too.",
         ),
         MetricSpec(
             "numa_ext_server_slo_violation_seconds",

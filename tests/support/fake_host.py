@@ -70,6 +70,7 @@ class FakeHost:
     cpu_levels: dict[str, int] = field(default_factory=dict)
     cpu_time_problem: str = ""
     control_reports: int = 0
+    fired: int = 0
     broken: dict[str, NumaExtError] = field(default_factory=dict)
     libvirt_down: bool = False
     stubborn: set[int] = field(default_factory=set)
@@ -262,8 +263,9 @@ class FakeHost:
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         return ()
 
-    def in_control(self) -> None:
+    def in_control(self) -> int:
         self.control_reports += 1
+        return self.fired
 
     def graceful_shutdown(self) -> None:
         self.control_reports = 0

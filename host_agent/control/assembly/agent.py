@@ -135,8 +135,10 @@ def build(
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [in_control] if throttles else []
     done += [publisher] if publisher else []
-    groups = GroupMetrics(tree(paths), in_control.lapsed if throttles else bool)
+    groups = GroupMetrics(tree(paths))
     metrics.include(groups)
+    if throttles:
+        metrics.include(in_control)
     metrics.include(costs)
     done += [rollout, groups, costs]
     service_manager = ServiceManager.of(os.environ)

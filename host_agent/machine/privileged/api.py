@@ -60,8 +60,8 @@ class Privileged(Protocol):
     def release_throttles(self, write: bool) -> tuple[str, ...]:
         """Take all throttles off."""
 
-    def in_control(self) -> None:
-        """Hold the dead-man switch."""
+    def in_control(self) -> int:
+        """Hold the dead-man switch; how often it has released throttles."""
 
     def graceful_shutdown(self) -> None:
         """Let go of it with everything as it is."""

@@ -8,7 +8,7 @@ gracefully says so, and what it left then stays. One that goes on after it has h
 
 A file marks that an agent is in control, and which helper waits for it. The next helper takes it over, so that
 throttles are released though helper and agent have died together; the one before, if it still lives, sees that and lets
-go.
+go. How often throttles were released is counted in a file beside it: an agent that was killed could not tell.
 """
 
 import logging
@@ -21,21 +21,26 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from placement_traits.best_effort import BestEffortWriter
 from placement_traits.errors import NumaExtError
+from placement_traits.json_store import JsonStore
 
 LOG = logging.getLogger(__name__)
 
 _RETRY_S: Final = 5.0
+_VERSION: Final = 1
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DeadManSwitch:
     """The helper's end.
 
-    :param mark: the file; its folder must be there
+    :param mark: the file; its folder must be there, for the file of the count, too
     :param after_s: seconds without a report of the agent after which throttles are released
     :param release: releases them; returns what was written
     :param clock: seconds, monotonic
+
+    :ivar fired: how often it has released throttles, in this helper and in those before
     """
 
     def __init__(
@@ -55,6 +60,14 @@ class DeadManSwitch:
         self._due_s = inf
         self._marked = False
         self._problem = ""
+        self._count = JsonStore(
+            mark.with_name("dead-man-switch.json"),
+            _VERSION,
+            lambda found: found.member("fired").integer(),
+            lambda fired: {"fired": fired},
+        )
+        self._counting = BestEffortWriter("count of the dead-man switch")
+        self.fired = self._count.load() or 0
         if mark.exists():
             LOG.info("waiting %g s for the agent, which was in control before", after_s)
             self.in_control()
@@ -100,6 +113,8 @@ class DeadManSwitch:
                 LOG.info("another helper waits for the agent now")
                 self._due_s = inf
             elif self._released():
+                self.fired += 1
+                self._counting.attempt(lambda: self._count.save(self.fired))
                 self._let_go()
             else:
                 self._due_s = self._clock() + _RETRY_S

@@ -56,7 +56,7 @@ class HostOperations:
         where this process does not outlive the agent
     :param devices: plugs devices into domains
 
-    :ivar switch: what does that
+    :ivar dead_man_switch: does that
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class HostOperations:
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._counting = threading.Lock()
         self._limiting = threading.Lock()
-        self.switch: DeadManSwitch | None = None
+        self.dead_man_switch: DeadManSwitch | None = None
         if release_after_s is not None:
             mark = paths.helper_state / "in-control"
             release = partial(self.release_throttles, True)
-            self.switch = DeadManSwitch(mark, release_after_s, release)
+            self.dead_man_switch = DeadManSwitch(mark, release_after_s, release)
 
     @reads
     def process(self, uuid: str) -> Process:
@@ -218,8 +218,8 @@ class HostOperations:
 
     def _watch(self, written: bool) -> None:
         """No throttle without the switch, not even one that was asked for by an agent that has gone meanwhile."""
-        if written and self.switch is not None:
-            self.switch.throttled()
+        if written and self.dead_man_switch is not None:
+            self.dead_man_switch.throttled()
 
     @writes_if_asked
     def release_throttles(self, write: bool) -> tuple[str, ...]:
@@ -238,24 +238,26 @@ class HostOperations:
             raise NumaExtError(f"CPU time stays throttled: {'; '.join(texts)}")
         return (*quotas.writes, *levels)
 
-    @writes(lambda: None)
-    def in_control(self) -> None:
+    @writes(lambda: 0)
+    def in_control(self) -> int:
         """Report that the agent is in control; throttles are released when it does not for some time.
 
+        :returns: how often that has happened so far
         :raises CapabilityMissingError: nothing here outlives the agent
         """
-        if self.switch is None:
+        if self.dead_man_switch is None:
             raise CapabilityMissingError(
                 "no helper listens on [helper]socket, so throttles would stay if the agent died: start "
                 "numa-host-agent-helper.socket, or let numa-host-agent-supervisor start the agent"
             )
-        self.switch.in_control()
+        self.dead_man_switch.in_control()
+        return self.dead_man_switch.fired
 
     @writes(lambda: None)
     def graceful_shutdown(self) -> None:
         """Report that the agent ends: throttles stay as they are."""
-        if self.switch is not None:
-            self.switch.leave()
+        if self.dead_man_switch is not None:
+            self.dead_man_switch.leave()
 
     @writes_if_asked
     def reset_partitions(self, write: bool) -> tuple[str, ...]:

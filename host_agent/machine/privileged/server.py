@@ -111,7 +111,7 @@ class Server:
         self._succession = succession
         self._listening = listening
         self._operations = operations
-        self._switch = operations.switch
+        self._switch = operations.dead_man_switch
         self._users = frozenset(users)
         self._idle_s = idle_s
         self._open: Counter[int] = Counter()  # user -> connections

@@ -22,6 +22,7 @@ from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.observe.snapshot import Observer
+from host_agent.report.metrics import METRICS
 from placement_traits.errors import ServiceUnavailableError
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
@@ -47,8 +48,9 @@ class SlowHost(FakeHost):
         self.now_s += ACCESS_S
         return super().move_memory(uuid, targets, limits)
 
-    def in_control(self) -> None:
+    def in_control(self) -> int:
         self.signs.append(self.now_s)
+        return self.fired
 
 
 def agent(
@@ -109,7 +111,7 @@ def test_it_lapses_when_the_switch_has_got_none_for_as_long_as_it_waits(
     host.now_s += AFTER_S
     assert sign.lapsed()
 
-    def refuse() -> None:
+    def refuse() -> int:
         raise ServiceUnavailableError("the helper is gone")
 
     with monkeypatch.context() as broken:
@@ -119,6 +121,23 @@ def test_it_lapses_when_the_switch_has_got_none_for_as_long_as_it_waits(
     host.now_s += AFTER_S
     sign.progress()
     assert not sign.lapsed()
+
+
+def test_the_switch_is_shown_as_it_is_and_as_often_as_the_helper_has_counted(
+    tmp_path: Path,
+) -> None:
+    """A hang of 70 s showed for ten, and what became of an agent that was killed for none."""
+    host = SlowHost(four_nodes(), fired=3)
+    sign = InControl(host, AFTER_S, clock=lambda: host.now_s)
+    assert list(sign.samples()) == [("numa_ext_in_control", (), 1.0)], "the helper was not asked"
+    sign.progress()
+    host.now_s, host.fired = AFTER_S, 4
+    hung = [("numa_ext_in_control", (), 0.0), ("numa_ext_dead_man_switch_fired", (), 3)]
+    assert list(sign.samples()) == hung
+    sign.progress()
+    back = [("numa_ext_in_control", (), 1.0), ("numa_ext_dead_man_switch_fired", (), 4)]
+    assert list(sign.samples()) == back
+    assert {name for name, _, _ in back} <= set(METRICS)
 
 
 def test_not_each_step_is_a_sign(tmp_path: Path) -> None:
@@ -193,9 +212,10 @@ def test_a_loop_that_hangs_in_a_round_is_found_silent(
     host = FakeHost(four_nodes())
     reports: list[float] = []
 
-    def in_control() -> None:
+    def in_control() -> int:
         reports.append(time.monotonic())
         switch.in_control()
+        return switch.fired
 
     monkeypatch.setattr(host, "in_control", in_control)
     hanging = Hanging()

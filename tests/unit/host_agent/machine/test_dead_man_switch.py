@@ -170,6 +170,27 @@ def test_a_mark_that_cannot_be_written_or_is_a_link_does_not_keep_it_from_releas
     assert helper.released == [AFTER_S]
 
 
+def test_releases_are_counted_by_this_helper_and_the_next(
+    helper: Helper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An agent that was killed cannot tell, and the helper behind it ends when it is idle."""
+    helper.switch.in_control()
+    helper.turn(AFTER_S - 1)
+    helper.switch.leave()
+    assert helper.switch.fired == 0
+    for times in (1, 2):
+        helper.switch.in_control()
+        helper.broken = True
+        helper.turn(times * 2 * AFTER_S)
+        helper.broken = False
+        helper.turn(times * 2 * AFTER_S + 10)
+        assert helper.switch.fired == times, "once, whatever it took"
+    assert Helper(tmp_path).switch.fired == 2
+    (tmp_path / "dead-man-switch.json").write_text("{")
+    assert Helper(tmp_path).switch.fired == 0
+    assert "dead-man-switch.json is not used" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("shape", "low", "full"),
     [(Shape(domains=(0, 1)), 10, 100), (AMD, 16, 2048), (Shape(mba=False), 0, 0)],

@@ -171,10 +171,10 @@ def test_results_and_errors_arrive_and_the_connection_stays(
         with pytest.raises(ProcessGoneError, match=f"runs domain {A}"):
             way.process(A)
         way.in_control()
-    assert operations.switch is not None
-    assert operations.switch.held
+    assert operations.dead_man_switch is not None
+    assert operations.dead_man_switch.held
     way.graceful_shutdown()
-    assert not operations.switch.held
+    assert not operations.dead_man_switch.held
 
 
 def test_another_user_is_not_served(serve: Callable[..., Served]) -> None:
@@ -275,9 +275,9 @@ def test_no_throttle_is_without_the_switch(
     operations: HostOperations, throttle: Callable[[HostOperations], object], held: bool
 ) -> None:
     """Also one that an agent has asked for that has gone since."""
-    assert operations.switch is not None
+    assert operations.dead_man_switch is not None
     throttle(operations)
-    assert operations.switch.held == held
+    assert operations.dead_man_switch.held == held
 
 
 def test_an_idle_helper_ends_when_its_socket_is_held_by_another_process(

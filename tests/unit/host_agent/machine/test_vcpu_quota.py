@@ -194,12 +194,12 @@ def test_a_release_that_failed_is_tried_again_until_it_succeeds(host: Host) -> N
     """The switch holds on: nobody else would ever give the servers their time back."""
     host.add(A, 100)
     operations = HostOperations(host.paths, release_after_s=0.0)
-    assert operations.switch is not None
+    assert operations.dead_man_switch is not None
     operations.limit_cpu_time([(A, 30)], True)
     host.paths.libvirt_pids.chmod(0o777)
-    operations.switch.turn()
+    operations.dead_man_switch.turn()
     assert host.limits(100) == "30000 100000"
-    assert operations.switch.held
+    assert operations.dead_man_switch.held
     with pytest.raises(NumaExtError, match=f"CPU time stays throttled: server {A}: .* written by"):
         operations.release_throttles(True)
 
