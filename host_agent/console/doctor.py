@@ -2,6 +2,7 @@
 """What the agent needs on this host and what disturbs it: each finding says what is, and what to do."""
 
 import http.client
+import pwd
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged import client
+from host_agent.machine.privileged import client, edition
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
@@ -29,6 +30,7 @@ from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
 
 _ANSWER_S: Final = 2.0
+_HELPER_S: Final = 10.0  # it may have to be started
 HOST_ROLE: Final = "numa_ext_host"  # as etc/placement/policy.yaml spells it
 _AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
 _COMMAND_WORDS: Final = 4  # python3 -P -m host_agent.cmd.agent
@@ -149,19 +151,38 @@ def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
         source.close()
     if not paths.libvirt_pids.is_dir():
         text = f"{paths.libvirt_pids} does not exist: set [libvirt_host]pid_dir"
-        yield Finding("libvirt pid files", Level.BROKEN, text)
+        yield Finding("libvirt state files", Level.BROKEN, text)
 
 
 def _helper(conf: Configuration) -> Iterator[Finding]:
     path = conf.helper.socket
-    yield verdict(
-        "helper",
-        client.listens(path),
-        f"listens on {path}",
-        f"none listens on {path}, so the agent does not throttle: systemctl enable --now "
-        "numa-host-agent-helper.socket, or start the agent by numa-host-agent-supervisor",
-        Level.BROKEN if conf.rdt.enabled else Level.DEGRADED,
-    )
+    try:
+        client.Helper(path, edition.of(conf), _HELPER_S).greet()
+        problem = _unserved(conf)
+    except NumaExtError as error:
+        problem = f"{error}. Without it the agent does not throttle"
+    bad = Level.BROKEN if conf.rdt.enabled else Level.DEGRADED
+    yield verdict("helper", not problem, f"answers on {path}", problem, bad)
+
+
+def _unserved(conf: Configuration) -> str:
+    """Say why the helper would refuse the agent, whose user is the owner of its folder; "" where it does not."""
+    name = conf.helper.agent_user
+    try:
+        owner = conf.paths.state.stat().st_uid
+    except OSError:
+        owner = None  # no agent was here
+    if owner == 0:
+        return ""
+    try:
+        served = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return (
+            f"it serves root alone, there is no user {name} ([helper]agent_user): systemd-sysusers"
+        )
+    if owner in (None, served):
+        return ""
+    return f"it serves root and {name} ([helper]agent_user), the agent's folder belongs to user {owner}"
 
 
 def _rdt(paths: HostPaths) -> Iterator[Finding]:

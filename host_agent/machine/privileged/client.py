@@ -28,10 +28,13 @@ class Helper:
 
     :param path: of its socket
     :param edition: this process's, for the helper to compare with its own
+    :param patience_s: longest wait for an answer
     """
 
-    def __init__(self, path: Path, edition: Edition | None = None) -> None:
-        self._path, self._edition = path, edition
+    def __init__(
+        self, path: Path, edition: Edition | None = None, patience_s: float = _PATIENCE_S
+    ) -> None:
+        self._path, self._edition, self._patience_s = path, edition, patience_s
         self._local = threading.local()
 
     def ask(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
@@ -53,14 +56,30 @@ class Helper:
             except OSError as error:
                 self._close()
                 if not again or not isinstance(error, ConnectionError):
-                    raise ServiceUnavailableError(
-                        f"the helper does not answer on {self._path} ({error.strerror or error}): start "
-                        "numa-host-agent-helper.socket, or the agent by numa-host-agent-supervisor"
-                    ) from error
+                    raise self._silent(error) from error
                 again = False
             except NumaExtError:
                 self._close()
                 raise
+
+    def greet(self) -> None:
+        """Connect and say the edition, and ask nothing: who is not served learns why.
+
+        :raises NumaExtError: the helper's refusal
+        :raises ServiceUnavailableError: no helper answers
+        """
+        try:
+            self._connected()
+        except OSError as error:
+            raise self._silent(error) from error
+        finally:
+            self._close()
+
+    def _silent(self, error: OSError) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            f"the helper does not answer on {self._path} ({error.strerror or error}): start "
+            "numa-host-agent-helper.socket, or the agent by numa-host-agent-supervisor"
+        )
 
     @property
     def _connection(self) -> socket.socket | None:
@@ -82,7 +101,7 @@ class Helper:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._local.connection = connection
-        connection.settimeout(_PATIENCE_S)
+        connection.settimeout(self._patience_s)
         connection.connect(str(self._path))
         return connection
 

@@ -4,6 +4,7 @@
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
@@ -20,7 +21,7 @@ from host_agent.control import rollout_store, slo_store
 from host_agent.control.calibration_store import Calibration, distances
 from host_agent.control.calibration_store import store as calibration_file
 from host_agent.machine.libvirt import ListedDomain
-from host_agent.machine.privileged import server
+from host_agent.machine.privileged import frames, server
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.modes import Feature, Modes
 from host_agent.model.workload import Activity
@@ -43,6 +44,7 @@ class Host:
         self.write("nova.conf", "[compute]\ncpu_dedicated_set = 1-7\n")
         self.write("pids/none", "")
         self.options: dict[str, dict[str, str]] = {}
+        self.helper_user = "daemon"
 
     def write(self, name: str, text: str) -> Path:
         file = self.folder / name
@@ -65,6 +67,7 @@ class Host:
             f"[host]\nproc = {self.folder}/proc\nsys = {self.folder}/sys\nresctrl = {self.folder}/resctrl\n"
             f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n{agents}"
             f"[helper]\nsocket = {self.folder}/helper.sock\nstate_dir = {self.folder}/helper\n"
+            f"agent_user = {self.helper_user}\n"
             f"[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
@@ -133,13 +136,88 @@ def test_each_disturbance_is_one_line_that_says_what_to_do(
     assert before is None or before.level is Level.GOOD or check == "agent"
 
 
+class Answering:
+    """A helper that answers each greeting in the same way."""
+
+    def __init__(self, path: Path, answer: object) -> None:
+        self._listening = server.listen(path)
+        self._message = frames.pack(answer)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _address = self._listening.accept()
+                with connection:
+                    frames.receive(connection)
+                    connection.sendall(self._message)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_error: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
 def test_a_helper_that_is_missing_is_broken(host: Host) -> None:
     """Without it nothing would release throttles, so the agent does not start."""
+    (host.folder / "state").mkdir()
     missing = host.check()["helper"]
     assert missing.level is Level.BROKEN
     assert "numa-host-agent-helper.socket" in missing.detail
-    with server.listen(host.folder / "helper.sock"):
+    with Answering(host.folder / "helper.sock", ("done", True)):
         assert host.check()["helper"].level is Level.GOOD
+
+
+def test_a_helper_that_only_listens_is_as_one_that_is_missing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket is systemd's, and accepts for a helper that ends at once."""
+    monkeypatch.setattr(doctor, "_HELPER_S", 0.1)
+    with server.listen(host.folder / "helper.sock"):
+        found = host.check()["helper"]
+    assert found.level is Level.BROKEN
+    assert "does not answer" in found.detail
+
+
+def test_why_a_helper_serves_no_one_is_said(host: Host) -> None:
+    refusal = ("refused", "InvalidValueError", ("[helper]state_dir", "/x", "a folder of root's"))
+    with Answering(host.folder / "helper.sock", refusal):
+        found = host.check()["helper"]
+    assert found.level is Level.BROKEN
+    assert "[helper]state_dir: '/x' is not allowed" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("user", "owner", "words"),
+    [
+        ("daemon", 1, ""),
+        ("daemon", 0, ""),
+        ("daemon", 65534, "serves root and daemon ([helper]agent_user), the agent's folder belong"),
+        ("none-of-that-name", 65534, "there is no user none-of-that-name ([helper]agent_user)"),
+        ("none-of-that-name", None, "there is no user none-of-that-name ([helper]agent_user)"),
+        ("none-of-that-name", 0, ""),
+    ],
+)
+def test_a_helper_that_would_refuse_the_agent_is_broken(
+    host: Host, monkeypatch: pytest.MonkeyPatch, user: str, owner: int | None, words: str
+) -> None:
+    """The doctor is called by root, whom it always serves."""
+    if owner is not None:
+        (host.folder / "state").mkdir()
+    found = Path.stat
+
+    def stat(path: Path, **how: bool) -> object:
+        status = found(path, **how)
+        return SimpleNamespace(st_uid=owner) if path == host.folder / "state" else status
+
+    monkeypatch.setattr(Path, "stat", stat)
+    host.helper_user = user
+    with Answering(host.folder / "helper.sock", ("done", True)):
+        finding = host.check()["helper"]
+    assert words in finding.detail
+    assert finding.level is (Level.BROKEN if words else Level.GOOD)
 
 
 def test_page_merging_names_the_servers_that_are_open_to_it(
