@@ -59,12 +59,15 @@ def _run(conf: Configuration) -> int:
     for key in configuration.unknown_keys(conf):
         LOG.warning("unknown in the configuration: %s", key)
     parts = assembly.build(conf, out=sys.stdout.write)
-    if conf.dry_run:
-        return _turn(conf, parts)
-    with single_instance(parts.paths.lock, "stop it first"):
-        if conf.rdt.enabled and not conf.once:  # before the first throttle is written
-            parts.privileged.in_control()
-        return _turn(conf, parts)
+    try:
+        if conf.dry_run:
+            return _turn(conf, parts)
+        with single_instance(parts.paths.lock, "stop it first"):
+            if conf.rdt.enabled and not conf.once:  # before the first throttle is written
+                parts.privileged.in_control()
+            return _turn(conf, parts)
+    finally:
+        parts.journal.close()
 
 
 def _turn(conf: Configuration, parts: assembly.Parts) -> int:

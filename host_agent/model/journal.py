@@ -39,3 +39,10 @@ class ActionJournal(Protocol):
 
     def write(self, entry: Entry) -> None:
         """Append an entry; the time is set here."""
+
+
+class OwnedJournal(ActionJournal, Protocol):
+    """The same for the one who has opened it."""
+
+    def close(self) -> None:
+        """Write what still waits, and close it."""

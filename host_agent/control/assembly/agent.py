@@ -16,7 +16,7 @@ from host_agent.control.assembly import publisher as placement
 from host_agent.control.assembly import refiners
 from host_agent.control.assembly.observer import build_observer
 from host_agent.control.in_control import InControl
-from host_agent.control.journal import PrintedJournal, open_journal
+from host_agent.control.journal import BackgroundJournal, PrintedJournal, open_journal
 from host_agent.control.pipeline import RefinerHost, Refiners
 from host_agent.control.rollout import Rollout
 from host_agent.control.slo import SloController
@@ -26,7 +26,7 @@ from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.machine.rdt.backend import our_threads, tree
-from host_agent.model.journal import ActionJournal
+from host_agent.model.journal import OwnedJournal
 from host_agent.observe.denied import DenyList
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency import feeds as latency_feeds
@@ -46,7 +46,7 @@ class Parts:
     source: DomainSource
     privileged: Privileged
     observer: Observer
-    journal: ActionJournal
+    journal: OwnedJournal
     metrics: Metrics
     service_manager: ServiceManager
     publisher: Publisher | None
@@ -76,7 +76,11 @@ def build(
     source = source or LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     privileged = privileged or open_seam(conf, dry_run=dry_run)
     metrics = Metrics()
-    journal: ActionJournal = PrintedJournal(out) if dry_run else open_journal(conf, metrics.lost)
+    journal: OwnedJournal = (
+        PrintedJournal(out)
+        if dry_run
+        else BackgroundJournal(open_journal(conf, metrics.lost), metrics.lost)
+    )
     rollout = Rollout(
         conf,
         switched=conf.placement.enabled and not dry_run,

@@ -50,6 +50,25 @@ def test_a_slip_in_the_deny_list_ends_the_start_for_good_and_in_a_sentence(
     assert f"{tmp_path}/deny, line 1: 'web1' is not allowed" in capsys.readouterr().err
 
 
+def test_the_journal_is_closed_whatever_ends_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits to be written is written then."""
+    closed: list[str] = []
+    parts = SimpleNamespace(journal=SimpleNamespace(close=lambda: closed.append("journal")))
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
+
+    def fail(_conf: object, _parts: object) -> int:
+        assert closed == []
+        raise CapabilityMissingError("no round")
+
+    monkeypatch.setattr(agent.assembly, "build", lambda *_arguments, **_named: parts)
+    monkeypatch.setattr(agent, "_turn", fail)
+    assert agent.main([f"--config-file={config}", "--dry-run"]) == 1
+    assert closed == ["journal"]
+
+
 def test_what_a_single_round_throttles_is_left_to_the_dead_man_switch() -> None:
     """L7: no agent comes after it, as one does after an upgrade."""
     left: list[str] = []

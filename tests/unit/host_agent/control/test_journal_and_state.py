@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What survives a restart: the journal and the small state file."""
 
+import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_agent.control import home_nodes_store
-from host_agent.control.journal import FileJournal, PrintedJournal
+from host_agent.control.journal import BackgroundJournal, FileJournal, PrintedJournal
 from host_agent.model.journal import Entry, Result
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.journal import read
@@ -53,6 +56,82 @@ def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(CapabilityMissingError, match=r"\[agent\]state_dir"):
         FileJournal(tmp_path / "file" / "journal.jsonl")
+
+
+class SlowDisk:
+    """A file that takes entries only while it is let."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = FileJournal(path)
+        self.go = threading.Event()
+        self.reached = threading.Event()
+
+    def append(self, plain: Mapping[str, Any]) -> None:
+        self.reached.set()
+        self.go.wait(30)
+        self.file.append(plain)
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def background(disk: SlowDisk, lost: list[str], **how: Any) -> BackgroundJournal:
+    return BackgroundJournal(disk, lost.append, clock=lambda: NOON, **how)  # type: ignore[arg-type]
+
+
+def test_a_disk_that_is_slow_holds_up_no_one_and_loses_nothing(tmp_path: Path) -> None:
+    """L8: entries of a round were written on the loop's thread."""
+    path, lost = tmp_path / "journal.jsonl", list[str]()
+    disk = SlowDisk(path)
+    journal = background(disk, lost)
+    what: dict[str, int] = {"shares": 1}
+    for number in range(200):
+        journal.write(Entry("pin", Result.DONE, str(number), what=what))
+    what["shares"] = 2
+    assert list(read(path)) == []
+    disk.go.set()
+    journal.close()
+    found = list(read(path))
+    assert [entry["server"] for entry in found] == [str(number) for number in range(200)]
+    assert {(entry["time"], entry["what"]["shares"]) for entry in found} == {
+        ("2026-11-20T12:00:00.000+00:00", 1)
+    }
+    assert lost == []
+
+
+def test_what_a_slow_disk_does_not_take_in_time_is_dropped_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, lost = tmp_path / "journal.jsonl", list[str]()
+    disk = SlowDisk(path)
+    journal = background(disk, lost, most=10)
+    journal.write(Entry("pin", Result.DONE, "first"))
+    assert disk.reached.wait(30)
+    for number in range(15):
+        journal.write(Entry("pin", Result.DONE, str(number)))
+    assert lost == ["journal"] * 5
+    disk.go.set()
+    journal.close()
+    assert [entry["server"] for entry in read(path)] == ["first", *map(str, range(10))]
+    assert [record.message for record in caplog.records] == [
+        "journal: a task is left out, 10 wait already"
+    ]
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[str] = []
+    disk = SlowDisk(tmp_path / "journal.jsonl")
+    journal = background(disk, lost, most=10, patience_s=0.1)
+    journal.write(Entry("pin", Result.DONE, "first"))
+    assert disk.reached.wait(30)
+    for number in range(3):
+        journal.write(Entry("pin", Result.DONE, str(number)))
+    journal.close()
+    assert lost == ["journal"] * 3
+    assert "3 entries are not in the journal: its disk does not answer" in caplog.text
+    disk.go.set()
 
 
 def test_the_dry_twin_prints(capsys: pytest.CaptureFixture[str]) -> None:
