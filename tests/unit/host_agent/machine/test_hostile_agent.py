@@ -2,8 +2,9 @@
 """An agent that an attacker has taken over asks the helper for anything: nothing outside our groups and libvirt's
 domains is touched, and each request is answered in a sentence.
 
-Calls are made of what a real agent sends, with parts replaced by what an attacker would try. The seed is printed, and
-``NUMA_EXT_SEED`` repeats it.
+Calls are made of what a real agent sends, with parts replaced by what an attacker would try, while threads of domains
+end and other processes get their ids. System calls and the resctrl tree are models; which process is a domain's is
+tested with real ones in ``test_processes.py``. The seed is printed, and ``NUMA_EXT_SEED`` repeats it.
 """
 
 import json
@@ -28,6 +29,7 @@ from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.pmu import Event
 from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
+from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.rdt import parse_schemata
@@ -53,9 +55,12 @@ class WatchedTree(ResctrlModel):
     def __init__(self, threads: ThreadTable) -> None:
         super().__init__(Shape(domains=(0, 1)), threads=threads)
         self.writes: list[tuple[str, str]] = []
+        self.moved: set[int] = set()
 
     def write(self, path: str, data: str) -> None:
         self.writes.append((path, data))
+        if path.endswith("tasks"):
+            self.moved.update(map(int, data.split(",")))
         super().write(path, data)
 
     def mkdir(self, path: str) -> None:
@@ -68,10 +73,14 @@ class WatchedTree(ResctrlModel):
 
 
 class WatchedKernel:
-    """System calls, and which processes and threads they were for."""
+    """System calls, and which processes and threads they were for.
 
-    def __init__(self) -> None:
+    :param another: called between two affinities: threads end while some are set
+    """
+
+    def __init__(self, another: Callable[[], None]) -> None:
         self.touched: set[int] = set()
+        self._another = another
 
     def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
         self.touched.add(pid)
@@ -93,6 +102,7 @@ class WatchedKernel:
 
     def setaffinity(self, tid: int, _cpus: object) -> None:
         self.touched.add(tid)
+        self._another()
 
 
 class WatchedDevices(Devices):
@@ -128,14 +138,20 @@ class Host:
             self._process(pid, uuid)
         self._process(INNOCENT, A)
         every = [tid for pid in (*DOMAINS.values(), INNOCENT) for tid in threads_of(pid)]
-        self.tree = WatchedTree(ThreadTable(every))
+        self.threads = ThreadTable(every)
+        self.tree = WatchedTree(self.threads)
         self.tree.mkdir(FOREIGN)
         self.tree.mkdir(f"{FOREIGN}/mon_groups/theirs")
         self.tree.write(f"{FOREIGN}/schemata", "L3:0=f;1=f\nMB:0=40;1=40\n")
         self.tree.write(f"{FOREIGN}/tasks", str(INNOCENT))
         self.before = self._foreign()
         self.tree.writes.clear()
-        self.kernel = WatchedKernel()
+        self.tree.moved.clear()
+        self.kernel = WatchedKernel(self.another_thread)
+        self.changed_hands: set[int] = (
+            set()
+        )  # ids of threads that have ended, and are another process' now
+        self._turns = 0
         monkeypatch.setattr(partitions, "tree", lambda _paths: Resctrl(self.tree))
         monkeypatch.setattr(
             partitions,
@@ -173,6 +189,36 @@ class Host:
         (base / "smaps").write_text((base / "maps").read_text() + "AnonHugePages:  8192 kB\n")
         (base / "numa_maps").write_text(f"{RAM[0]:x} default anon=2048 N0=2048\n")
 
+    def another_thread(self) -> None:
+        """Now and then the last vCPU of a domain ends, and a process that is none gets its id; or it begins again."""
+        self._turns += 1
+        pid = list(DOMAINS.values())[self._turns % len(DOMAINS)]
+        tid = threads_of(pid)[-1]
+        inside, outside = self.paths.proc / f"{pid}/task/{tid}", self.paths.proc / str(tid)
+        self._nothing_of_others_touched()
+        if tid in self.changed_hands:
+            self.changed_hands.remove(tid)
+            outside.rename(inside)
+            self._began(inside, 7)
+        else:
+            self.changed_hands.add(tid)
+            inside.rename(outside)
+            self._began(outside, 8)
+        self.threads.end(tid)
+        self.tree.read("tasks")
+        self.threads.spawn(tid, 0 if tid in self.changed_hands else pid)
+        self.kernel.touched.clear()
+        self.tree.moved.clear()
+
+    def _began(self, folder: Path, ticks: int) -> None:
+        head = (folder / "stat").read_text().rpartition(")")[0]
+        (folder / "stat").write_text(f"{head}) S " + " ".join([str(ticks)] * 40))
+
+    def _nothing_of_others_touched(self) -> None:
+        ours = {tid for pid in DOMAINS.values() for tid in threads_of(pid)} - self.changed_hands
+        assert self.kernel.touched <= ours
+        assert self.tree.moved <= ours
+
     def _foreign(self) -> tuple[object, ...]:
         return (
             self.tree.read(f"{FOREIGN}/schemata"),
@@ -194,8 +240,10 @@ class Host:
 
     def check(self) -> None:
         """Nothing was touched but what is ours."""
+        self._nothing_of_others_touched()
+        while self.changed_hands:
+            self.another_thread()
         ours = {tid for pid in DOMAINS.values() for tid in threads_of(pid)}
-        assert self.kernel.touched <= ours
         assert self.devices.asked <= {*DOMAINS, NOBODYS}  # of the last libvirt knows nothing
         for path, data in self.tree.writes:
             first, *rest = path.split("/")
@@ -228,7 +276,7 @@ class Attacker:
             "process": lambda: [self.uuid()],
             "guest_ram": lambda: [self.uuid()],
             "sample": lambda: [self.uuid(), self.many(self.range), self.number(16)],
-            "pin": lambda: [self.uuid(), self.many(lambda: [self.tid(), self.cpus()])],
+            "pin": lambda: [self.uuid(), self.pins()],
             "move_memory": lambda: [
                 self.uuid(),
                 self.many(lambda: [*self.range(), self.many(lambda: [self.number(1), 1.0])]),
@@ -265,7 +313,14 @@ class Attacker:
         known = [tid for pid in DOMAINS.values() for tid in threads_of(pid)]
         return self._chance.choice(known if self._chance.random() < 0.7 else odd)
 
+    def pins(self) -> list[Any]:
+        if self._chance.random() < 0.02:  # as long as a message may be
+            return [[self.tid(), "0-8191"]] * self.either(100, 600, 16_385, 100_000)
+        return self.many(lambda: [self.tid(), self.cpus()])
+
     def cpus(self) -> str:
+        if self._chance.random() < 0.02:
+            return str(self.either("0-65535," * 300_000, "0," * 8192 + "^1", "0,^0," * 9000 + "0"))
         return str(self.either("0", "0-1", "", "0-99999999999", "^0", "a", "0,0-8191", "1-0"))
 
     def range(self) -> list[int]:
@@ -378,6 +433,8 @@ def attack(host: Host, calls: int, wanted: Set[str] = frozenset()) -> dict[str, 
             name = json.loads(request)[0]
             found[name] = found.get(name, 0) + 1
         found[kind] = found.get(kind, 0) + 1
+        if call % 10 == 9:
+            host.another_thread()
         if call % 100 == 99:
             host.check()
     host.check()
@@ -388,6 +445,35 @@ def test_nothing_is_touched_but_our_groups_and_libvirts_domains(host: Host) -> N
     found = attack(host, SHARE, set(OPERATIONS))
     assert set(OPERATIONS) <= set(found), "each operation was carried out, too"
     assert found[REFUSED] > SHARE / 4
+
+
+def test_no_name_leads_out_of_the_folder_of_groups(host: Host, tmp_path: Path) -> None:
+    """The files that the model stands for, over a folder with links that resctrl itself cannot have."""
+    attacker = Attacker(int(os.environ.get("NUMA_EXT_SEED", "1")), host)
+    root, outside = tmp_path / "tree", tmp_path / "outside"
+    (outside / "kept").mkdir(parents=True)
+    (outside / "schemata").write_text("as it was")
+    (root / "numa_ext-be-0/mon_groups").mkdir(parents=True)
+    for name in ("numa_ext-be-1", "numa_ext-be-0/schemata", "numa_ext-be-0/mon_groups/x", FOREIGN):
+        (root / name).symlink_to(outside)
+    files = OsFiles(str(root))
+    refused = 0
+    for _name in range(SHARE):
+        name = "/".join(attacker.group() for _ in range(attacker.either(1, 1, 2)))
+        name += attacker.either("", "/schemata", "/tasks", "/kept", "/../outside/schemata")
+        change = attacker.either(
+            lambda path: files.write(path, "L3:0=1\n"), files.mkdir, files.rmdir
+        )
+        try:
+            change(name)
+        except (OSError, ValueError):
+            refused += 1
+    assert {path.relative_to(outside).as_posix() for path in outside.rglob("*")} == {
+        "kept",
+        "schemata",
+    }
+    assert (outside / "schemata").read_text() == "as it was"
+    assert SHARE / 4 < refused < SHARE, "some were carried out, inside"
 
 
 @pytest.mark.long
