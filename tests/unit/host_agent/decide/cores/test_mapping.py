@@ -238,6 +238,47 @@ def test_a_moved_server_rests_and_does_not_return() -> None:
     assert (left.server, left.nodes) == ("d", (0,))
 
 
+def test_a_moved_server_makes_way_for_no_one_while_it_rests() -> None:
+    """A rabbit that may not move comes to where it went."""
+    host = _disturbed(rabbit=True)
+    host.round({"r": 0.6})
+    moved_s, settled, node = host.now_s, host.state.slots["d"], host.node("d")
+    assert node != 0
+    free = sorted(set(LAYOUT.topology.cpus_of_node(node)) - set(settled.cpus))
+    beside = Slot(tuple(free[:2]), {node: 512})
+    host.arrive(server("r2", 2, RABBIT, movable=False), r2=beside)
+    while host.now_s + QUICK.interval_s < moved_s + QUICK.cooldown_s:
+        host.round({"r2": 0.5})
+        assert host.state.slots["d"] == settled
+    host.round({"r2": 0.5})
+    assert host.node("d") not in (0, node)
+
+
+def test_nothing_is_expected_of_what_was_measured_beside_a_devil() -> None:
+    """A sheep may be beside one, and is disturbed all the same."""
+    host = Host()
+    places = {"s": Slot((0, 1), {0: 1024}), "d": Slot((2, 3), {0: 1024})}
+    host.arrive(server("s", 2), server("d", 2, DEVIL), **places)
+    for _ in range(4):
+        host.round({"s": 0.6})
+    assert host.state.expectations["s"].value is None
+    del host.servers["d"]
+    for _ in range(4):
+        host.round({"s": 1.0})
+    assert host.state.expectations["s"].value == 1.0
+
+
+def test_nothing_is_expected_of_what_was_measured_soon_after_a_move() -> None:
+    host = Host(options=replace(QUICK, settle_s=18.0))
+    host.arrive(server("s", 2))
+    for _ in range(3):
+        host.round({"s": 0.6})
+        assert host.state.expectations["s"].value is None
+    for _ in range(2):
+        host.round({"s": 1.0})
+    assert host.state.expectations["s"].value == 1.0
+
+
 @pytest.mark.parametrize("movable", [False, True])
 def test_nothing_is_moved_for_a_server_that_rests_from_its_own_move(movable: bool) -> None:
     """A devil comes to where it went: one of the two goes when it has been seen what the first move did."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DWP search as a closed loop: a synthetic guest answers with stall rates, the pages follow at once."""
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -81,6 +82,11 @@ def test_f_004_10_outliers_in_the_dropped_samples_change_nothing() -> None:
         assert trimmed_mean(samples, 5)[0] == pytest.approx(mean)
 
 
+def test_f_004_10_the_error_of_a_trimmed_mean_is_tukeys_and_mclaughlins() -> None:
+    """Winsorised 3 3 3 4 5 6 6 6 deviate by the root of 2; half of 8 are dropped: sqrt(2) / (0.5 sqrt(8))."""
+    assert trimmed_mean((8, 1, 7, 2, 6, 3, 5, 4), 2) == pytest.approx((4.5, 1.0))
+
+
 def test_f_004_10_the_defaults_are_the_source_s() -> None:
     options = BwapOptions()
     assert (options.samples, options.drop, options.interval_s, options.step) == (
@@ -108,6 +114,19 @@ def test_f_004_15_stage_two_goes_on_for_the_guest_s_own_sake() -> None:
     ).run()
     assert final.lower_bound == pytest.approx(0.2825, abs=1e-3)
     assert final.dwp == pytest.approx(0.85, abs=0.08)
+
+
+def test_f_004_15_stage_two_that_cannot_measure_stays_at_the_bound_of_stage_one() -> None:
+    run = guest(lambda dwp: 1 + dwp, neighbour=lambda dwp: 1 + max(0.0, 0.4 - dwp))
+    while not run.state.lower_bound:
+        run.run(samples=1)
+    assert run.state.best is None, "nothing is measured in stage two yet"
+    for _ in range(2 * FAST.blind_samples):
+        run.now_s += FAST.sample_interval_s
+        blind = SearchSample(run.now_s, placed=True, stall_rate=None, mapi=run.mapi)
+        run.state, _reasons = bwap.decide(blind, run.state, FAST)
+    assert run.state.phase is BwapPhase.FOUND
+    assert run.state.dwp == run.state.lower_bound == pytest.approx(0.4237, abs=1e-3)
 
 
 def test_f_004_16_a_guest_that_is_not_memory_intensive_gets_its_pages_near() -> None:
@@ -149,6 +168,18 @@ def test_a_plateau_does_not_end_the_search() -> None:
 
     assert guest(stall, replace(FAST, plateau_steps=0)).run().dwp < 0.3
     assert guest(stall, replace(FAST, plateau_steps=2)).run().dwp == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("gain", "found"), [(0.1, 0.0), (1.0, 1.0)])
+def test_a_step_within_the_error_of_its_measurement_is_no_gain(gain: float, found: float) -> None:
+    """Half of the samples are 0.4 above the others: the error of a measurement is 0.23."""
+    spread = itertools.cycle((20.0, 20.4))
+
+    def stall(dwp: float) -> float:
+        return next(spread) - gain * dwp / 0.1412  # a step
+
+    options = replace(FAST, plateau_steps=0, noise_sigmas=2.0)
+    assert guest(stall, options).run().dwp == pytest.approx(found, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -225,3 +256,16 @@ def test_a_search_whose_pages_never_arrive_is_given_up_and_one_whose_pages_come_
             assert run.state.phase is BwapPhase.PLACING
     assert run.state.phase is BwapPhase.FOUND
     assert story == ["search_given_up_stuck"]
+
+
+def test_pages_that_come_and_go_have_not_been_moved() -> None:
+    """Fewer than a two-hundredth: a guest frees and touches some."""
+    options = replace(FAST, stuck_s=2.0)
+    run = guest(lambda dwp: 1.0, options)
+    run.run(until=BwapPhase.PLACING)
+    for sample in range(30):
+        run.now_s += options.sample_interval_s
+        left = 0.5 - 0.0001 * sample
+        seen = SearchSample(run.now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
+        run.state, _reasons = bwap.decide(seen, run.state, options)
+    assert run.state.phase is BwapPhase.FOUND

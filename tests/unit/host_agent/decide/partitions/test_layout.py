@@ -53,3 +53,10 @@ def test_two_that_stand_in_each_others_way_are_not_swapped() -> None:
 )
 def test_what_is_always_shared_is_as_wide_as_the_narrowest_mask(line: Line, anchor: int) -> None:
     assert line.anchor == anchor
+
+
+def test_no_layout_leaves_less_to_share_than_the_narrowest_mask() -> None:
+    """One way is left on either side of a closed foreign group: the kernel takes no mask of one way there."""
+    line = Line(ways=4, min_bits=2, locked=0b0110)
+    assert lay_out(line, {"a": 1}, {}) is None
+    assert lay_out(Line(ways=4, min_bits=1, locked=0b0110), {"a": 1}, {}) is not None

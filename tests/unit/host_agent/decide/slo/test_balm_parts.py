@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from host_agent.conf.slo import BalmOptions
 from host_agent.decide.pages.steps import away, towards
 from host_agent.decide.partitions.plan import plan
+from host_agent.decide.slo.budget import charge
+from host_agent.decide.slo.shapes import BalmState, SloView
+from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import SloState, evaluate, state_of
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import legal, mba_levels, quota_levels, step_up, vcpu_quota_us
@@ -57,6 +60,14 @@ def test_f_004_20_the_worst_server_wins_and_only_the_violated_are_located() -> N
     assert verdict.worst(verdict.endangered) == 2.0
 
 
+def test_one_violation_beyond_chance_is_enough_to_act_at_once() -> None:
+    """Another server that is at risk only is no reason to wait for more samples."""
+    at_risk = _lc("a", 0, 970.0)
+    violated = LcServer("b", frozenset({1}), 1000.0, LatencyReading(2000.0, 1000, 500, 0.0))
+    assert evaluate([at_risk, violated], BalmOptions()).sure
+    assert not evaluate([at_risk], BalmOptions()).sure
+
+
 def test_silence_is_never_ample_and_hides_no_violation() -> None:
     assert (
         evaluate([_lc("a", 0, None), _lc("b", 1, 100.0)], BalmOptions()).state is SloState.UNKNOWN
@@ -70,6 +81,18 @@ def test_silence_is_never_ample_and_hides_no_violation() -> None:
 def test_thresholds_out_of_order_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="at_risk_slack_percent"):
         BalmOptions(at_risk_slack_percent=30.0, ample_slack_percent=20.0)
+
+
+def test_an_account_refills_over_the_hour() -> None:
+    """300 s an hour are 50 s in ten minutes in which nothing is throttled."""
+    view = SloView((_lc("a", 0, 400.0),), ())
+    spent = BalmState(spent_s={"a": 120.0}, seen_s=0.0)
+    turn = Turn(view, spent, BalmOptions(budget_s_per_hour=300.0), now_s=600.0)
+    charge(turn)
+    assert turn.state.spent_s == {"a": pytest.approx(70.0)}
+    later = Turn(view, turn.state, BalmOptions(budget_s_per_hour=300.0), now_s=3600.0)
+    charge(later)
+    assert later.state.spent_s == {}
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,12 @@ def test_f_000_14_pack_picks_a_linked_pair_and_spread_two_sockets() -> None:
     assert choose(flavor_job(2, 4), host, GpuPolicy.SPREAD).ranked[0].gpus == (1, 2)
 
 
+def test_f_000_14_of_equally_near_gpus_pack_takes_those_of_most_utility() -> None:
+    """One GPU is near to itself everywhere; 0 is beside a job that disturbs."""
+    host = HostGpus(MINSKY, 0b1101, (Neighbour("comm-4", 0b0010),))
+    assert choose(flavor_job(1, 4), host, GpuPolicy.PACK).ranked[0].gpus == (2,)
+
+
 def test_f_000_14_pack_wants_near_gpus_even_without_communication() -> None:
     assert choose(flavor_job(2, 0), HostGpus(MINSKY, 0b1110), GpuPolicy.PACK).ranked[0].gpus == (
         2,
