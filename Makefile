@@ -5,10 +5,11 @@ LAB := devstack/lab/lab
 VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
+RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
-.PHONY: man config bench clean distclean
+.PHONY: man config bench test-rally rally rally-long clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +70,17 @@ test-rotating: venv  ## the share of the shorter long tests that is this commit'
 
 test-long: venv  ## the full matrices (hours); SHARD=i/N runs one share of them
 	$(PYTHON) -m tests.long $(SHARD)
+
+test-rally:  ## the tests of the Rally plug-ins, in Rally's own environment; no cloud
+	$(LAB) rally --prepare
+	$(RALLY)/bin/python -m pytest -q -W ignore tests/rally
+
+rally: venv test-rally  ## Rally tasks on the local compute and one emulated host; report and JUnit in .lab/rally/out
+	$(LAB) up --hosts 1
+	$(LAB) rally
+
+rally-long: venv test-rally lab-up  ## also churn, migration, filter on and off, sweep, characterisation (an hour)
+	$(LAB) rally --long
 
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))

@@ -15,6 +15,7 @@ from . import configuration, show
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
+from .rally import DEFAULT, LONG, Rally
 from .settings import Settings
 from .terminal import Progress, last_lines, report_failure
 
@@ -82,6 +83,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     asked = "why a server is where it is: numa-ext-explain with its arguments"
     explain = command("explain", _explain, asked, prefix_chars="\0", add_help=False)
     explain.add_argument("words", nargs="*")
+    rally = command("rally", _rally, "run Rally tasks on the cloud, which must be up, and report")
+    rally.add_argument("tasks", nargs="*", help=f"files of rally-jobs; default: {DEFAULT[0]}")
+    rally.add_argument("--long", action="store_true", help=f"without TASKS: also {', '.join(LONG)}")
+    rally.add_argument("--prepare", action="store_true", help="only install Rally; no cloud needed")
+    rally.add_argument(
+        "--arguments", type=json.loads, metavar="JSON", help="of the tasks, over the lab's"
+    )
     command("down", _down, "stop everything, keep its state")
     status = command("status", _status, "what runs")
     status.add_argument("--json", action="store_true", help="as JSON")
@@ -130,6 +138,20 @@ def _explain(options: argparse.Namespace, settings: Settings, progress: Progress
         )
     argv = [program, f"--config-file={conf}", *options.words]
     return subprocess.run(argv, check=False).returncode
+
+
+def _rally(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    rally = Rally(settings, progress, options.arguments)
+    if options.prepare:
+        settings.make_folders()
+        rally.install()
+        return 0
+    figures = rally.run(options.tasks or (DEFAULT + LONG if options.long else DEFAULT))
+    failures = rally.sla_failures()
+    progress.close()
+    print("\n".join(["", *failures, *(f"{name:20} {value}" for name, value in figures.items())]))
+    print(f"\nreport: {rally.out}/report.html      JUnit: {rally.out}/junit.xml")
+    return 1 if figures["sla_failed"] or not figures["scenarios"] else 0
 
 
 def _down(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
