@@ -162,8 +162,13 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
     def _adapter(self, service: str) -> Adapter:
         """The administrator's access to a service for which Rally has no client, or another in each release."""
         session, _ = self._admin_clients.keystone.get_session()
-        region = self._admin_clients.credential.region_name
-        return Adapter(session, service_type=service, region_name=region or None)
+        credential = self._admin_clients.credential
+        return Adapter(
+            session,
+            service_type=service,
+            region_name=credential.region_name or None,
+            interface=credential.endpoint_type or None,
+        )
 
     def _project(self) -> str:
         """ID of the project that owns the servers."""
