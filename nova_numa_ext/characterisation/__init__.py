@@ -8,7 +8,7 @@ measured
 * packed, while another workload runs packed on the same socket from its beginning to its end (*beside*), and
 * with its GPU on another host (*remote*), alone and under load of the network (*loaded*).
 
-:mod:`plan` says which runs there are and on which GPUs, :mod:`campaign` makes them and throws away those that did not
-run as planned, :mod:`profiles` turns run times into the files of :mod:`nova_numa_ext.gpu_files`. Who makes a run is no
+:mod:`.plan` says which runs there are and on which GPUs, :mod:`.campaign` makes them and throws away those that did not
+run as planned, :mod:`.profiles` turns run times into the files of :mod:`nova_numa_ext.gpu_files`. Who makes a run is no
 matter here: servers of a cloud (:mod:`nova_numa_ext.rally.scenarios`), or a model of a host in the tests.
 """

@@ -34,7 +34,7 @@ def turn(
 ) -> Iterator[tuple[str, str]]:
     """Switch hosts; yield each with what came of it: ``switched``, ``unchanged`` or a sentence.
 
-    The trait is prepared already (:meth:`.Switch.prepare`).
+    The trait is prepared already (:meth:`placement_traits.switch.Switch.prepare`).
 
     :param make_client: a client counts its requests, so each thread has its own
     """
