@@ -11,10 +11,12 @@ from rally_openstack.task.context import OpenStackContext
 
 from nova_numa_ext.rally.checked_flavors import checked
 from nova_numa_ext.rally.servers import MICROVERSION, NumaScenario
+from placement_traits.errors import InvalidValueError
 
 # Before Rally's own contexts make servers (430), after its users are there (100).
 _FLAVORS_ORDER = 340
 _NOISE_ORDER = 440
+_OURS = "numa_ext: made by Rally for one task"
 
 
 @validation.add("required_platform", platform="openstack", admin=True)
@@ -43,13 +45,23 @@ class CheckedFlavors(OpenStackContext):  # type: ignore[misc]
     def setup(self) -> None:
         """Check all, then make all.
 
-        :raises InvalidValueError: one of them is wrong; none was made
+        :raises InvalidValueError: one of them is wrong, or its name is taken; none was made
         """
         flavors = checked(self.config)
         nova = self._nova()
+        known = {flavor.name: flavor for flavor in nova.flavors.list(is_public=None)}
+        for flavor in flavors:
+            old = known.get(flavor.name)
+            if old is not None and old.description != _OURS:
+                allowed = "names that no flavor of this cloud has"
+                raise InvalidValueError("numa_ext_flavors", flavor.name, allowed)
         made = self.context.setdefault("numa_ext_flavors", [])
         for flavor in flavors:
-            new = nova.flavors.create(flavor.name, flavor.ram, flavor.vcpus, flavor.disk)
+            if flavor.name in known:  # of a task that was killed
+                nova.flavors.delete(known[flavor.name].id)
+            new = nova.flavors.create(
+                flavor.name, flavor.ram, flavor.vcpus, flavor.disk, description=_OURS
+            )
             made.append(new.id)
             if flavor.extra_specs:
                 new.set_keys(dict(flavor.extra_specs))

@@ -41,6 +41,7 @@ class Nova:
                 id=f"id of {name}",
                 vcpus=what[1],
                 ram=what[0],
+                description=more.get("description"),
                 set_keys=lambda specs: self.specs.update({name: specs}),
                 get_keys=lambda: self.specs.get(name, {}),
             )
@@ -63,7 +64,9 @@ class Nova:
             raise NotFoundError
         return self.there[uuid]
 
-    def list(self, search_opts: Mapping[str, str] | None = None) -> list[SimpleNamespace]:
+    def list(
+        self, search_opts: Mapping[str, str] | None = None, is_public: bool | None = True
+    ) -> list[SimpleNamespace]:
         if search_opts is None:
             return self.sizes
         return [one for one in self.there.values() if one.name == search_opts["name"][1:]]
@@ -289,6 +292,25 @@ def test_of_flavors_with_a_mistake_none_is_made(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InvalidValueError, match="numa_ext:teir"):
         contexts.CheckedFlavors(context).setup()
     assert nova.sizes == []
+
+
+def test_flavors_that_a_killed_task_left_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    nova = Nova()
+    monkeypatch.setattr(contexts.CheckedFlavors, "_nova", lambda self: nova)
+    config = {"numa_ext_flavors": [{"name": "be", "ram": 64}]}
+    for _ in range(2):
+        contexts.CheckedFlavors({"config": config, "task": {}}).setup()
+    assert [size.ram for size in nova.sizes] == [64]
+
+
+def test_a_flavor_of_the_cloud_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    nova = Nova()
+    nova.create("be", 4096, 1, 1)
+    monkeypatch.setattr(contexts.CheckedFlavors, "_nova", lambda self: nova)
+    config = {"numa_ext_flavors": [{"name": "new"}, {"name": "be"}]}
+    with pytest.raises(InvalidValueError, match="names that no flavor of this cloud has"):
+        contexts.CheckedFlavors({"config": config, "task": {}}).setup()
+    assert [size.ram for size in nova.sizes] == [4096]
 
 
 def test_noise_runs_until_its_context_ends(cloud: SimpleNamespace) -> None:
