@@ -222,6 +222,7 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
         "server": {"nics": "none"},
         "plain_host": LOCAL_NAME,
         "managed_host": "h1",
+        "disk": 0,
         "read_back": f"{lab} /usr/bin/python3 -I -S {read_back}",
         "explain": f"{explain} --config-file {conf} -f json {{server}}",
         "latencies": f"{lab} {ctl} --config-file {agent_conf} status -f json",
