@@ -6,7 +6,7 @@ import json
 import pytest
 
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse, unknown_key
-from tests.integration.cloud import LabCloud, LabHost, eventually
+from tests.integration.cloud import LabCloud
 
 LC = {
     "numa_ext:tier": "LC",
@@ -93,37 +93,3 @@ def test_a_host_without_rdt_refuses_an_lc_server_and_says_what_is_missing(cloud:
     ).stdout
     (line,) = [line for line in explained.splitlines() if "local" in line.split()]
     assert "RDT" in line
-
-
-def test_malformed_metadata_leaves_the_domain_alone_and_others_unaffected(
-    cloud: LabCloud, h1: LabHost
-) -> None:
-    server = cloud.boot("lc.small", "--host", "h1")
-    before = h1.enforced(server.id)
-    xml = """<domain type='qemu'><name>broken</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
-    <os><type>hvm</type></os><metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
-    <nova:flavor name='x'><nova:extraSpecs><nova:extraSpec name='numa_ext:tier'>gold</nova:extraSpec></nova:extraSpecs>
-    </nova:flavor></nova:instance></metadata></domain>"""
-    h1.run(f"cat > /tmp/broken.xml <<'END'\n{xml}\nEND\nvirsh -q create /tmp/broken.xml")
-    try:
-        (uuid,) = [d["uuid"] for d in h1.read_back()["domains"] if d["name"] == "broken"]
-
-        def warned() -> bool:
-            return uuid in h1.agent.log.read_text()
-
-        eventually("the agent warns about the domain", warned)
-        (told,) = [row for row in h1.ctl("status") if row["uuid"] == uuid]
-        assert told["managed"] is False
-        broken = h1.domain(uuid)
-        assert broken is not None
-        assert broken.group == "", "an unmanaged domain belongs to the root group"
-        warnings = [
-            line
-            for line in h1.agent.log.read_text().splitlines()
-            if uuid in line and "WARNING" in line
-        ]
-        assert len(warnings) == 1
-        after = h1.enforced(server.id)
-        assert (after.group, after.cpus) == (before.group, before.cpus)
-    finally:
-        h1.run("virsh -q destroy broken")

@@ -96,6 +96,7 @@ def test_the_links_of_the_recorded_matrices_are_in_placement(cloud: LabCloud) ->
         assert len(ends) == 2 * links, f"{host}: {ends}"
 
 
+@pytest.mark.long
 def test_f_000_15_table_7_runs_as_the_policy_says(cloud: LabCloud, minsky: Gpus) -> None:
     """F-000-15: J1 avoids J0's socket, J3 is not put on GPUs 0 and 3, but on a socket that is wholly free."""
     one, two = job(cloud, 1, 0.3), job(cloud, 2, 0.5)

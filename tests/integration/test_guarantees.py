@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An LC server gets its node, its cache ways and its group, and keeps them; a BE server gets the rest.
+"""An LC server gets its node, its cache ways and its group, and keeps them whatever fails; a BE server gets the rest.
 
 All that is asserted is read back from the kernel and libvirt of the emulated host.
 """
 
 import json
+import os
+import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +198,84 @@ def without_comings_and_goings(facts: Facts) -> Facts:
     default = {key: value for key, value in facts["resctrl"][""].items() if key != "tasks"}
     rest = {key: value for key, value in facts.items() if key != "uptime_s"}
     return {**rest, "resctrl": {**facts["resctrl"], "": default}}
+
+
+def test_malformed_metadata_leaves_the_domain_alone_and_others_unaffected(pair: Pair) -> None:
+    host = pair.host
+    before, _ = pair.domains()
+    xml = """<domain type='qemu'><name>broken</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+    <os><type>hvm</type></os><metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
+    <nova:flavor name='x'><nova:extraSpecs><nova:extraSpec name='numa_ext:tier'>gold</nova:extraSpec></nova:extraSpecs>
+    </nova:flavor></nova:instance></metadata></domain>"""
+    host.run(f"cat > /tmp/broken.xml <<'END'\n{xml}\nEND\nvirsh -q create /tmp/broken.xml")
+    try:
+        (uuid,) = [d["uuid"] for d in host.read_back()["domains"] if d["name"] == "broken"]
+
+        def warned() -> bool:
+            return uuid in host.agent.log.read_text()
+
+        eventually("the agent warns about the domain", warned)
+        (told,) = [row for row in host.ctl("status") if row["uuid"] == uuid]
+        assert told["managed"] is False
+        broken = host.domain(uuid)
+        assert broken is not None
+        assert broken.group == "", "an unmanaged domain belongs to the root group"
+        warnings = [
+            line
+            for line in host.agent.log.read_text().splitlines()
+            if uuid in line and "WARNING" in line
+        ]
+        assert len(warnings) == 1
+        after = pair.domains()[0]
+        assert (after.group, after.cpus) == (before.group, before.cpus)
+    finally:
+        host.run("virsh -q destroy broken")
+
+
+@pytest.fixture
+def placement_frozen(cloud: LabCloud) -> Iterator[Callable[[], None]]:
+    """Placement does not answer until the value is called: its processes are frozen, so that no data is lost."""
+    (pid,) = [row["pid"] for row in cloud.lab.status()["services"] if row["name"] == "placement"]
+    workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    processes = (pid, *map(int, workers))
+
+    def thaw() -> None:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield thaw
+    finally:
+        thaw()
+
+
+def synced(cloud: LabCloud, host: LabHost) -> bool:
+    """What the agent's metric says about Placement."""
+    port = cloud.settings.ports.agent_metrics
+    metrics = host.run(f"curl -sf http://127.0.0.1:{port}/metrics")
+    (value,) = [
+        line.split()[1]
+        for line in metrics.splitlines()
+        if line.startswith("numa_ext_placement_synced ")
+    ]
+    return float(value) == 1.0
+
+
+def test_with_placement_down_the_agent_keeps_controlling_and_catches_up(
+    cloud: LabCloud, pair: Pair, request: pytest.FixtureRequest
+) -> None:
+    host = pair.host
+    before, _ = pair.domains()
+    eventually("the agent has published", lambda: synced(cloud, host), 120, 3)
+    thaw = request.getfixturevalue("placement_frozen")
+    host.run(f"rmdir /sys/fs/resctrl/{before.group}")
+    after = pair.domains()[0]
+    assert after.group == before.group
+    eventually("the agent notices that Placement is away", lambda: not synced(cloud, host), 240, 3)
+    thaw()
+    eventually("the agent has caught up", lambda: synced(cloud, host), 180, 3)
 
 
 def neighbours(cloud: LabCloud, host: LabHost, l3: str) -> set[str]:

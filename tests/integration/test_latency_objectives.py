@@ -6,8 +6,7 @@ Servers, ports, groups, levels and pages are real and read back from the kernel.
 protocol through the sockets that the agent has had plugged in.
 
 The crowd's loads have room (:mod:`tests.support.slo_crowd`, held by a unit test): there is a state without throttles in
-which all objectives are met. One fault is for every run, all of them for the long one: ``--long``, one of them with
-``-k NAME``.
+which all objectives are met. The faults are for the long run: ``--long``, one of them with ``-k NAME``.
 """
 
 import json
@@ -394,17 +393,10 @@ FAULTS: dict[str, Callable[[Crowd, str], None]] = {
     "libvirtd_restarted": libvirtd_restarted,
     "resctrl_unmounted": resctrl_unmounted,
 }
-SAMPLED = "counters_unavailable"
-"""The fault of every run."""
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        one if one == SAMPLED else pytest.param(one, marks=pytest.mark.long)
-        for one in sorted(FAULTS)
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_after_a_fault_nobody_stays_throttled(crowd: Crowd, fault: str) -> None:
     """Whatever happens in a search: in the end the objective is met or reported, and levels are released."""
     crowd.calm()
