@@ -55,14 +55,15 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         try:
             yield
         finally:
-            self.delete(*self.made)
+            if self.made:
+                self.delete(*self.made)
 
     def boot(self, image: Any, flavor: str) -> Any:
         """Boot a server and wait until it is ACTIVE.
 
         :param flavor: name
         """
-        (server,) = self._create(image, flavor, 1)
+        server = self._create(self.generate_random_name(), image, self._flavor(flavor))
         return utils.wait_for_status(
             server,
             ready_statuses=["ACTIVE"],
@@ -71,28 +72,28 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
             check_interval=CONF.openstack.nova_server_boot_poll_interval,
         )
 
-    def _create(self, image: Any, flavor: str, count: int) -> list[Any]:
-        """Request servers, all at once."""
-        name, size = self.generate_random_name(), self._flavor(flavor)
-        many = {"min_count": count, "max_count": count} if count > 1 else {}
+    def _create(self, name: str, image: Any, size: Any, **more: int) -> Any:
+        """Request servers of a flavor; returns the first."""
         with atomic.ActionTimer(self, "numa_ext.create"):
-            first = self._nova.servers.create(name, image, size, **many, **self._server)
-            made = [first]
-            self.made.append(first)
-        if count > 1:
-            listed = self._nova.servers.list(search_opts={"name": f"^{name}"})
-            made += [each for each in listed if each.id != first.id]
-            self.made += made[1:]
-        return made
+            first = self._nova.servers.create(name, image, size, **more, **self._server)
+        self.made.append(first)
+        return first
 
     def schedule(self, image: Any, flavor: str, count: int, within_s: float) -> None:
         """Request servers and wait until Placement counts something for each; then delete them."""
-        cloud, project = self._cloud(), self._project()
+        cloud, project, size = self._cloud(), self._project(), self._flavor(flavor)
+        name = self.generate_random_name()
+        many = {"min_count": count, "max_count": count} if count > 1 else {}
         before = cloud.consumers(project)
-        with atomic.ActionTimer(self, SCHEDULE):
-            made = self._create(image, flavor, count)
-            cloud.wait_for_consumers(project, before + count, within_s)
-        self.delete(*made)
+        try:
+            with atomic.ActionTimer(self, SCHEDULE):
+                self._create(name, image, size, **many)
+                cloud.wait_for_consumers(project, before + count, within_s)
+        finally:
+            known = {server.id for server in self.made}
+            listed = self._nova.servers.list(search_opts={"name": f"^{name}"}) if many else []
+            self.made += [each for each in listed if each.id not in known]
+        self.delete(*self.made)
 
     def delete(self, *servers: Any) -> None:
         """Delete servers, all at once, and wait until nova knows them no more."""
@@ -108,7 +109,8 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
                     timeout=CONF.openstack.nova_server_delete_timeout,
                     check_interval=CONF.openstack.nova_server_delete_poll_interval,
                 )
-        self.made = [each for each in self.made if each not in servers]
+        gone = {server.id for server in servers}
+        self.made = [each for each in self.made if each.id not in gone]
 
     def _migrate(self, server: Any, within_s: float) -> None:
         """Live-migrate a server to a host of nova's choice and wait until it runs there."""

@@ -14,6 +14,7 @@ from rally.task.sla import SLAChecker
 
 from nova_numa_ext.rally import contexts, scenarios, servers
 from nova_numa_ext.rally.agreement import Held
+from nova_numa_ext.rally.cloud import NotInTimeError
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
@@ -33,6 +34,7 @@ class Nova:
         self.specs: dict[str, dict[str, str]] = {}
         self._uuids = iter(uuids) if uuids else map(str, itertools.count())
         self._console = console
+        self._times = itertools.count()
 
     def create(self, name: str, *what: Any, **more: Any) -> SimpleNamespace:
         if all(isinstance(number, int) for number in what):
@@ -62,7 +64,8 @@ class Nova:
         uuid = getattr(which, "id", which)
         if uuid not in self.there:
             raise NotFoundError
-        return self.there[uuid]
+        # What novaclient returns is equal to what it returned before only while nothing has changed.
+        return SimpleNamespace(**vars(self.there[uuid]), asked=next(self._times))
 
     def list(
         self, search_opts: Mapping[str, str] | None = None, is_public: bool | None = True
@@ -210,6 +213,15 @@ def test_scheduling_is_timed_until_placement_counts_all_servers(cloud: SimpleNam
     made.run(image="i", flavor="lc", count=4)
     assert cloud.nova.asked[0]["min_count"] == 4
     assert "numa_ext.schedule" in {action["name"] for action in made.atomic_actions()}
+
+
+def test_servers_that_are_not_scheduled_in_time_are_all_deleted(
+    cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.nova._uuids = map(str, range(9))
+    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.consumers", lambda self, project: 0)
+    with pytest.raises(NotInTimeError, match="0 of 4 servers"):
+        scenario(scenarios.Schedule).run(image="i", flavor="lc", count=4, within_s=0.0)
 
 
 def test_arrivals_are_all_booted_and_deleted(cloud: SimpleNamespace) -> None:
