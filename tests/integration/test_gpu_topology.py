@@ -127,7 +127,7 @@ def _below(told: str) -> str | None:
 
 
 def test_f_000_22_cpus_and_memory_are_where_the_gpus_are(cloud: LabCloud, minsky: Gpus) -> None:
-    """F-000-22, F-000-23: devices, vCPUs and memory on one NUMA node, and the guest sees no other GPUs."""
+    """F-000-22, F-000-23: devices, vCPUs and memory on one NUMA node, and the guest sees no other GPUs; all say so."""
     flavor = job(cloud, 2, 0.5, **{"hw:numa_nodes": "1", "numa_ext:gpu_policy": "pack"})
     server = cloud.boot(flavor, "--host", minsky.host.name)
     domain = minsky.host.enforced(server.id)
@@ -136,6 +136,17 @@ def test_f_000_22_cpus_and_memory_are_where_the_gpus_are(cloud: LabCloud, minsky
     (node,) = {minsky.node_of[address] for address in held}
     assert domain.nodes == {node}
     assert domain.memory_share.get(node, 0.0) >= 0.99
+    host = minsky.host
+    drivers = [
+        host.run(f"basename $(readlink /sys/bus/pci/devices/{address}/driver)") for address in held
+    ]
+    assert {driver.strip() for driver in drivers} == {"vfio-pci"}
+    files = host.run(f"ls -l /proc/{domain.facts['pid']}/fd")
+    assert "/dev/vfio/" in files, "QEMU does not hold a VFIO group"
+    explained = json.dumps(host.ctl("explain", server.id))
+    assert all(f'"{address}"' in explained for address in held)
+    (told,) = [row for row in host.ctl("status") if row["uuid"] == server.id]
+    assert told["gpus"] == [{"address": address, "node": int(node)} for address in sorted(held)]
 
 
 def test_four_gpus_of_a_dgx_1_are_one_mesh(cloud: LabCloud) -> None:
