@@ -15,6 +15,7 @@ Facts = Mapping[str, Any]
 
 _RESIDENT: Final = 0.95  # of a guest's memory: before that, nothing is known of where it is
 _NEAR: Final = 0.99  # of what is resident
+_NAMED: Final = 13  # characters of a server's UUID in the names of its groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def orphans(
 ) -> tuple[str, ...]:
     """Tell what is left of deleted servers of a host; nothing when all of them are gone.
 
-    :param before: read back while they ran
+    :param before: read back while they ran; without, groups are known by their names alone
     :param after: read back afterwards
     :param allocated: names of providers where Placement still counts something, by server
     """
@@ -176,15 +177,14 @@ def _orphans(
             yield f"{server.uuid}: allocations in {', '.join(sorted(allocated[server.uuid]))}"
         if _domain(after, server.uuid) is not None:
             yield f"{server.uuid}: its domain still runs on {server.host}"
-        domain = _domain(before, server.uuid)
-        if domain is None:
-            continue
-        if server.latency_critical:
-            for group in domain["groups"]:
-                if group and group in after["resctrl"]:
-                    yield f"{server.uuid}: its group {group} is still on {server.host}"
-        for monitor in set(domain["monitors"]) & monitors:
-            yield f"{server.uuid}: its monitoring group {monitor} is still on {server.host}"
+        domain = _domain(before, server.uuid) or {"groups": (), "monitors": ()}
+        own = set(domain["groups"]) if server.latency_critical else set()
+        for group in sorted(after["resctrl"].keys() - {""}):
+            if group in own or server.uuid[:_NAMED] in group:
+                yield f"{server.uuid}: its group {group} is still on {server.host}"
+        for monitor in sorted(monitors):
+            if monitor in domain["monitors"] or server.uuid[:_NAMED] in monitor:
+                yield f"{server.uuid}: its monitoring group {monitor} is still on {server.host}"
 
 
 def latency(rows: Iterable[Mapping[str, Any]], server: str) -> tuple[float, float] | None:

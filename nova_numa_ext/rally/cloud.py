@@ -22,6 +22,7 @@ from placement_traits.tree import from_tree
 
 COMMAND_S: Final = 240.0
 _PAUSE_S: Final = 2.0
+_EMPTY: Final[Facts] = {"domains": []}
 
 
 class NotInTimeError(NumaExtError):
@@ -157,13 +158,14 @@ class Cloud:
     ) -> tuple[str, ...]:
         """Return what is left of deleted servers, once nothing is or the time is over.
 
-        :param before: what their hosts showed while they ran
+        :param before: what their hosts showed while they ran, as far as that was looked at
         """
 
         def look() -> Iterator[str]:
-            for host, shown in before.items():
+            for host in sorted({server.host for server in gone}):
                 here = [server for server in gone if server.host == host]
                 allocated = {one.uuid: tuple(self.held(one.uuid, host).amounts) for one in here}
+                shown = before.get(host, _EMPTY)
                 yield from agreement.orphans(here, shown, self.read_back(host), allocated)
 
         return self._until_nothing(look, within_s)

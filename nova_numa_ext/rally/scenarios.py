@@ -18,7 +18,7 @@ from nova_numa_ext.cli.fleet import what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.rally import agreement, samples
-from nova_numa_ext.rally.agreement import Facts
+from nova_numa_ext.rally.agreement import Facts, Held
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.cloud import COMMAND_S, Cloud
 from nova_numa_ext.rally.figures import WHAT_IF
@@ -75,18 +75,20 @@ class Churn(NumaScenario):
         flavors: list[str],
         steps: int,
         most: int,
+        look_every: int,
         read_back: str,
         explain: str,
         seed: int = 0,
         settle_s: float = _SETTLE_S,
         server: dict[str, Any] | None = None,
     ) -> None:
-        """Boot or delete a server at each step, then examine those that are there, then delete them.
+        """Boot or delete a server at each step, examine those that are there now and then, in the end delete them.
 
         :param image: image of the servers
         :param flavors: names from which is drawn
         :param steps: boots and deletions
         :param most: servers at once
+        :param look_every: steps between two looks
         :param read_back: command that prints what a {host} shows
         :param explain: command that prints the decisions about a {server}
         :param seed: of the drawn order
@@ -95,16 +97,18 @@ class Churn(NumaScenario):
         """
         draw, cloud = random.Random(seed), self._cloud(read_back, explain)
         servers: list[Any] = []
+        gone: list[Held] = []
         with self._servers(server):
-            for _ in range(steps):
+            for step in range(1, steps + 1):
                 if servers and (len(servers) >= most or draw.random() < 0.4):
-                    self.delete(servers.pop(draw.randrange(len(servers))))
+                    one = servers.pop(draw.randrange(len(servers)))
+                    gone += self._held(cloud, [one])
+                    self.delete(one)
                 else:
                     servers.append(self.boot(image, draw.choice(list(flavors))))
-            if not servers:
-                servers.append(self.boot(image, flavors[0]))
-            held, facts = self._examine(cloud, servers, settle_s)
-            self._gone(cloud, servers, held, facts, settle_s)
+                if step % look_every == 0 or step == steps:
+                    held, facts = self._examine(cloud, servers, settle_s)
+            self._gone(cloud, servers, held, facts, settle_s, earlier=gone)
 
 
 @types.convert(image={"type": "glance_image"})

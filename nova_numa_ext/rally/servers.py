@@ -205,12 +205,15 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         held: Sequence[Held],
         before: Mapping[str, Facts],
         settle_s: float,
+        *,
+        earlier: Sequence[Held] = (),
     ) -> None:
-        """Delete servers and hand on what is left of them."""
+        """Delete servers and hand on what is left of them, and of those that were deleted earlier."""
         self.delete(*servers)
         with atomic.ActionTimer(self, "numa_ext.clean"):
-            left = cloud.left(held, before, settle_s)
-        self.add_output(additive=samples.chart(Topic.ORPHANS, len(held), len(left)))
+            left = cloud.left([*earlier, *held], before, settle_s)
+        gone = len(earlier) + len(held)
+        self.add_output(additive=samples.chart(Topic.ORPHANS, gone, len(left)))
         self._tell("What is left of deleted servers", left)
 
     def _tell(self, title: str, sentences: Sequence[str]) -> None:

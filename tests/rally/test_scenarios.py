@@ -215,6 +215,14 @@ def test_scheduling_is_timed_until_placement_counts_all_servers(cloud: SimpleNam
     assert "numa_ext.schedule" in {action["name"] for action in made.atomic_actions()}
 
 
+def test_churn_looks_for_what_is_left_of_every_server(cloud: SimpleNamespace) -> None:
+    made = scenario(scenarios.Churn)
+    found = outcome(made, **CHECK, steps=3, most=1, look_every=2, seed=1)
+    assert found == dict.fromkeys(CHECKED, True) | {"numa_ext_overlap": False}, "one at a time"
+    counted = [(chart["title"], dict(chart["data"])) for chart in made._output["additive"]]
+    assert ("What is left of deleted servers", {"looked at": 2, "faults": 0}) in counted
+
+
 def test_servers_that_are_not_scheduled_in_time_are_all_deleted(
     cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,13 @@ def test_what_is_left_is_named(left: Callable[[Facts], None], sentence: str) -> 
     assert sentence in found
 
 
+def test_groups_of_servers_that_were_never_looked_at_are_known_by_their_names() -> None:
+    after = empty()
+    after["resctrl"][f"numa_ext-lc-{LC1[:13]}"] = {"schemata": {"L3": OPEN}, "monitors": []}
+    (found,) = orphans(SERVERS, {"domains": []}, after, {})
+    assert found.startswith(f"{LC1}: its group numa_ext-lc-{LC1[:13]} is still")
+
+
 def test_allocations_that_are_left_are_named() -> None:
     (found,) = orphans(SERVERS, host(), empty(), {LC2: ("h1:l3_1", "h1")})
     assert found == f"{LC2}: allocations in h1, h1:l3_1"
