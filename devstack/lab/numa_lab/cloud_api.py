@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,26 @@ from .settings import Settings
 
 _TIMEOUT_S = 30.0
 _PUBLISHED = "CUSTOM_NUMA_EXT_TIER_BE"  # on the root of each host with an agent
+
+_VIEW = (
+    'numa_ext_scheduler_view_state{state="fresh"}',
+    "numa_ext_scheduler_view_hosts",
+    'numa_ext_scheduler_view_readings_total{result="done"}',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """What nova-scheduler's plug-ins know of Placement.
+
+    :param fresh: it may be trusted
+    :param hosts: hosts with an agent in it
+    :param readings: of Placement since the reader's start
+    """
+
+    fresh: bool = False
+    hosts: int = 0
+    readings: int = 0
 
 
 def answers(url: str, timeout_s: float = 5.0) -> bool:
@@ -78,6 +99,18 @@ class CloudApi:
         except OSError:
             return False
         return bool(answer["resource_providers"])
+
+    def scheduler_view(self) -> SchedulerView:
+        """What nova-scheduler's plug-ins know of Placement; all zero while their metrics cannot be read."""
+        url = self._settings.url(self._settings.ports.scheduler_metrics, "/metrics")
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+                lines = answer.read().decode().splitlines()
+        except (OSError, http.client.HTTPException):
+            return SchedulerView()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        fresh, hosts, readings = (float(values.get(series, 0)) for series in _VIEW)
+        return SchedulerView(fresh == 1, int(hosts), int(readings))
 
     def servers(self) -> list[dict[str, Any]]:
         """All servers of all projects: ``name``, ``status``, ``OS-EXT-SRV-ATTR:host`` …"""

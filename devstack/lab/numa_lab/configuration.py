@@ -132,7 +132,12 @@ def write_controller(settings: Settings) -> None:
         write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)
     write_if_changed(
         settings.etc / "nova" / "nova.conf",
-        _nova_conf(settings, "nova-controller.conf", values, _auth(settings, "nova")),
+        _nova_conf(
+            settings,
+            "nova-controller.conf",
+            values | {"scheduler_metrics": settings.ports.scheduler_metrics},
+            _auth(settings, "nova"),
+        ),
     )
     # The log of a WSGI application would be called after gunicorn.
     write_if_changed(

@@ -27,6 +27,8 @@ from .terminal import Progress
 _LONGEST_LAB_PATH = 70
 _HYPERVISOR_TIMEOUT_S = 180.0
 _SLOW_HYPERVISOR_TIMEOUT_S = 600.0
+_VIEW_TIMEOUT_S = 120.0
+_PUBLISHED = " published"  # ends the names of the steps that wait for it
 # On emulated hosts, whose /run is their own: no socket can be made in the lab's folder there.
 _HELPER = Path("/run/numa-host-agent-helper")
 # Emptied by ``reset``: the virtual environment and the cache stay.
@@ -160,19 +162,22 @@ class Lab:
         }
         if settings.plugin:
             tasks["local agent"] = Task(lambda: self._local.start_agent(progress), ("local up",))
-            tasks["local published"] = Task(
+            tasks[f"local{_PUBLISHED}"] = Task(
                 lambda: self._published(LOCAL_NAME, self._local.nova), ("local agent",)
             )
         tasks |= self._controller.tasks()
         for host in hosts:
             tasks |= self._host_tasks(host, cloud)
+        if settings.plugin:
+            published = tuple(name for name in tasks if name.endswith(_PUBLISHED))
+            tasks["view"] = Task(lambda: self._view_read(len(published)), published)
         return tasks
 
     def _host_tasks(self, host: EmulatedHost, cloud: tuple[str, ...]) -> dict[str, Task]:
         part = self._progress.part(host.name)
         started = f"{host.name} started"
         serving = f"{host.name} services"
-        up, published = f"{host.name} up", f"{host.name} published"
+        up, published = f"{host.name} up", f"{host.name}{_PUBLISHED}"
         tasks = {
             started: Task(lambda: host.start(part), ("machine parts", "venv")),
             serving: Task(lambda: self._serve(host, part), (started, *cloud)),
@@ -217,6 +222,23 @@ class Lab:
         with self._progress.step(f"waiting for Placement to see the agent of {name}", log):
             published = f"the agent of {name} has published it"
             wait_for(published, lambda: api.has_agent(name), _patience_s(name), process, log=log)
+
+    def _view_read(self, hosts: int) -> None:
+        """Our plug-ins have read Placement since all hosts were published, and know where the first server may go.
+
+        Of two readings more at least the second has begun since.
+        """
+        api = CloudApi(self._settings)
+        before = api.scheduler_view().readings
+
+        def read() -> bool:
+            view = api.scheduler_view()
+            return view.fresh and view.hosts >= hosts and view.readings >= before + 2
+
+        [scheduler] = [s.process for s in self._controller.services() if s.name == "nova-scheduler"]
+        log = self._settings.log / "nova-scheduler.log"
+        with self._progress.step("waiting for nova-scheduler to read Placement", log):
+            wait_for("nova-scheduler's view is fresh", read, _VIEW_TIMEOUT_S, scheduler, log=log)
 
     def _log_of(self, name: str) -> Path:
         return self._settings.log if name == LOCAL_NAME else self._settings.hosts / name / "log"

@@ -77,6 +77,11 @@ class Ports:
         """Of the agent on each compute host, on that host's 127.0.0.1."""
         return self.base + 9
 
+    @property
+    def scheduler_metrics(self) -> int:
+        """Of nova-scheduler's plug-ins."""
+        return self.base + 10
+
     def needed_by_compute(self) -> tuple[int, ...]:
         """Ports a nova-compute (and our agent) on an emulated host must reach on *its* 127.0.0.1."""
         return (self.keystone, self.placement, self.nova, self.glance, self.network, self.rabbitmq)

@@ -5,13 +5,19 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from numa_lab.cloud_api import CloudApi
+from numa_lab.cloud_api import CloudApi, SchedulerView
 from numa_lab.settings import Settings
 
+from nova_numa_ext import metrics
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import TierTrait
+from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.view import ViewStats
+from tests.support.fleet import host
 
 
 class Placement(BaseHTTPRequestHandler):
@@ -59,3 +65,21 @@ def test_a_placement_that_is_silent_shows_no_agent(
 ) -> None:
     monkeypatch.setattr(CloudApi, "_new_token", lambda _: "token")
     assert not CloudApi(settings).has_agent("h1")
+
+
+def test_the_schedulers_view_is_known_by_its_own_metrics(settings: Settings) -> None:
+    """A reader that has just begun, or has not, knows nothing."""
+    api = CloudApi(settings)
+    assert api.scheduler_view() == SchedulerView()
+    hosts = FleetArrays.of([host(name=f"h{number}") for number in range(3)])
+    view = mock.Mock(stats=ViewStats(refreshes=7))
+    view.snapshot.return_value = FleetSnapshot(hosts, 1.0, ViewState.FRESH)
+    exporter = metrics.Exporter(lambda: metrics.of_view(view))
+    server = metrics.serve(exporter, "127.0.0.1", settings.ports.scheduler_metrics)
+    try:
+        assert api.scheduler_view() == SchedulerView(fresh=True, hosts=3, readings=7)
+        view.snapshot.return_value = FleetSnapshot(hosts, 99.0, ViewState.STALE)
+        assert not api.scheduler_view().fresh
+    finally:
+        server.shutdown()
+        server.server_close()
