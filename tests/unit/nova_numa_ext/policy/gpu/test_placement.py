@@ -133,6 +133,18 @@ def test_f_000_15_a_placement_below_the_minimum_says_what_would_be_needed() -> N
     )
 
 
+def test_f_000_15_a_minimum_that_is_just_reached_is_reached() -> None:
+    """Now, and by what a refusal names as needed."""
+    later = HostGpus(MINSKY, 0b1011, (Neighbour("job", 0b0100),))
+    best = choose(GpuJob((JobGraph.complete(2, 3),), "job"), later, store=EQUAL).best
+    assert best is not None
+    j3 = GpuJob((JobGraph.complete(2, 3),), "job", min_utility=best.utility)
+    assert choose(j3, later, store=EQUAL).satisfied
+    host = HostGpus(MINSKY, 0b1001, (Neighbour("job", 0b0010), Neighbour("job", 0b0100)))
+    needed = choose(j3, host, store=EQUAL).reasons[-1]
+    assert str(needed.value).endswith("when the jobs on 0000:02:00.0 end")
+
+
 def test_f_000_15_a_minimum_that_no_set_of_the_host_reaches_is_said_to_be_so() -> None:
     greedy = flavor_job(4, 4, min_utility=0.9)
     reason = choose(greedy, HostGpus(MINSKY, 0b1111)).reasons[-1]
