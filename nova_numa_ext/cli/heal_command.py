@@ -13,8 +13,9 @@ from oslo_config import cfg
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli.fleet import one_reading
-from nova_numa_ext.heal.healer import Healer, Result, Row
+from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
+from nova_numa_ext.heal.plan import Result, Row
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 

@@ -471,6 +471,19 @@ def test_consumers_are_read_only_where_more_is_used_than_servers_account_for(hos
     assert not any(path.endswith("/allocations") for _, path in host.adapter.log)
 
 
+@pytest.mark.parametrize("left_alone", ["busy", "wrong flavor"])
+def test_what_servers_hold_that_are_left_alone_is_accounted_for(host, left_alone):
+    """One request for such a server, none for each of its providers."""
+    specs = {**SPECS, "numa_ext:tier": "ABC"} if left_alone == "wrong flavor" else SPECS
+    server = server_on(node=1, specs=specs)
+    host.claim(server, l3=0)
+    host.api.add(server)
+    if left_alone == "busy":
+        host.api.servers[server.uuid]["OS-EXT-STS:task_state"] = "rebooting"
+    assert host.heal() == []
+    assert not any(path.endswith("/allocations") for _, path in host.adapter.log)
+
+
 # Races: nova acts between our look and our write ---------------------------------------------------------------------
 
 
