@@ -81,6 +81,10 @@ class GpuPlanner:
         """Read what a RequestSpec asks of its GPUs."""
         return GpuRequest.of(request, spec.flavor.name, self._rules)
 
+    def wanted(self, request: Any, spec: Any) -> tuple[GpuRequest, GpuRules]:
+        """Return what a RequestSpec asks of its GPUs, and by which rules they are judged."""
+        return self.gpu_request(request, spec), self._rules
+
     def _known(self, view: HostView) -> "_Known":
         known = self._maps.get(view.root_uuid)
         if known is not None and known.view_gpus is view.gpus and known.view_l3 is view.l3:

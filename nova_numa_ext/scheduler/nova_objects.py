@@ -267,6 +267,11 @@ def numa_policy(request: Any) -> str:
     return str(policy or fields.PCINUMAAffinityPolicy.LEGACY)
 
 
+def is_by_alias(request: Any) -> bool:
+    """Return whether the flavor makes a PCI request, and not a port."""
+    return bool("alias_name" in request and request.alias_name)
+
+
 def networks(spec: Any) -> Any:
     """Physical networks that a RequestSpec requests near its NUMA cells, None without."""
     return (spec.network_metadata if "network_metadata" in spec else None) or None

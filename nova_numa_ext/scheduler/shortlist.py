@@ -2,7 +2,7 @@
 """Which hosts of a request are judged, and which of them nova sees: those that are probably best, in the first pass.
 
 Nova's own filters after ours are slow, so nova gets a list of hosts. The list is ordered by the total of all weighers:
-nova's own over all hosts, and our coarse score (:mod:`nova_numa_ext.policy.numa.shortlist`). No filter is told that a
+nova's own over all hosts, and our coarse score (:mod:`nova_numa_ext.policy.numa.coarse`). No filter is told that a
 later one refused all that it let pass; so ours asks nova's own later filters itself, until enough hosts have passed
 them all. A short list thus refuses nothing: where few hosts can take the server, all hosts are judged.
 """
@@ -18,10 +18,12 @@ import numpy.typing as npt
 from nova.scheduler import filters, weights
 from oslo_config import cfg
 
-from nova_numa_ext.policy.numa import shortlist
+from nova_numa_ext.policy.numa import coarse, shortlist
+from nova_numa_ext.policy.numa.coarse import Asked, Devices, Known
+from nova_numa_ext.policy.numa.coarse_terms import Integers
 from nova_numa_ext.policy.numa.score import Floats
-from nova_numa_ext.policy.numa.shortlist import Asked, Devices, Integers, Known, Size
-from nova_numa_ext.scheduler import compat, nova_objects
+from nova_numa_ext.policy.numa.shortlist import Size
+from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
 from nova_numa_ext.scheduler.judge import HostVerdict, Surroundings
@@ -48,8 +50,8 @@ class Memory:
     def _forget(self) -> None:
         self._row: dict[str, int] = {}
         self._stamps: list[object] = []
-        self._cells = np.zeros((0, 0), shortlist.CELL)
-        self._pools = np.zeros((0, 0), shortlist.POOL)
+        self._cells = np.zeros((0, 0), coarse.CELL)
+        self._pools = np.zeros((0, 0), coarse.POOL)
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: list[Mapping[str, Any]] = []
 
@@ -79,6 +81,7 @@ class Memory:
                     one.count,
                     np.array(nova_objects.pools_for(one, self._kind_of), bool),
                     nova_objects.numa_policy(one),
+                    nova_objects.is_by_alias(one),
                 )
                 for one in requests
             ]
@@ -276,7 +279,7 @@ class ByScore:
         request, host_states = question.parsed.request, question.host_states
         if request is None:
             return None
-        snapshot = question.around.snapshot
+        snapshot, planner = question.around.snapshot, question.around.planner
         row_of = snapshot.arrays.rows.get
         rows = np.array([row_of(state.uuid, UNKNOWN) for state in host_states], np.int64)
         multipliers = self._multipliers(host_states)
@@ -288,8 +291,9 @@ class ByScore:
             pack=question.around.pack,
             devices=tuple(devices),
             device_order=compat.device_order(requested=bool(devices)),
+            gpus=planner.wanted(request, question.spec) if gpus.asked(question.spec) else None,
         )
-        guess = shortlist.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
+        guess = coarse.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
         said, novas = self._weighers.weigh(host_states, question.spec)
         ordered = shortlist.order(novas + multipliers[:, 0] * guess.scores, guess.possible)
         cells = [state.cell_uuid for state in host_states]

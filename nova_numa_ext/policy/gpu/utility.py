@@ -55,6 +55,10 @@ class UtilityOptions:
         if not self.worst_slowdown > 1:
             raise InvalidValueError("worst_slowdown", self.worst_slowdown, "a number > 1")
 
+    def share(self, slowdown: float) -> float:
+        """Return a slowdown as a share of the worst one, at most 1."""
+        return min(1.0, (slowdown - 1.0) / (self.worst_slowdown - 1.0))
+
 
 THIRDS: Final = UtilityOptions()
 
@@ -204,11 +208,8 @@ class Scene:
             if touched & sockets:
                 suffered = max(suffered, self._store.slowdown(self._profile, neighbour.profile))
                 after = max(before, self._store.slowdown(neighbour.profile, self._profile))
-            total += self._share(after) - self._share(before)
-        return (total + self._share(suffered)) / (len(self.host.neighbours) + 1)
-
-    def _share(self, slowdown: float) -> float:
-        return min(1.0, (slowdown - 1.0) / (self.options.worst_slowdown - 1.0))
+            total += self.options.share(after) - self.options.share(before)
+        return (total + self.options.share(suffered)) / (len(self.host.neighbours) + 1)
 
     def _fragmentation(self, sockets: int) -> float:
         shares = [

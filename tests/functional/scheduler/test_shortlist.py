@@ -14,8 +14,8 @@ from nova.scheduler.filters import numa_topology_filter
 from benchmarks import nova_scheduler
 from benchmarks.cloud import FLAVORS, Cloud, request
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.policy.numa import shortlist
-from nova_numa_ext.policy.numa.shortlist import Coarse
+from nova_numa_ext.policy.numa import coarse
+from nova_numa_ext.policy.numa.coarse import Coarse
 from nova_numa_ext.scheduler import fleet, records, session
 from nova_numa_ext.scheduler.shortlist import Memory, Shortlist
 
@@ -76,7 +76,7 @@ def test_a_short_list_refuses_nothing_whatever_is_guessed(
 
     every = selected(cloud, asked, servers, 0).selected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shortlist, "coarse", guess)
+        patch.setattr(coarse, "coarse", guess)
         assert len(selected(cloud, asked, servers, listed).selected) == len(every)
 
 
