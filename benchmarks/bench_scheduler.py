@@ -45,7 +45,7 @@ from placement_traits.snapshot_file import SnapshotWriter
 
 CHURN, SERVERS, DEFAULT_LIMIT, FITTING, THREADS = 0.05, 32, 1000, 50, 4
 _SMALL, _SHORT, _LOOKS = 48, 8, 2  # hosts, shortlist, looks of each, where refusals are counted
-_CREATED = {"BE": "be", "LC one node": "lc_one_node", "LC two nodes": "lc_two_nodes"}
+_CREATED = ("BE", "LC one node", "LC two nodes")
 _GOALS = {
     "ours_ms_median": 300.0,
     "ours_ms_median_full_fleet": 1000.0,
@@ -174,6 +174,21 @@ def stock(bench: Bench) -> Figures:
         **_median(f"stock_{SERVERS}", _by_flavor(bench.stock, SERVERS)),
         **_median("stock_default_limit", limited),
     }
+
+
+def by_flavor(bench: Bench) -> Figures:
+    """Medians of each flavor and number of servers, as far as they were asked for."""
+    measured: dict[str, dict[tuple[str, int], list[Span]]] = {
+        "ours": {key: [t.ours_whole for t in each] for key, each in bench.ours.items()},
+        "whole": {key: [t.whole for t in each] for key, each in bench.ours.items()},
+        "stock": {key: [t.whole for t in each] for key, each in bench.stock.items()},
+    }
+    found: Figures = {}
+    for figure, kinds in measured.items():
+        for (flavor, servers), spans in kinds.items():
+            many = "" if servers == 1 else f"_{servers}"
+            found |= _median(f"{figure}{many}", spans, f"_{flavor_key(flavor)}")
+    return found
 
 
 def ratios(bench: Bench) -> Figures:
@@ -364,7 +379,8 @@ def creates(bench: Bench) -> Figures:
     for setting, ours in (("default", False), ("recommended", True)):
         scheduler = bench.scheduler(ours=ours)
         limit = placement["source"]["settings"][setting]["limit"]
-        for flavor, name in _CREATED.items():
+        for flavor in _CREATED:
+            name = flavor_key(flavor)
             asked = next(each for each in bench.flavors if each.name == flavor)
             spec = request(10**8, asked)
             offered = bench.cloud.offer(spec, asked).limited(limit, random.Random(4))
@@ -415,6 +431,11 @@ def settle() -> None:
 
 def _ms(span: Span) -> str:
     return f"{span.wall * 1e3:.0f} ms (processor {span.cpu * 1e3:.0f})"
+
+
+def flavor_key(name: str) -> str:
+    """A flavor's name as part of a figure's."""
+    return name.lower().replace(" ", "_").replace("-", "_")
 
 
 def _tell_many(what: str, times: Times) -> None:
@@ -493,6 +514,7 @@ def run(options: Namespace) -> tuple[Figures, dict[str, Any]]:
     for name in options.part or PARTS:
         report.progress(f"-- {name}")
         figures |= PARTS[name](bench)
+    figures |= by_flavor(bench)
     summary(figures)
     return figures, bench.notes
 
@@ -531,6 +553,8 @@ def main() -> None:
             "seeds": [1, 2],
             "requests": arguments.requests,
             "churn": CHURN,
+            "servers": SERVERS,
+            "flavors": {flavor.name: flavor_key(flavor.name) for flavor in FLAVORS},
             "load_average": os.getloadavg()[0],
             **notes,
         }
