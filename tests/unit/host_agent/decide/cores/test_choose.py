@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emulation.physics.machines import grid
+from host_agent.decide.cores import choose
 from host_agent.decide.cores.choose import best_wide_slot, exact_slots, wide_slots
 from host_agent.decide.cores.ranking import NO_TIES, SlotRank, Ties, rank
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
@@ -189,3 +190,9 @@ def test_a_sheep_takes_cores_of_two_caches_rather_than_share_one_with_an_lc() ->
     servers = {"lc": lc("lc", 1), "a": sheep, "b": sheep, "new": sheep}
     slots = {"lc": Slot((0,)), "a": Slot((3, 4)), "b": Slot((6, 7))}
     assert set(exact_slots(Occupancy(layout, servers, slots), sheep)[0][1].cpus) == {5, 8}
+
+
+def test_a_remainder_goes_where_it_fits_best_among_the_nearest() -> None:
+    """Five vCPUs: four fill the first group, and the last takes the only core of the third, not one of four."""
+    free = {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: [8]}
+    assert choose._fill(free, [0, 1, 2], 5) == [0, 1, 2, 3, 8]
