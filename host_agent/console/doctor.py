@@ -171,7 +171,7 @@ def _unserved(conf: Configuration) -> str:
     try:
         owner = conf.paths.state.stat().st_uid
     except OSError:
-        owner = None  # no agent was here
+        return ""  # no agent was here
     if owner == 0:
         return ""
     try:
@@ -180,7 +180,7 @@ def _unserved(conf: Configuration) -> str:
         return (
             f"it serves root alone, there is no user {name} ([helper]agent_user): systemd-sysusers"
         )
-    if owner in (None, served):
+    if owner == served:
         return ""
     return f"it serves root and {name} ([helper]agent_user), the agent's folder belongs to user {owner}"
 
