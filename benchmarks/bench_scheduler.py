@@ -44,6 +44,7 @@ from placement_traits.boot_clock import boot_time_s
 from placement_traits.snapshot_file import SnapshotWriter
 
 CHURN, SERVERS, DEFAULT_LIMIT, FITTING, THREADS = 0.05, 32, 1000, 50, 4
+_FULL = 2  # requests for each flavor where the fleet is nearly sold out
 _SMALL, _SHORT, _LOOKS = 48, 8, 2  # hosts, shortlist, looks of each, where refusals are counted
 _CREATED = ("BE", "LC one node", "LC two nodes")
 _GOALS = {
@@ -56,6 +57,7 @@ _GOALS = {
     "view_mb_per_worker": 20.0,
     "regret_p99": 0.02,
     "refused_by_shortlist": 0.0,
+    "run_s": 1500.0,
 }
 
 Figures = dict[str, float]
@@ -164,11 +166,7 @@ def stock(bench: Bench) -> Figures:
     bench.notes["stock_runs"] = {
         name: len(each) for (name, servers), each in bench.stock.items() if servers == 1
     }
-    limited = [
-        bench.ask(scheduler, asked, limit=DEFAULT_LIMIT).whole
-        for asked in bench.flavors
-        for _ in range(3)
-    ]
+    limited = [bench.ask(scheduler, asked, limit=DEFAULT_LIMIT).whole for asked in bench.flavors]
     return {
         **_median("stock", _by_flavor(bench.stock, 1)),
         **_median(f"stock_{SERVERS}", _by_flavor(bench.stock, SERVERS)),
@@ -233,7 +231,7 @@ def full_fleet(bench: Bench) -> Figures:
     settle()
     scheduler = other.scheduler(ours=True)
     spans, none = [], 0
-    for number in range(max(len(bench.flavors), bench.options.requests // 8)):
+    for number in range(_FULL * len(bench.flavors)):
         asked = bench.flavors[number % len(bench.flavors)]
         times = other.ask(scheduler, asked)
         spans.append(times.ours_whole)
@@ -511,10 +509,14 @@ def run(options: Namespace) -> tuple[Figures, dict[str, Any]]:
         profile(bench)
         return {}, {}
     figures: Figures = {"hosts": float(options.hosts)}
+    seconds = {}
     for name in options.part or PARTS:
         report.progress(f"-- {name}")
+        began = now()
         figures |= PARTS[name](bench)
-    figures |= by_flavor(bench)
+        seconds[name] = round((now() - began).wall, 1)
+    bench.notes["part_s"] = seconds
+    figures |= {"run_s": sum(seconds.values()), **by_flavor(bench)}
     summary(figures)
     return figures, bench.notes
 
@@ -534,7 +536,7 @@ def main() -> None:
         "--once", type=float, default=60.0, help="do not repeat what takes stock nova this long"
     )
     options.add_argument(
-        "--regret", type=float, default=150.0, help="seconds for as many samples of regret"
+        "--regret", type=float, default=90.0, help="seconds for as many samples of regret"
     )
     options.add_argument("--refused", type=int, default=10_000, help="requests to short lists")
     options.add_argument("--refused-s", type=float, default=300.0, help="seconds for them at most")

@@ -50,6 +50,9 @@ def test_our_plug_ins_answer_each_flavor_without_a_fault(result):
     assert figures["faults"] == 0
     assert 0 < figures["ours_ms_median"] < figures["whole_ms_median"]
     assert figures["ours_ms_median_full_fleet"] > 0
+    seconds = result["source"]["part_s"]
+    assert set(seconds) == {"single", "stock", "ratios", "full", "view", "copies", "refused"}
+    assert figures["run_s"] == pytest.approx(sum(seconds.values()))
 
 
 def test_each_flavor_has_figures_of_its_own(result):
