@@ -8,14 +8,15 @@ catches ``Exception`` except the outermost guard of a service loop, which counts
 A class with arguments of its own hands all of them to ``super().__init__`` and makes its sentence in ``__str__``: an
 error that crosses a process (the privileged helper, pickle) is made again there as ``type(error)(*error.args)``.
 
-A sentence is for a log line or an API's answer, whatever was given: long values are shown by their beginning.
+A sentence is for a log line or an API's answer, whatever was given: long values are shown by their beginning, and what
+is no printable character is written out.
 """
 
 import reprlib
 from typing import Final
 
 _LONGEST_VALUE: Final = 200
-_LONGEST_TEXT: Final = 2000
+LONGEST_TEXT: Final = 2000
 # Visits few parts of a value: YAML's aliases make 10⁹ out of ten lines.
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxlevel = 3
@@ -24,8 +25,14 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST_VALUE
 
 
 def cut(text: str, most: int = _LONGEST_VALUE) -> str:
-    """Return a text, or its beginning with an ellipsis."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    """Return a text, or its beginning with an ellipsis; line ends and all that a terminal obeys are written out."""
+    if len(text) > most:
+        return f"{cut(text[:most], most)}…"
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def shown(value: object) -> str:
@@ -57,7 +64,7 @@ class InvalidValueError(NumaExtError):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        where, allowed = cut(self.where), cut(self.allowed, _LONGEST_TEXT)
+        where, allowed = cut(self.where), cut(self.allowed, LONGEST_TEXT)
         return f"{where}: {shown(self.value)} is not allowed; allowed: {allowed}"
 
 

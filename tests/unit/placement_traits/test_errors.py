@@ -37,6 +37,13 @@ def test_a_long_place_and_a_long_answer_are_cut() -> None:
     assert len(str(InvalidValueError("k" * 10**6, 1, "or ".join(map(str, range(10**6)))))) < 2500
 
 
+def test_nothing_in_a_sentence_ends_its_line_or_moves_the_cursor() -> None:
+    odd = "a\r\n\x1b[2J\u2028\u202e\ud800\x85é"
+    sentence = str(InvalidValueError(odd, odd, odd))
+    assert sentence.isprintable()
+    assert r"a\r\n\x1b[2J\u2028\u202e\ud800\x85é" in sentence
+
+
 def test_a_short_value_is_shown_as_it_is() -> None:
     sentence = str(InvalidValueError("CPU", 7, "an online CPU of [0, 1]"))
     assert sentence == "CPU: 7 is not allowed; allowed: an online CPU of [0, 1]"
