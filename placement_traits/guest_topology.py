@@ -23,7 +23,8 @@ IMAGE_PROPERTIES: Final = (
 """Properties of an image that :func:`guest_topology` reads."""
 
 _CPUS = re.compile(r"resources(?:[1-9][0-9]*)?:(PCPU|VCPU)")
-_MASK_PART = re.compile(r"(?P<excluded>\^)?(?P<first>[0-9]+)\s*(-\s*(?P<last>[0-9]+))?$")
+_MASK_PART = re.compile(r"(?P<excluded>\^)?(?P<first>[0-9]{1,9})\s*(-\s*(?P<last>[0-9]{1,9}))?$")
+_MOST_VCPUS: Final = 65536  # more than any hypervisor has
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +94,18 @@ def guest_topology(
 
 def _in_mask(mask: str, vcpus: int) -> int:
     """Count the vCPUs of a mask as ``nova.virt.hardware.parse_cpu_spec`` reads it; ``^`` in front means all but."""
-    chosen, excluded = set(range(vcpus if mask.strip().startswith("^") else 0)), set[int]()
+    vcpus = min(vcpus, _MOST_VCPUS)
+    chosen, excluded = (1 << vcpus) - 1 if mask.strip().startswith("^") else 0, 0
     for part in mask.split(","):
         match = _MASK_PART.match(part.strip())
         if match:
-            numbers = range(
-                int(match["first"]), min(int(match["last"] or match["first"]) + 1, vcpus)
-            )
-            (excluded if match["excluded"] else chosen).update(numbers)
-    return len(chosen - excluded)
+            first, end = int(match["first"]), min(int(match["last"] or match["first"]) + 1, vcpus)
+            bits = (1 << end) - (1 << first) if first < end else 0
+            if match["excluded"]:
+                excluded |= bits
+            else:
+                chosen |= bits
+    return (chosen & ~excluded).bit_count()
 
 
 def _cpu_policy(kinds: set[str]) -> str | None:

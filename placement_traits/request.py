@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
 from placement_traits import devices, names
 from placement_traits.amounts import parse_amount
 from placement_traits.devices import DeviceRequest
-from placement_traits.errors import NumaExtError, cut
+from placement_traits.errors import LONGEST_TEXT, NumaExtError, cut
 from placement_traits.guest_topology import NUMA_NODES, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
@@ -30,6 +31,9 @@ from placement_traits.names import (
     SloSource,
     Tier,
 )
+
+MOST_PROBLEMS: Final = 10
+"""So many sentences are enough for a person, and a flavor of thousands of keys takes no time."""
 
 
 class InvalidRequestError(NumaExtError):
@@ -298,9 +302,9 @@ def parse(
     :param image_traits: traits that the image requires; ``CUSTOM_NUMA_EXT_TIER_LC`` and ``…_BE`` work like the key
     :param image_properties: those of :data:`~placement_traits.guest_topology.IMAGE_PROPERTIES` that the image has
     :returns: the checked request
-    :raises InvalidRequestError: with every problem found
+    :raises InvalidRequestError: with every problem found, as far as they are no more than :data:`MOST_PROBLEMS`
     """
-    problems = _value_problems(extra_specs)
+    problems = tuple(islice(_value_problems(extra_specs), MOST_PROBLEMS))
     if problems:
         raise InvalidRequestError(problems)
 
@@ -394,22 +398,21 @@ def _default_memory_policy(tier: Tier | None, numa_topology: bool) -> MemoryPoli
     return MemoryPolicy.FIRST_TOUCH
 
 
-def _value_problems(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
+def _value_problems(extra_specs: Mapping[str, str]) -> Iterator[str]:
     ours = (
         problem(key, value)
         for key, value in sorted(extra_specs.items())
         if key.startswith(f"{names.EXTRA_SPEC_NAMESPACE}:")
     )
-    problems = [sentence for sentence in ours if sentence is not None]
+    yield from (sentence for sentence in ours if sentence is not None)
     nodes = extra_specs.get(NUMA_NODES, "1")
     if not parse_amount(nodes):
-        problems.append(f"{NUMA_NODES}={cut(nodes)} is not allowed; allowed: an integer >= 1.")
-    problems.extend(
+        yield f"{NUMA_NODES}={cut(nodes)} is not allowed; allowed: an integer >= 1."
+    yield from (
         sentence
         for key, value in sorted(extra_specs.items())
         if _resource(key) and (sentence := _amount_problem(key, value)) is not None
     )
-    return tuple(problems)
 
 
 def unknown_key(key: str) -> str:
@@ -513,8 +516,11 @@ def _combination_problems(
             f"{Key.REMOTE_GPU_NETWORK_SHARE} has no meaning with {Key.REMOTE_GPU}=never.",
         ),
     )
-    sentences = tuple(sentence for wrong, sentence in checks if wrong)
-    return (*sentences, *_neighbourhood_problems(request))
+    sentences = (sentence for wrong, sentence in checks if wrong)
+    every = (*sentences, *_neighbourhood_problems(request))
+    return tuple(
+        cut(sentence, LONGEST_TEXT) for sentence in every
+    )  # names of groups are the flavor's
 
 
 def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:

@@ -8,6 +8,9 @@ from placement_traits.errors import InvalidValueError
 
 _PART = re.compile(r"(\^?)([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 _LARGEST = 65535  # more than any kernel has; keeps a hostile "0-99999999999" from filling memory
+_MOST = 4 * (
+    _LARGEST + 1
+)  # more than any list names; keeps a hostile "0-65535,0-65535…" from taking minutes
 
 
 def parse(text: str) -> frozenset[int]:
@@ -17,6 +20,7 @@ def parse(text: str) -> frozenset[int]:
     """
     added: set[int] = set()
     removed: set[int] = set()
+    named = 0
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _PART.match(part)
         if match is None:
@@ -24,6 +28,9 @@ def parse(text: str) -> frozenset[int]:
         low, high = int(match[2]), int(match[3] or match[2])
         if low > high or high > _LARGEST:
             raise InvalidValueError("CPU list", text, f"ascending ranges up to {_LARGEST}")
+        named += high - low + 1
+        if named > _MOST:
+            raise InvalidValueError("CPU list", text, "each number once")
         (removed if match[1] else added).update(range(low, high + 1))
     return frozenset(added - removed)
 

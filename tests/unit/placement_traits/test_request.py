@@ -2,6 +2,7 @@
 """What flavors may say, and the sentences about what they may not."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 
 from placement_traits.interference import NEIGHBOURHOOD_UNITS, may_share
 from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, MemoryPolicy, Tier
-from placement_traits.request import EXTRA_SPECS, InvalidRequestError, concerns_us, parse, problem
+from placement_traits.request import (
+    EXTRA_SPECS,
+    MOST_PROBLEMS,
+    InvalidRequestError,
+    concerns_us,
+    parse,
+    problem,
+)
 
 LC = {
     "numa_ext:tier": "LC",
@@ -226,6 +234,31 @@ def test_all_problems_are_told_at_once():
     assert (
         len(problems({"numa_ext:tier": "XX", "numa_ext:gpu_comm": "9", "numa_ext:teir": "LC"})) == 3
     )
+
+
+def test_of_thousands_of_problems_some_are_told_and_soon():
+    began = time.process_time()
+    assert len(problems({f"numa_ext:slo_p99_{n}": "1" for n in range(10_000)})) == MOST_PROBLEMS
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "vcpus", "pinned"),
+    [
+        ("0-3,^1", 8, 3),
+        ("^0-1", 8, 6),
+        ("9" * 5000, 8, 0),
+        ("6-99999", 8, 2),
+        ("^0", 10**15, 65535),
+        ("0-65535," * 30_000, 10**15, 65536),
+    ],
+    ids=["some", "all but", "digits", "more than there are", "vCPUs", "repeated"],
+)
+def test_the_dedicated_cpus_of_a_mask_are_counted_whatever_it_names(mask, vcpus, pinned):
+    specs = {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": mask}
+    began = time.process_time()
+    assert parse(specs, vcpus=vcpus, memory_mb=1).pinned == pinned
+    assert time.process_time() - began < 1
 
 
 def test_the_image_can_ask_for_the_tier_but_not_contradict_the_flavor():
