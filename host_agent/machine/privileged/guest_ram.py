@@ -93,7 +93,7 @@ def guest_mappings(maps: str, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 def _runs(maps: str) -> list[list[_Mapping]]:
     """Writable, not executable mappings; neighbours with equal permissions are one run (a policy may split them)."""
     runs: list[list[_Mapping]] = []
-    for line in maps.splitlines():
+    for line in maps.split("\n"):
         match = _MAPS_LINE.match(line)
         if match is None or match[3][:3] != "rw-":
             continue
@@ -109,7 +109,7 @@ def _runs(maps: str) -> list[list[_Mapping]]:
 def parse_numa_maps(text: str) -> dict[int, RamRange]:
     """Parse ``/proc/PID/numa_maps``: start address -> range without its end (0)."""
     ranges = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.split()
         if len(words) < 2:
             continue
@@ -135,7 +135,7 @@ def parse_thp(smaps: str) -> dict[int, int]:
     """Parse ``/proc/PID/smaps``: start address -> KiB in transparent huge pages (anonymous, or shared memory)."""
     thp: dict[int, int] = {}
     start = -1
-    for line in smaps.splitlines():
+    for line in smaps.split("\n"):
         match = _MAPS_LINE.match(line)
         if match:
             start = int(match[1], 16)
@@ -152,9 +152,9 @@ def read(process: Path, *, with_thp: bool = False) -> tuple[RamRange, ...]:
     :param with_thp: a second pass that reads the part in transparent huge pages
     """
     arguments = [part.decode(errors="replace") for part in command_line.read(process)]
-    mappings = guest_mappings((process / "maps").read_text(), backend_sizes(arguments))
-    numa = parse_numa_maps((process / "numa_maps").read_text())
-    thp = parse_thp((process / "smaps").read_text()) if with_thp else None
+    mappings = guest_mappings(_text(process / "maps"), backend_sizes(arguments))
+    numa = parse_numa_maps(_text(process / "numa_maps"))
+    thp = parse_thp(_text(process / "smaps")) if with_thp else None
     ranges = []
     for start, end in mappings:
         # Where a merged neighbour was cut off the front, numa_maps lists the mapping by its own, lower start.
@@ -164,3 +164,8 @@ def read(process: Path, *, with_thp: bool = False) -> tuple[RamRange, ...]:
         found = numa[own]._replace(start=start, end=end)
         ranges.append(found if thp is None else found._replace(thp_kb=thp.get(own, 0)))
     return tuple(ranges)
+
+
+def _text(file: Path) -> str:
+    """Read a file that names files: any bytes, of which the kernel escapes line feeds and no other line end."""
+    return file.read_bytes().decode(errors="replace")

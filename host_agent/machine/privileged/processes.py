@@ -128,12 +128,12 @@ def _role(name: str) -> tuple[Role, int]:
 
 
 def _status(task: Path) -> str:
-    """Read proc_pid_status(5), for :func:`_field`."""
-    return "\n" + (task / "status").read_text(errors="replace")
+    """Read proc_pid_status(5), for :func:`_field`: as bytes, because as text a carriage return is a line end, too."""
+    return "\n" + (task / "status").read_bytes().decode(errors="replace")
 
 
 def _field(status: str, name: str) -> str:
-    """Return one of its fields, "" when it has none. A thread's name is no way in: the kernel escapes line ends in it.
+    """Return one of its fields, "" when it has none. A thread's name is no way in: the kernel escapes line feeds in it.
 
     The loop reads hundreds of these files each round and wants two lines of sixty: splitting all of them takes longer
     than reading.

@@ -56,6 +56,22 @@ def test_huge_pages_are_counted_on_demand(tmp_path: Path) -> None:
     assert found.thp_kb == 129024
 
 
+@pytest.mark.parametrize("name", [b"\xff", "\u2028".encode(), b"\r", b"\x0b", b"\xc2\x85"])
+def test_a_file_that_a_process_maps_under_an_odd_name_hides_nothing(
+    tmp_path: Path, name: bytes
+) -> None:
+    """The kernel escapes line feeds in it, and nothing else that may end a line."""
+    folder = proc(tmp_path, ["qemu", "-object", BACKEND])
+    (expected,) = guest_ram.read(folder, with_thp=True)
+    fake = b"7f0050000000-7f0058000000 rw-p 00000000 00:00 0"
+    mapped = b"7e0000000000-7e0000001000 r--p 00000000 00:00 0 /" + name + fake + b"\n"
+    for file in ("maps", "smaps"):
+        (folder / file).write_bytes(mapped + (folder / file).read_bytes())
+    numa = b"7e0000000000 default file=/" + name + b"N9=9 N0=1\n"
+    (folder / "numa_maps").write_bytes(numa + (folder / "numa_maps").read_bytes())
+    assert guest_ram.read(folder, with_thp=True) == (expected,)
+
+
 def test_a_mapping_that_the_kernel_merged_in_front_is_cut_off(tmp_path: Path) -> None:
     maps = MAPS.replace("7f0050000000-", "7f004ff00000-")
     numa = NUMA_MAPS.replace("7f0050000000 ", "7f004ff00000 ")
