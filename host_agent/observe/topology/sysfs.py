@@ -117,12 +117,12 @@ def _read_cpu(sys: Path, cpu: int, node: int) -> _Cpu:
         node,
         # -1: the platform does not say (some virtual machines); one package then
         max(0, _integer(topology / "physical_package_id")),
-        _numbers(siblings),
-        _read_l3(folder),
+        _sharing(siblings, cpu),
+        _read_l3(folder, cpu),
     )
 
 
-def _read_l3(cpu_folder: Path) -> _Cache | None:
+def _read_l3(cpu_folder: Path, cpu: int) -> _Cache | None:
     for index in _numbered(cpu_folder / "cache", "index").values():
         if _text(index / "level") != _L3:
             continue
@@ -130,7 +130,7 @@ def _read_l3(cpu_folder: Path) -> _Cache | None:
         size = index / "size"
         return _Cache(
             _integer(number) if number.exists() else None,
-            _numbers(index / "shared_cpu_list"),
+            _sharing(index / "shared_cpu_list", cpu),
             _size_kb(size) if size.exists() else 0,
         )
     return None
@@ -185,7 +185,7 @@ def _read_node(sys: Path, node: int, machine: list[_Cpu], offline: frozenset[int
 def _memory_mb(meminfo: Path) -> int | None:
     if not meminfo.exists():
         return None
-    match = re.search(r"MemTotal:\s+(\d+) kB", _text(meminfo))
+    match = re.search(r"MemTotal:\s+([0-9]{1,18}) kB", _text(meminfo))
     if match is None:
         raise InvalidValueError(str(meminfo), _text(meminfo)[:40], "a line 'MemTotal: N kB'")
     return int(match[1]) // 1024
@@ -204,7 +204,7 @@ def _distances(sys: Path, node_ids: list[int]) -> tuple[tuple[int, ...], ...]:
     paths = [sys / f"devices/system/node/node{node}/distance" for node in node_ids]
     if not all(path.exists() for path in paths):
         return ()
-    return tuple(tuple(int(word) for word in _text(path).split()) for path in paths)
+    return tuple(tuple(_whole(path, word) for word in _text(path).split()) for path in paths)
 
 
 def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
@@ -222,15 +222,26 @@ def _numbers(path: Path) -> frozenset[int]:
         raise InvalidValueError(str(path), error.value, error.allowed) from None
 
 
+def _sharing(path: Path, cpu: int) -> frozenset[int]:
+    """Return the CPUs that share something with one, itself included."""
+    numbers = _numbers(path)
+    if cpu not in numbers:
+        raise InvalidValueError(str(path), cpus.text(numbers), f"a list with CPU {cpu}")
+    return numbers
+
+
 def _integer(path: Path) -> int:
-    text = _text(path)
-    if re.fullmatch(r"-?\d+", text) is None:
+    return _whole(path, _text(path))
+
+
+def _whole(path: Path, text: str) -> int:
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
         raise InvalidValueError(str(path), text, "an integer")
     return int(text)
 
 
 def _size_kb(path: Path) -> int:
-    match = re.fullmatch(r"(\d+)([KM]?)", _text(path))
+    match = re.fullmatch(r"([0-9]{1,18})([KM]?)", _text(path))
     if match is None:
         raise InvalidValueError(str(path), _text(path), "a size such as 16384K")
     return int(match[1]) * {"K": 1, "M": 1024, "": 0}[match[2]]
@@ -241,3 +252,5 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise InvalidValueError(str(path), error.strerror, "a readable file of sysfs") from error
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(str(path), str(error), "a text") from error

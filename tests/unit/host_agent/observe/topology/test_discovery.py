@@ -165,10 +165,15 @@ def test_a_machine_without_l3_or_numa_files_is_one_node_without_l3(tmp_path):
         ("devices/system/cpu/cpu3/topology/physical_package_id", "x"),
         ("devices/system/cpu/cpu3/cache/index3/size", "16 megabytes"),
         ("devices/system/node/node1/meminfo", "nothing"),
+        ("devices/system/node/node1/distance", "16 x"),
+        ("devices/system/node/node1/distance", "9" * 5000),
+        ("devices/system/cpu/cpu3/topology/core_cpus_list", ""),
+        ("devices/system/cpu/cpu3/cache/index3/shared_cpu_list", "2"),
+        ("devices/system/cpu/cpu3/cache/index3/level", "\udcff"),
     ],
 )
 def test_nonsense_is_refused_with_the_files_name(lab_host, file, content):
-    (lab_host / file).write_text(content)
+    (lab_host / file).write_text(content, errors="surrogateescape")
     with pytest.raises(InvalidValueError) as error:
         read_topology(lab_host)
     assert error.value.where == str(lab_host / file)
