@@ -2,19 +2,33 @@
 """What the agent did and why: its journal."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from host_agent.conf.configuration import Configuration
 from host_agent.console.text import cell
 from placement_traits.journal import read
 
+# Of an :class:`host_agent.model.journal.Entry`, those that are not empty.
+_FIELDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("time", "action", "result", "server", "title", "problem"), str),
+    "what": dict,
+    "reasons": list,
+}
+
 
 def entries(conf: Configuration, server: str | None = None) -> list[dict[str, Any]]:
-    """Return the journal, oldest first; of one server (UUID or name) where one is named."""
-    found = list(read(conf.paths.journal))
+    """Return the journal, oldest first; of one server (UUID or name) where one is named.
+
+    What the agent does not write is passed over, as lines that hold no entry are.
+    """
+    found = [entry for entry in read(conf.paths.journal) if _is_entry(entry)]
     if server is None:
         return found
     return [entry for entry in found if server in (entry.get("server"), entry.get("title"))]
+
+
+def _is_entry(found: Mapping[str, Any]) -> bool:
+    return all(isinstance(found.get(name, kind()), kind) for name, kind in _FIELDS.items())
 
 
 def last_decisions(conf: Configuration) -> dict[str, tuple[str, ...]]:

@@ -123,6 +123,22 @@ def test_explain_needs_no_libvirt_where_the_journal_knows(
     assert "class_penalty=0" in run("explain", "web")[1]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"what": ["x"]}, {"title": {"a": 1}}, {"reasons": 7}, {"server": ["u"]}, {"time": 7}],
+    ids=str,
+)
+def test_what_is_no_entry_of_ours_is_passed_over(
+    run: Run, tmp_path: Path, odd: dict[str, object]
+) -> None:
+    good = {"time": "now", "action": "decide", "server": "u", "reasons": ["class_penalty=0"]}
+    path = tmp_path / "state/journal.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(each) + "\n" for each in ({**good, **odd}, good)))
+    assert run("journal") == (0, "now u decide\n")
+    assert "class_penalty=0" in run("explain", "u")[1]
+
+
 @pytest.mark.parametrize(("foreign", "exclusive"), [("f0", True), ("f8", False)])
 def test_exclusive_is_what_the_masks_say(foreign: str, exclusive: bool) -> None:
     actual = Actual(
