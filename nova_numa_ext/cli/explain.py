@@ -13,8 +13,13 @@ from nova_numa_ext.cli.destinations import Destination
 from nova_numa_ext.policy.numa.score import Score
 from nova_numa_ext.policy.numa.whatif import Answer
 from nova_numa_ext.policy.terms import sentence
+from placement_traits.errors import NumaExtError, cut
 
 _MOST_CANDIDATES: Final = 3  # of one host, those that are alike counted once
+
+
+class UnknownFormError(NumaExtError):
+    """An entry of a journal is not what this release writes."""
 
 
 @dataclass(slots=True)
@@ -50,9 +55,10 @@ class Explanation:
 def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
     """Return the decisions about a server uuid or a request id, oldest first.
 
-    :param entries: of one journal or of several, each controller's in their order; what was collected twice counts once
+    :param entries: of one journal or of several, each controller's in their order; what was collected twice counts
+        once, and what is no entry of a decision is passed over
     """
-    chosen = (entry for entry in entries if key in (entry.get("server"), entry.get("request")))
+    chosen = (entry for entry in entries if _is_about(entry, key))
     once = {json.dumps(entry, sort_keys=True): entry for entry in chosen}
     found: list[Explanation] = []
     open_by_server: dict[tuple[Any, Any, Any], Explanation] = {}
@@ -71,9 +77,30 @@ def find(entries: Iterable[dict[str, Any]], key: str) -> list[Explanation]:
     return sorted(found, key=lambda each: each.head.get("time", 0.0))
 
 
+def _is_about(entry: Mapping[str, Any], key: str) -> bool:
+    who = entry.get("server"), entry.get("request"), entry.get("controller", "")
+    kind, time = entry.get("kind"), entry.get("time", 0.0)
+    return (
+        key in who[:2]
+        and {"server", "request"} <= entry.keys()
+        and all(word is None or isinstance(word, str) for word in who)
+        and isinstance(kind, str)
+        and isinstance(time, int | float)
+    )
+
+
 def text(explanation: Explanation) -> str:
-    """Return an explanation for people."""
-    return "\n".join(_lines(explanation))
+    """Return an explanation for people.
+
+    :raises UnknownFormError: an entry lacks something: other software has written it, or another release
+    """
+    try:
+        return "\n".join(_lines(explanation))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+        what = f"the decision about server {explanation.head['server']}"
+        raise UnknownFormError(
+            f"{cut(what)} has a form that this release does not know: {cut(repr(error))}"
+        ) from error
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:

@@ -92,6 +92,23 @@ def test_a_decision_of_an_older_release_without_totals_is_told_without_them() ->
     assert text.split()[-1] == "-"
 
 
+@pytest.mark.parametrize("kind", ["filter", "weigh", "fault"])
+def test_an_entry_that_this_release_does_not_know_is_one_sentence(kind: str) -> None:
+    with pytest.raises(explain.UnknownFormError) as caught:
+        told({**HEAD, "kind": kind})
+    sentence = str(caught.value)
+    assert sentence.startswith("the decision about server a has a form that this release does not")
+    assert sentence.isprintable()
+
+
+@pytest.mark.parametrize("odd", [{"kind": 1}, {"request": ["req-1"]}, {"time": "1"}, {}])
+def test_what_is_no_entry_of_a_decision_is_passed_over(odd: dict[str, Any]) -> None:
+    entry = {**weighed(h1=4.0), **odd}
+    if not odd:
+        del entry["request"]
+    assert explain.find([entry, {"server": "a"}], "a") == []
+
+
 def test_the_only_host_left_is_the_best_one() -> None:
     assert "best     h1: one host was left, the weigher was not asked" in told(filtered([], 0))
 
