@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from oslo_config import cfg, types
 
-from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.errors import LONGEST_TEXT, InvalidValueError, NumaExtError, cut
 from placement_traits.options import Declared, HostAddress, Port, Section, build, declared
 
 S = TypeVar("S", bound=Section)
@@ -92,7 +92,8 @@ def _mistake(
     section: type[Section], each: Declared, conf: cfg.ConfigOpts, reason: str
 ) -> ConfigurationError:
     value = "" if each.option.secret else _given(section.section, each.name, conf)
-    return ConfigurationError(f"[{section.section}]{each.name}{value} in {_files(conf)}: {reason}")
+    where = f"[{section.section}]{each.name}{cut(value)} in {_files(conf)}"
+    return ConfigurationError(f"{where}: {cut(reason, LONGEST_TEXT)}")
 
 
 def _files(conf: cfg.ConfigOpts) -> str:

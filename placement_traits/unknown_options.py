@@ -13,6 +13,8 @@ from typing import Final
 
 from oslo_config import cfg
 
+from placement_traits.errors import cut
+
 _OF_LIBRARIES: Final = ("oslo_",)  # sections that oslo.messaging reads
 
 
@@ -34,12 +36,12 @@ def keys(
             if section not in known:
                 if only_known:
                     continue
-                yield f"[{section}]{_meant(section, known)} in {file}"
+                yield f"[{cut(section)}]{_meant(section, known)} in {file}"
                 continue
             names = {name for option in known[section] for name in _names(option)}
             for key in keys:
                 if key.replace("-", "_") not in names:
-                    yield f"[{section}]{key}{_meant(key, names)} in {file}"
+                    yield f"[{section}]{cut(key)}{_meant(key, names)} in {file}"
 
 
 def _names(option: cfg.Opt) -> set[str]:

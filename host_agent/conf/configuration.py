@@ -13,7 +13,7 @@ from oslo_config import cfg
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from placement_traits import oslo_options, unknown_options
-from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.errors import LONGEST_TEXT, InvalidValueError, NumaExtError, cut
 from placement_traits.options import Section
 from placement_traits.oslo_options import ConfigurationError
 
@@ -98,7 +98,7 @@ def load(
     try:
         conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(" ".join(str(error).split())) from error
+        raise ConfigurationError(cut(" ".join(str(error).split()), LONGEST_TEXT)) from error
     sections = _sections(conf, mistake)
     return Configuration(**sections, oslo=conf, dry_run=conf.dry_run, once=conf.once)
 

@@ -19,6 +19,7 @@ from host_agent.conf.latency import PrometheusOptions
 from host_agent.conf.slo import SloOptions
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.observe.latency.window import HIGHEST_US
+from placement_traits.errors import cut
 from placement_traits.names import SloSource
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def ask(options: PrometheusOptions, query: str) -> float | None:
         http.client.HTTPException,
     ) as error:
         raise OSError(
-            f"{options.base_url} does not answer as Prometheus does: {error!r}"
+            f"{options.base_url} does not answer as Prometheus does: {cut(repr(error))}"
         ) from error
 
 
