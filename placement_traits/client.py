@@ -10,7 +10,14 @@ from urllib.parse import quote
 
 from keystoneauth1 import exceptions as ksa
 
-from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
+from placement_traits.errors import (
+    LONGEST_TEXT,
+    ConflictError,
+    NumaExtError,
+    ServiceUnavailableError,
+    cut,
+    shown,
+)
 
 # Lists of traits (in:) in queries; any newer Placement answers it too.
 MICROVERSION: Final = "placement 1.39"
@@ -166,7 +173,8 @@ class PlacementClient:
         A write may be sent twice after a timeout; it then fails with a conflict, because each write carries the
         generation of what it changes or the uuid of what it creates.
 
-        :raises ServiceUnavailableError: Placement or Keystone did not answer usefully in the given tries
+        :raises ServiceUnavailableError: Placement or Keystone did not answer usefully in the given tries; also what is
+            looked for in the body and is not there
         :raises GenerationConflictError: another client was faster
         :raises NotFoundError: the thing is not there
         :raises PlacementError: any other refusal
@@ -177,16 +185,16 @@ class PlacementClient:
             raise self._silent(method, path, str(error)) from error
         except ksa.ClientException as error:  # no catalog, no endpoint, refused by Keystone
             raise ServiceUnavailableError(
-                f"Placement cannot be reached for {method} {path}: {error}"
+                f"Placement cannot be reached for {method} {path}: {cut(str(error), LONGEST_TEXT)}"
             ) from error
         if response.status_code in _PASSING:
-            raise self._silent(method, path, f"{response.status_code} {response.text[:200]}")
+            raise self._silent(method, path, f"{response.status_code} {cut(response.text)}")
         return _decoded(method, path, response)
 
     def _silent(self, method: str, path: str, trouble: str) -> ServiceUnavailableError:
         tries = self._retry.attempts
         return ServiceUnavailableError(
-            f"Placement did not answer {method} {path} in {tries} tries: {trouble}"
+            f"Placement did not answer {method} {path} in {tries} tries: {cut(trouble, LONGEST_TEXT)}"
         )
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
@@ -204,21 +212,47 @@ class PlacementClient:
         return response
 
 
+class _Body(dict[str, Any]):
+    """A decoded body, of which what is not there is a fault of who answered."""
+
+    def __init__(self, request: str, found: Mapping[str, Any]) -> None:
+        super().__init__(found)
+        self._request = request
+
+    def __missing__(self, key: str) -> Any:
+        raise ServiceUnavailableError(
+            f"Placement's answer to {self._request} has no {key}: {shown(dict(self))}"
+        )
+
+
 def _decoded(method: str, path: str, response: Any) -> Any:
+    request = f"{method} {path}"
     if response.status_code < 400:
-        return response.json() if response.content else None
+        if response.content or method == "GET":
+            return _body(request, response)
+        return _Body(request, {})
     try:
-        error = response.json()["errors"][0]
+        error = dict(response.json()["errors"][0])
     except (ValueError, KeyError, IndexError, TypeError):
-        error = {"detail": response.text[:200]}
+        error = {"detail": response.text}
     kind = PlacementError
     if response.status_code == 404:
         kind = NotFoundError
     elif error.get("code") == CODE_CONCURRENT:
         kind = GenerationConflictError
-    raise kind(
-        f"{method} {path}",
-        response.status_code,
-        error.get("code", ""),
-        " ".join(str(error.get("detail", "")).split()),
-    )
+    detail = " ".join(str(error.get("detail", "")).split())
+    code = str(error.get("code", ""))
+    raise kind(request, response.status_code, code, cut(detail, LONGEST_TEXT))
+
+
+def _body(request: str, response: Any) -> _Body:
+    """Return what was answered; a proxy in between may answer with a page of its own."""
+    try:
+        found = response.json()
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ServiceUnavailableError(
+            f"The answer to {request} is not Placement's: {shown(response.text)}"
+        )
+    return _Body(request, found)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reporter against the real Placement: from any state to the wanted tree, whatever happens on the way."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -17,7 +18,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError, RetrySettings
-from placement_traits.errors import ServiceUnavailableError
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, PackingTrait, TierTrait
 from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter, RootMissingError, child_uuid
@@ -27,7 +28,7 @@ from placement_traits.tree import (
     desired_tree,
 )
 from placement_traits.view import FleetView
-from tests.support.faults import FaultyAdapter, every, lose_answer, lose_request, refuse
+from tests.support.faults import FaultyAdapter, answer, every, lose_answer, lose_request, refuse
 from tests.support.filled_placement import FilledPlacement, as_literal
 from tests.support.hosts import SETTINGS, hosts
 
@@ -336,6 +337,26 @@ def test_a_placement_that_restarts_in_the_middle_is_caught_up(one_compute, stop_
         reporter.sync(TREE)
     assert reporter.sync(TREE).problems == ()
     assert one_compute.everything() == as_literal(TREE)
+
+
+@pytest.mark.parametrize("text", ["", "<html>\r\n<p>Sign in</p>", "null", "{}", "[" * 10**5])
+def test_answers_of_another_server_are_one_sentence_and_caught_up(empty_cloud, text):
+    """A proxy in between answers 200 with a page of its own, to a request that never arrives."""
+    for stop_after in (0, 1, 11, 30):
+        name = f"h{stop_after}"
+        tree = desired_tree(name, four_nodes(), SETTINGS)
+        empty_cloud.compute(name)
+        faults = itertools.chain([None] * stop_after, [lambda _send: answer(200, text)])
+        reporter = Reporter(empty_cloud.connect(FaultyAdapter(empty_cloud.adapter, every(faults))))
+        with contextlib.suppress(NumaExtError):
+            reporter.sync(tree)
+        assert reporter.sync(tree).problems == ()
+        assert read_tree(empty_cloud.client, name) == tree
+    faulty = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: lambda _send: answer(200, text))
+    with pytest.raises(ServiceUnavailableError) as caught:
+        Reporter(empty_cloud.connect(faulty)).sync(TREE)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
 
 
 def test_a_token_that_expires_is_renewed_by_the_session(one_compute):
