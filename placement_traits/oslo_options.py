@@ -79,7 +79,10 @@ def read(
 
 def _read(section: type[Section], each: Declared, conf: cfg.ConfigOpts) -> Any:
     try:
-        return _value(each, conf[section.section][each.name])
+        value = conf[section.section][each.name]
+        if value is None and _without_none(each.kind) is each.kind:
+            raise ValueError("is not valid: no value")  # what oslo.config makes of "name ="
+        return _value(each, value)
     except RecursionError:
         reason = "it refers to itself with $"
         raise _mistake(section, each, conf, reason) from None

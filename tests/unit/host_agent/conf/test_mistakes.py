@@ -44,6 +44,8 @@ def test_a_missing_file_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -
         ("[host]\nname = any=$name\n", ["[host]name = any=$name", "refers to itself"]),
         ("[bwap]\ndrop = 10\n", ["[bwap]drop", "0 to 9"]),
         ("[slo]\nat_risk_slack_percent = 40\n", ["[slo]at_risk_slack_percent", "(40.0, 20.0)"]),
+        ("[slo]\nat_risk_slack_percent =\n", ["[slo]at_risk_slack_percent", "no value"]),
+        ("[agent]\nresync_s =\n", ["[agent]resync_s", "no value"]),
         ("[rdt]\nverify_s = 1\n  \x1b[2J\n", ["[rdt]verify_s", r"1\n\x1b[2J"]),
     ],
 )
