@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 NOTHING: Final = "-"
+_DEEPEST: Final = 8
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -27,14 +28,16 @@ def known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if cell(value) != NOTHING}
 
 
-def cell(value: Any) -> str:
-    """Return a value in one line; :data:`NOTHING` for nothing."""
+def cell(value: Any, depth: int = _DEEPEST) -> str:
+    """Return a value in one line; :data:`NOTHING` for nothing, an ellipsis for what is nested deeper than ``depth``."""
     if value is None or value == "":
         return NOTHING
-    if isinstance(value, Mapping) and set(value) == {"address", "node"}:
-        return f"{value['address']}@{cell(value['node'])}"
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}:{cell(item)}" for key, item in value.items()) or NOTHING
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return ",".join(map(cell, value)) or NOTHING
-    return str(value)
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return str(value)
+    if not depth:
+        return "…"
+    if not isinstance(value, Mapping):
+        return ",".join(cell(item, depth - 1) for item in value) or NOTHING
+    if set(value) == {"address", "node"}:
+        return f"{value['address']}@{cell(value['node'], depth - 1)}"
+    return " ".join(f"{key}:{cell(item, depth - 1)}" for key, item in value.items()) or NOTHING

@@ -13,6 +13,7 @@ from emulation.servers import BE_SPECS, Server
 from host_agent.cmd import ctl
 from host_agent.console import status, undo
 from host_agent.console.explanation import as_text
+from host_agent.console.text import cell
 from host_agent.control.assembly import observer
 from host_agent.control.journal import FileJournal
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
@@ -137,6 +138,15 @@ def test_what_is_no_entry_of_ours_is_passed_over(
     path.write_text("".join(json.dumps(each) + "\n" for each in ({**good, **odd}, good)))
     assert run("journal") == (0, "now u decide\n")
     assert "class_penalty=0" in run("explain", "u")[1]
+
+
+def test_a_value_is_shown_in_a_line_as_deep_as_it_can_be_read() -> None:
+    nested: object = "x"
+    for _ in range(500):
+        nested = {"a": [nested, 1]}
+    assert cell({"b": nested, "c": {"address": "61:00.0", "node": None}}) == (
+        "b:a:a:a:a:…,1,1,1 c:61:00.0@-"
+    )
 
 
 @pytest.mark.parametrize(("foreign", "exclusive"), [("f0", True), ("f8", False)])
