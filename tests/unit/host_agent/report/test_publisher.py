@@ -2,6 +2,7 @@
 """What the agent publishes in Placement, and what happens while Placement is down."""
 
 import dataclasses
+import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,12 @@ from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, neighbours, published_tree
 from host_agent.report.publisher import PublishedFacts, Publisher
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.client import PlacementError
+from placement_traits.client import (
+    REQUEST_TIMEOUT_S,
+    PlacementClient,
+    PlacementError,
+    RetrySettings,
+)
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, TierTrait
 from placement_traits.tree import ProviderTree
@@ -223,6 +229,50 @@ def test_what_was_missed_is_caught_up_in_one_pass() -> None:
     thread.join(10)
     assert placement.written[-1] == last
     assert metrics.placement_synced
+
+
+def test_a_placement_that_accepts_and_does_not_answer_keeps_no_round_waiting() -> None:
+    placement, metrics = Placement(failures=0), Metrics()
+    asked, answers = threading.Event(), threading.Event()
+    sync = placement.sync
+
+    def slow(tree: ProviderTree) -> _Report:
+        asked.set()
+        assert answers.wait(30)
+        return sync(tree)
+
+    placement.sync = slow  # type: ignore[method-assign]
+    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, metrics)
+    thread = publisher.start()
+    publisher.on_round(turn())
+    assert asked.wait(30)
+    for cpu in (0, 2, 4):  # it is not waited for, or this would not end
+        publisher.on_round(turn((Server("be", BE_SPECS), cpu)))
+    assert placement.written == []
+    assert not metrics.placement_synced
+    answers.set()
+    placement.wait_for_writes(2)
+    publisher.stop()
+    thread.join(10)
+    last = published_tree(turn((Server("be", BE_SPECS), 4)), "compute1", OPTIONS, 0)
+    assert placement.written[1:] == [last]
+
+
+def test_a_request_without_an_answer_ends_in_time(tmp_path: Path) -> None:
+    config = tmp_path / "agent.conf"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        text = f"[placement]\nauth_type = none\nendpoint = {endpoint}\n"
+        config.write_text(text)
+        assert make_adapter(load(config)).session.timeout == REQUEST_TIMEOUT_S
+        config.write_text(f"{text}timeout = 1\n")
+        client = PlacementClient(make_adapter(load(config)), RetrySettings(attempts=1))
+        with pytest.raises(ServiceUnavailableError, match=r"did not answer GET /x in 1 tries: .+"):
+            client.get("/x")
+
+
+def load(config: Path) -> configuration.Configuration:
+    return configuration.load([f"--config-file={config}"])
 
 
 def test_an_unchanged_tree_is_not_written_again() -> None:
