@@ -2,7 +2,6 @@
 """Every state file of the agent: one bad value anywhere, and the agent starts without it instead of failing."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,93 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
-from host_agent.control import (
-    balancing_store,
-    calibration_store,
-    home_nodes_store,
-    slo_store,
-    topology_store,
-)
-from host_agent.machine.privileged import vcpu_quota
-from host_agent.machine.rdt.pqos import ClassNames
-from host_agent.machine.rdt.root_masks import RootMemory
-from placement_traits.interference import INITIAL_BENEFIT
-
-BENEFIT = {
-    domain.value: {kind.value: figure for kind, figure in row.items()}
-    for domain, row in INITIAL_BENEFIT.items()
-}
-SEARCH = {
-    "canonical": {"0": 0.25, "1": 0.75},
-    "workers": [1],
-    "co_scheduled": False,
-    "found": True,
-    "dwp": 0.5,
-    "lower_bound": 0.0,
-    "best": [0.5, 1e8, 1e6],
-    "phase_mapi": 0.01,
-}
-FILES: dict[str, dict[str, Any]] = {
-    "state.json": {"home_nodes": {"a": [0, 1]}},
-    "balancing.json": {
-        "mapping": {"benefit": BENEFIT, "expectations": {"a": 1.5}},
-        "searches": {"a": SEARCH},
-    },
-    "slo.json": {
-        "targets": {"be": {"level": 40, "shares": {"0": 1.0}}},
-        "reporting": ["lc"],
-        "report": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
-    },
-    "calibration.json": {
-        "measured": "today",
-        "distances": {"0": {"0": 10, "1": 21}, "1": {"0": 21, "1": 10}},
-        "sets": [{"workers": [0], "bandwidth": {"0": {"0": 9.0}, "1": {"0": 3.0}}}],
-        "pairs": {"0": {"0": 9.0, "1": 3.0}, "1": {"0": 3.0, "1": 9.0}},
-    },
-    "topology.json": {
-        "topology": {
-            "sockets": [{"id": 0}],
-            "nodes": [{"id": 0, "socket": 0}],
-            "l3_domains": [{"id": 3, "socket": 0, "nodes": [0], "size_kb": 512}],
-            "cores": [{"id": 0, "node": 0, "socket": 0, "l3": 3, "cpus": [0, 1]}],
-        }
-    },
-    "rdt-root.json": {"boot": "one", "root": {"L3": {"0": 2047, "1": 2047}}},
-    "throttled.json": {"boot": "one", "servers": ["a"]},
-    "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
-}
-
-
-VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2}
+from tests.support.state_files import FILES, VERSIONS, host_paths, loaded
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> HostPaths:
-    boot = tmp_path / "proc/sys/kernel/random"
-    boot.mkdir(parents=True)
-    (boot / "boot_id").write_text("one\n")
-    (tmp_path / "state").mkdir()
-    return HostPaths(
-        proc=tmp_path / "proc", state=tmp_path / "state", helper_state=tmp_path / "state"
-    )
-
-
-def loaded(paths: HostPaths, name: str) -> object:
-    """What the owner of a file reads from it; falsy for nothing."""
-    file = paths.state / name
-    readers: dict[str, Callable[[], object]] = {
-        "state.json": lambda: home_nodes_store.store(file).load(),
-        "balancing.json": lambda: balancing_store.store(file).load(),
-        "slo.json": lambda: slo_store.load(file).targets,
-        "calibration.json": lambda: (
-            (found := calibration_store.store(file).load()) and found.weights()
-        ),
-        "topology.json": lambda: topology_store.store(file).load(),
-        "rdt-root.json": lambda: RootMemory(paths.helper_state, paths.proc).recall(),
-        "throttled.json": lambda: vcpu_quota.throttled_servers(paths).load(),
-        "pqos-classes.json": lambda: ClassNames(paths.helper_state, paths.proc).recall(),
-    }
-    return readers[name]()
+    return host_paths(tmp_path)
 
 
 @pytest.mark.parametrize("name", FILES)

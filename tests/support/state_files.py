@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every state file of the agent and of its helper: content of the last version, and who reads it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from host_agent.conf.paths import HostPaths
+from host_agent.control import (
+    balancing_store,
+    calibration_store,
+    home_nodes_store,
+    rollout_store,
+    slo_store,
+    topology_store,
+)
+from host_agent.machine.privileged import vcpu_quota
+from host_agent.machine.rdt.pqos import ClassNames
+from host_agent.machine.rdt.root_masks import RootMemory
+from host_agent.model.modes import Feature
+from host_agent.report import costs_store, published_host
+from placement_traits.interference import INITIAL_BENEFIT
+
+BENEFIT = {
+    domain.value: {kind.value: figure for kind, figure in row.items()}
+    for domain, row in INITIAL_BENEFIT.items()
+}
+SEARCH = {
+    "canonical": {"0": 0.25, "1": 0.75},
+    "workers": [1],
+    "co_scheduled": False,
+    "found": True,
+    "dwp": 0.5,
+    "lower_bound": 0.0,
+    "best": [0.5, 1e8, 1e6],
+    "phase_mapi": 0.01,
+}
+FILES: dict[str, dict[str, Any]] = {
+    "state.json": {"home_nodes": {"a": [0, 1]}},
+    "balancing.json": {
+        "mapping": {"benefit": BENEFIT, "expectations": {"a": 1.5}},
+        "searches": {"a": SEARCH},
+    },
+    "slo.json": {
+        "targets": {"be": {"level": 40, "shares": {"0": 1.0}}},
+        "reporting": ["lc"],
+        "report": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
+    },
+    "calibration.json": {
+        "measured": "today",
+        "distances": {"0": {"0": 10, "1": 21}, "1": {"0": 21, "1": 10}},
+        "sets": [{"workers": [0], "bandwidth": {"0": {"0": 9.0}, "1": {"0": 3.0}}}],
+        "pairs": {"0": {"0": 9.0, "1": 3.0}, "1": {"0": 3.0, "1": 9.0}},
+    },
+    "topology.json": {
+        "topology": {
+            "sockets": [{"id": 0}],
+            "nodes": [{"id": 0, "socket": 0}],
+            "l3_domains": [{"id": 3, "socket": 0, "nodes": [0], "size_kb": 512}],
+            "cores": [{"id": 0, "node": 0, "socket": 0, "l3": 3, "cpus": [0, 1]}],
+        }
+    },
+    "rollout.json": {
+        "switch": "enforce",
+        "modes": dict.fromkeys(map(str, Feature), "observe"),
+        "waiting": ["a", "b"],
+    },
+    "costs.json": {
+        "servers": {"a": {"name": "be", "seconds": 9.5, "throttled_s": 4.0, "withheld_s": 2.0}}
+    },
+    "published.json": {"host": "compute1"},
+    "rdt-root.json": {"boot": "one", "root": {"L3": {"0": 2047, "1": 2047}}},
+    "throttled.json": {"boot": "one", "servers": ["a"]},
+    "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
+}
+
+VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2}
+
+
+def host_paths(folder: Path) -> HostPaths:
+    """Return the paths of a host that has booted once, with one folder for the state of both."""
+    boot = folder / "proc/sys/kernel/random"
+    boot.mkdir(parents=True)
+    (boot / "boot_id").write_text("one\n")
+    (folder / "state").mkdir()
+    return HostPaths(proc=folder / "proc", state=folder / "state", helper_state=folder / "state")
+
+
+def loaded(paths: HostPaths, name: str) -> object:
+    """Return what the owner of a file reads from it; falsy for nothing."""
+    file = paths.state / name
+    readers: dict[str, Callable[[], object]] = {
+        "state.json": lambda: home_nodes_store.store(file).load(),
+        "balancing.json": lambda: balancing_store.store(file).load(),
+        "slo.json": lambda: slo_store.load(file).targets,
+        "calibration.json": lambda: (
+            (found := calibration_store.store(file).load()) and found.weights()
+        ),
+        "topology.json": lambda: topology_store.store(file).load(),
+        "rollout.json": lambda: (found := rollout_store.store(file).load()) and found.text,
+        "costs.json": lambda: costs_store.store(file).load(),
+        "published.json": lambda: published_host.store(file).load(),
+        "rdt-root.json": lambda: RootMemory(paths.helper_state, paths.proc).recall(),
+        "throttled.json": lambda: vcpu_quota.throttled_servers(paths).load(),
+        "pqos-classes.json": lambda: ClassNames(paths.helper_state, paths.proc).recall(),
+    }
+    return readers[name]()
