@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute host that counts what is written to it and to the agent's files, and kills the agent at one of the writes,
+or has no room for files from one of them on.
+
+Pins and pages are the fake host's; groups are in the kernel's model, vCPUs' quotas in files, and both are written by
+the privileged operations themselves. ``kill -9`` is an exception that no guard of the agent catches; whatever it does
+on its way out is not done either.
+"""
+
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation import libvirt_state
+from emulation.hosts import four_nodes
+from emulation.kernel.resctrl import ResctrlModel
+from emulation.kernel.shape import Shape
+from emulation.kernel.threads import ThreadTable
+from emulation.servers import Server
+from host_agent.apply.executor import Executor, RoundHooks
+from host_agent.apply.partitions import Partitions
+from host_agent.apply.report import ActionReport
+from host_agent.apply.resource_control import ResourceControl
+from host_agent.conf.options import Options
+from host_agent.conf.paths import HostPaths
+from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
+from host_agent.control.journal import FileJournal
+from host_agent.control.rollout import Rollout
+from host_agent.control.takeover import Takeover
+from host_agent.machine.privileged import partitions, processes
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.machine.rdt.backend import our_threads
+from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.writer import GroupWriter
+from host_agent.model import cpus
+from host_agent.model.partition import Joined, RdtChange, RdtState
+from host_agent.model.process import MoveLimits, MoveReport, Pin, PinFailure, QuotaReport, Target
+from host_agent.model.rdt import Schemata
+from host_agent.observe.snapshot import Observer
+from host_agent.observe.topology.rdt import read_rdt
+from tests.support.fake_host import FakeHost
+
+NODES = 4
+QUOTA = "cpu.max"
+
+
+class Killed(BaseException):
+    """The agent and its helper ended here."""
+
+
+class Writes:
+    """Counts writes to the host and to files.
+
+    :ivar done: writes so far
+    :ivar last: so many are let through; who is dead then writes nothing more
+    :ivar room: so many to files are let through
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.last = self.room = math.inf
+
+    def step(self) -> None:
+        """Write to the host."""
+        if self.done >= self.last:
+            raise Killed
+        self.done += 1
+
+    def file_step(self) -> None:
+        """Write to a file."""
+        self.step()
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def kill_after(self, last: float) -> Iterator[None]:
+        """Let so many writes through, from here on; nobody is dead afterwards."""
+        self.done, self.last = 0, last
+        try:
+            yield
+        except Killed:
+            pass
+        finally:
+            self.last = math.inf
+
+    @contextmanager
+    def full_after(self, room: float) -> Iterator[None]:
+        """Let so many writes to files through, from here on; there is room again afterwards."""
+        self.room = room
+        try:
+            yield
+        finally:
+            self.room = math.inf
+
+
+def counted_files(writes: Writes, patch: pytest.MonkeyPatch) -> None:
+    """Count what changes files: to create, to write, to make durable, to rename, to remove.
+
+    Opening a file of the kernel does not change it, and its disk is never full: there open and write are one.
+    """
+
+    def counted(owner: Any, name: str, step: Callable[..., None]) -> None:
+        call = getattr(owner, name)
+
+        def after_step(*arguments: Any, **named: Any) -> Any:
+            step(*arguments)
+            return call(*arguments, **named)
+
+        patch.setattr(owner, name, after_step)
+
+    def opened(path: object, flags: int, *_mode: int) -> None:
+        if os.path.basename(str(path)) == QUOTA:
+            writes.step()
+        elif flags & (os.O_CREAT | os.O_TRUNC):
+            writes.file_step()
+
+    def written(descriptor: int, _data: bytes) -> None:
+        if os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")) != QUOTA:
+            writes.file_step()
+
+    patch.setattr(os, "fsync", lambda _descriptor: None)  # the machine under the tests goes on
+    counted(os, "open", opened)
+    counted(os, "write", written)
+    counted(os, "fsync", lambda _descriptor: writes.file_step())
+    for name in ("replace", "unlink"):
+        counted(Path, name, lambda *_arguments: writes.step())
+
+
+class CountedTree(ResctrlModel):
+    """The kernel's tree; each command is a write."""
+
+    def __init__(self, shape: Shape, threads: ThreadTable, writes: Writes) -> None:
+        super().__init__(shape, threads=threads)
+        self._writes = writes
+
+    def write(self, path: str, data: str, writer: int = 0) -> None:
+        self._writes.step()
+        super().write(path, data, writer)
+
+    def mkdir(self, path: str) -> None:
+        self._writes.step()
+        super().mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        self._writes.step()
+        super().rmdir(path)
+
+
+class CountedHost(FakeHost):
+    """The host of four nodes, and the agent on it.
+
+    :param shape: of resource control
+    :ivar agent: the one that runs now
+    """
+
+    def __init__(
+        self, folder: Path, shape: Shape, options: Options, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.writing = Writes()
+        self.folder = folder
+        self._options = options
+        self._threads = ThreadTable()
+        self.tree = CountedTree(shape, self._threads, self.writing)
+        self._resctrl = Resctrl(self.tree)
+        super().__init__(four_nodes(rdt=read_rdt(self._resctrl)))
+        self.paths = HostPaths(
+            proc=folder / "proc",
+            sys=folder / "sys",
+            libvirt_pids=folder / "pids",
+            state=folder / "state",
+            helper_state=folder / "helper",
+        )
+        boot = self.paths.proc / "sys/kernel/random"
+        boot.mkdir(parents=True)
+        (boot / "boot_id").write_text("one\n")
+        (self.paths.proc / "2/task/2").mkdir(parents=True)
+        (self.paths.proc / "2/task/2/children").write_text("")
+        self.paths.libvirt_pids.mkdir(mode=0o755)
+        self.paths.state.mkdir()
+        for node in range(NODES):
+            path = folder / f"node/node{node}/meminfo"
+            path.parent.mkdir(parents=True)
+            path.write_text(f"Node {node} MemTotal: 9999999 kB\nNode {node} MemFree: 2048000 kB\n")
+        patch.setattr(partitions, "tree", lambda _paths: self._resctrl)
+        patch.setattr(
+            partitions,
+            "_writer",
+            lambda paths, tree: GroupWriter(tree, proc=str(paths.proc), limbo_wait_s=0),
+        )
+        patch.setattr(processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
+        patch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
+        counted_files(self.writing, patch)
+        self.start()
+
+    def start(self) -> None:
+        """Start an agent and its helper; whatever ran before is gone."""
+        self._operations = HostOperations(self.paths)
+        journal = FileJournal(self.paths.journal)
+        observer = Observer(
+            self,
+            self,
+            lambda: self.topology,
+            self.folder / "node",
+            device_root=self.folder / "pci",
+            online_cpus=self.folder / "online",
+        )
+        options = self._options
+        takeover = Takeover(options, journal, lambda: our_threads(self._resctrl))
+        rollout = Rollout(options, file=self.paths.rollout, takeover=takeover)
+        report = ActionReport(journal, lambda _action, _result: None)
+        control = ResourceControl(Partitions(self, options.rdt), self, report, options.rdt)
+        hooks = RoundHooks(self.migrating, observer.forget_memory)
+        executor = Executor(self, control, report, options, hooks)
+        self.agent = Agent(
+            Stages(self, observer, executor),
+            options,
+            AgentFiles(self.paths.home_nodes, self.paths.paused),
+            Listeners((rollout,)),
+            rollout=rollout,
+            write=False,
+        )
+
+    def rounds(self, count: int) -> None:
+        """Let the agent take so many turns."""
+        for _round in range(count):
+            self.agent.round(full=True, relist=True)
+
+    def boot(self, server: Server, *arguments: Any, **named: Any) -> Server:
+        """Start a server: its process, what libvirt writes of it, and the control groups of its vCPUs."""
+        super().boot(server, *arguments, **named)
+        threads = self.running[server.uuid].process.threads
+        pid = threads[0].tid
+        libvirt_state.write(self.paths.libvirt_pids, f"instance-{pid}", server.uuid, pid)
+        base = self.paths.proc / str(pid)
+        for thread in threads:
+            self._threads.spawn(thread.tid, 0 if thread.tid == pid else pid)
+            task = base / f"task/{thread.tid}"
+            task.mkdir(parents=True)
+            (task / "stat").write_text(f"{thread.tid} ({thread.name}) S {' '.join(['7'] * 40)}")
+            (task / "status").write_text(f"Name:\t{thread.name}\nCpus_allowed_list:\t0\n")
+            group = f"/machine.slice/qemu-{pid}/libvirt/vcpu{thread.vcpu}"
+            (task / "cgroup").write_text(f"0::{group}\n")
+            self._quota(pid, thread.vcpu).parent.mkdir(parents=True)
+            self._quota(pid, thread.vcpu).write_text("max 100000\n")
+        for name in ("stat", "status"):
+            (base / name).write_text((base / f"task/{pid}" / name).read_text())
+        (base / "cmdline").write_bytes(f"qemu\0-uuid\0{server.uuid}\0".encode())
+        return server
+
+    def _quota(self, pid: int, vcpu: int) -> Path:
+        folder = self.paths.sys / f"fs/cgroup/machine.slice/qemu-{pid}/libvirt/vcpu{vcpu}"
+        return folder / QUOTA
+
+    def delete(self, server: Server) -> None:
+        """Stop a server."""
+        threads = self.running[server.uuid].process.threads
+        pid = threads[0].tid
+        super().delete(server)
+        for thread in threads:
+            self._threads.end(thread.tid)
+        for file in self.paths.libvirt_pids.glob(f"instance-{pid}.*"):
+            os.remove(file)
+
+    def group_of(self, server: Server) -> str:
+        """The control group that holds all threads of a server; "" is root's."""
+        tids = {thread.tid for thread in self.running[server.uuid].process.threads}
+        (found,) = (n for n in self._resctrl.control_groups() if tids <= self._resctrl.tasks(n))
+        return found
+
+    def guarantee(self, server: Server) -> tuple[object, ...]:
+        """What a server has: CPUs and memory, its ways and level in the L3 domain of its node, CPU time."""
+        found = self.running[server.uuid]
+        where = [next(iter(cpus.parse(text))) // 2 for text in self.vcpu_cpus(server)]
+        schemata = self._resctrl.schemata(self.group_of(server))
+        pid = found.process.threads[0].tid
+        return (
+            tuple(thread.cpus for thread in found.process.threads),
+            self.memory_mb(server),
+            {name: [values[l3] for l3 in where] for name, values in schemata.items()},
+            [self._quota(pid, thread.vcpu).read_text() for thread in found.process.threads],
+        )
+
+    def intruders(self, server: Server) -> list[str]:
+        """Other groups with threads and with a way of a server in the L3 domain of its node."""
+        l3 = next(iter(cpus.parse(self.vcpu_cpus(server)[0]))) // 2
+        own = self.group_of(server)
+        masks: dict[str, Schemata] = {
+            name: self._resctrl.schemata(name) for name in self._resctrl.control_groups()
+        }
+        return [
+            name
+            for name, found in masks.items()
+            if name != own and found["L3"][l3] & masks[own]["L3"][l3] and self._resctrl.tasks(name)
+        ]
+
+    def picture(self) -> dict[str, tuple[object, ...]]:
+        """Everything that a fresh agent must bring about again."""
+        return {found.server.title: self.guarantee(found.server) for found in self.running.values()}
+
+    # -- privileged operations -----------------------------------------------------------------------------------------
+
+    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
+        for pin in pins:
+            self.writing.step()
+            super().pin(uuid, [pin])
+        return ()
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        self.writing.step()
+        return super().move_memory(uuid, targets, limits)
+
+    def rdt_state(self) -> RdtState:
+        return self._operations.rdt_state()
+
+    def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
+        return self._operations.apply_partitions(change, write)
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        return self._operations.limit_cpu_time(levels, write)
