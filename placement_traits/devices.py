@@ -109,7 +109,7 @@ def classes_of_aliases(definitions: Iterable[str]) -> dict[str, frozenset[str]]:
 def _definition(text: str) -> Mapping[str, Any]:
     try:
         alias = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         alias = None
     if not isinstance(alias, dict) or "name" not in alias:
         raise InvalidValueError("[pci]alias", text[:80], "a JSON object with a name")
