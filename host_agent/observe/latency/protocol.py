@@ -20,7 +20,7 @@ best-effort servers of its own host, within the throttle budget of the controlle
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from host_agent.conf.latency import FeedLimits
@@ -65,7 +65,13 @@ class Parser:
         self._allowance = limits.burst_bytes
         self._requests = limits.requests_per_s
         self._filled_s: float | None = None
-        self.counts = FeedCounts()
+        # Plain numbers: a guest may send a line feed 65,536 times a second.
+        self._understood = self._malformed = self._implausible = self._dropped_bytes = 0
+
+    @property
+    def counts(self) -> FeedCounts:
+        """What came so far."""
+        return FeedCounts(self._understood, self._malformed, self._implausible, self._dropped_bytes)
 
     def feed(self, data: bytes, now_s: float) -> Latencies:
         """Take bytes as they came and return the latencies of all complete, credible lines.
@@ -82,7 +88,7 @@ class Parser:
         if usable < len(data):
             # What follows the cut would be joined to the wrong half of a line.
             self._rest, self._skipping = b"", not data.endswith(b"\n")
-            self._count(dropped_bytes=len(data) - usable)
+            self._dropped_bytes += len(data) - usable
         return tuple(found)
 
     def _refill(self, now_s: float) -> None:
@@ -100,7 +106,7 @@ class Parser:
         for line in whole:
             if self._skipping or len(line) > MAX_LINE:
                 self._skipping = False
-                self._count(malformed=1)
+                self._malformed += 1
             else:
                 yield line
         if len(rest) > MAX_LINE:
@@ -113,31 +119,20 @@ class Parser:
         except UnicodeDecodeError:
             kind, fields = "", []
         if kind.startswith("#") or (kind == "numa-ext-slo" and fields == ["1"]):
-            self._count(lines=1)
+            self._understood += 1
             return ()
         pairs = _samples(fields) if kind == "s" else _buckets(fields) if kind == "h" else None
         if pairs is None:
-            self._count(malformed=1)
+            self._malformed += 1
             return ()
         requests = sum(count for _, count in pairs)
         sane = all(0.0 < latency <= HIGHEST_US and count <= MAX_COUNT for latency, count in pairs)
         if not sane or requests > self._requests:
-            self._count(implausible=1)
+            self._implausible += 1
             return ()
         self._requests -= requests
-        self._count(lines=1)
+        self._understood += 1
         return pairs
-
-    def _count(
-        self, lines: int = 0, malformed: int = 0, implausible: int = 0, dropped_bytes: int = 0
-    ) -> None:
-        self.counts = replace(
-            self.counts,
-            lines=self.counts.lines + lines,
-            malformed=self.counts.malformed + malformed,
-            implausible=self.counts.implausible + implausible,
-            dropped_bytes=self.counts.dropped_bytes + dropped_bytes,
-        )
 
 
 def _samples(fields: list[str]) -> Latencies | None:
