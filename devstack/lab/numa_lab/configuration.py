@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files of all services, rendered from ``devstack/lab/templates``.
 
-Rendering is strict: a name that a template uses and that has no value is an error. Files are written only when their
-text changes, readable by root only, because they hold passwords.
+Rendering is strict: a name that a template uses and that has no value is an error. What a cloud needs for this project
+is appended from ``devstack/options``, where the DevStack plug-in reads it, too. Files are written only when their text
+changes, readable by root only, because they hold passwords.
 """
 
 import json
@@ -21,15 +22,7 @@ PCI_ALIAS = {"name": "gpu", "resource_class": GPU_RESOURCE_CLASS, "device_type":
 _AGENT_USER = "numa-ext-host-"
 _AGENT_PROJECT = "numa-ext-hosts"
 
-_NOVA_FILTERS = (
-    "ComputeFilter",
-    "ComputeCapabilitiesFilter",
-    "ImagePropertiesFilter",
-    "ServerGroupAntiAffinityFilter",
-    "ServerGroupAffinityFilter",
-    "NUMATopologyFilter",
-    "PciPassthroughFilter",
-)
+_OUR_PLUGINS = ("NumaExtFilter", "NumaExtWeigher")
 
 _WSGI_APPLICATIONS = {
     "keystone": "keystone.wsgi.api:application",
@@ -100,7 +93,8 @@ def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path, helper: Pa
         "metrics_port": settings.ports.agent_metrics,
         "auth": _host_auth(settings, f"{_AGENT_USER}{host.name}", _AGENT_PROJECT),
     }
-    return render(settings.source / "templates" / "numa-host-agent.conf", values)
+    own = render(settings.source / "templates" / "numa-host-agent.conf", values)
+    return own + _options(settings, "numa-host-agent.conf")
 
 
 def supervisor(settings: Settings, conf: Path) -> tuple[str, ...]:
@@ -129,6 +123,8 @@ def write_controller(settings: Settings) -> None:
     templates = settings.source / "templates"
     for name, user in (("keystone", ""), ("placement", "placement"), ("glance-api", "glance")):
         text = render(templates / f"{name}.conf", values | {"auth": _auth(settings, user)})
+        if name == "placement":
+            text += _options(settings, "placement.conf")
         write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)
     write_if_changed(
         settings.etc / "nova" / "nova.conf",
@@ -249,28 +245,29 @@ def host_users(settings: Settings) -> list[dict[str, str]]:
 
 
 def _nova_conf(settings: Settings, part: str, values: Mapping[str, object], auth: str) -> str:
-    values = {
-        **values,
-        "auth": auth,
-        "scheduler_plugins": _scheduler_plugins(settings),
-    }
+    values = {**values, "auth": auth}
     templates = settings.source / "templates"
-    return render(templates / "nova-common.conf", values) + render(templates / part, values)
+    own = render(templates / "nova-common.conf", values) + render(templates / part, values)
+    options = _options(settings, "nova.conf")
+    return own + (options if settings.plugin else _without_ours(options))
 
 
-def _scheduler_plugins(settings: Settings) -> str:
-    """Filters and weighers: nova's and, unless switched off, ours."""
-    available = ["nova.scheduler.filters.all_filters"]
-    enabled = list(_NOVA_FILTERS)
-    weighers = ["nova.scheduler.weights.all_weighers"]
-    if settings.plugin:
-        available.append("nova_numa_ext.scheduler.NumaExtFilter")
-        enabled.insert(enabled.index("NUMATopologyFilter"), "NumaExtFilter")
-        weighers.append("nova_numa_ext.scheduler.NumaExtWeigher")
-    return "\n".join(
-        [f"available_filters = {name}" for name in available]
-        + [f"enabled_filters = {','.join(enabled)}", f"weight_classes = {','.join(weighers)}"]
-    )
+def _options(settings: Settings, name: str) -> str:
+    """What the lab and DevStack have in common of a service's configuration."""
+    return (settings.checkout / "devstack" / "options" / name).read_text()
+
+
+def _without_ours(options: str) -> str:
+    """nova.conf's text without the filter and the weigher of this project: for comparisons."""
+    lines = []
+    for line in options.splitlines(keepends=True):
+        name, separator, values = line.partition(" = ")
+        left = [one for one in values.split(",") if not one.rstrip().endswith(_OUR_PLUGINS)]
+        if not separator or line.startswith("#"):
+            lines.append(line)
+        elif left:
+            lines.append(f"{name} = {','.join(left).rstrip()}\n")
+    return "".join(lines)
 
 
 def _wsgi_ports(settings: Settings) -> dict[str, int]:
