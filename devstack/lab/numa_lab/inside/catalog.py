@@ -1,36 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes Keystone's catalogue, images and flavors be as wanted, in one process: the CLI takes a second per call.
 
-Runs with the virtual environment's Python: ``catalog.py identities|resources``, what is wanted as JSON on standard
-input, ``OS_AUTH_URL`` and ``OS_PASSWORD`` of the administrator in the environment. Idempotent.
+Runs with the virtual environment's Python: ``catalog.py identities|resources|flavors``, what is wanted as JSON on
+standard input. The lab gives ``OS_AUTH_URL`` and ``OS_PASSWORD`` of its administrator in the environment, the DevStack
+plug-in ``OS_CLOUD``, a name of clouds.yaml. Idempotent.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import openstack
 from openstack.connection import Connection
 
 _CONTENTS = "numa_lab_sha256"
+# Nova checks extra specs from 2.86 on, and a server tells its fault and its host.
+_MICROVERSION = "2.100"
 
 
-def connect(auth_url: str, password: str) -> Connection:
-    """As the lab's administrator; no clouds.yaml of the user is read."""
+def connect(environment: Mapping[str, str]) -> Connection:
+    """As the administrator: of the cloud that is named, or of the lab, for which no clouds.yaml of the user is read."""
+    cloud = environment.get("OS_CLOUD")
+    if cloud:
+        return openstack.connect(cloud=cloud, compute_default_microversion=_MICROVERSION)
     return openstack.connect(
         load_yaml_config=False,
         load_envvars=False,
-        auth_url=auth_url,
+        auth_url=environment["OS_AUTH_URL"],
         username="admin",
-        password=password,
+        password=environment["OS_PASSWORD"],
         project_name="admin",
         user_domain_id="default",
         project_domain_id="default",
         region_name="RegionOne",
-        # Nova checks extra specs from 2.86 on, and a server tells its fault and its host.
-        compute_default_microversion="2.100",
+        compute_default_microversion=_MICROVERSION,
     )
 
 
@@ -83,7 +88,12 @@ def resources(cloud: Connection, wanted: Mapping[str, Any]) -> None:
     """Images from files, flavors with exactly the extra specs wanted."""
     for image in wanted["images"]:
         _image(cloud, image)
-    for flavor in wanted["flavors"]:
+    flavors(cloud, wanted["flavors"])
+
+
+def flavors(cloud: Connection, wanted: Sequence[Mapping[str, Any]]) -> None:
+    """Flavors with exactly the sizes and extra specs wanted."""
+    for flavor in wanted:
         _flavor(cloud, flavor)
 
 
@@ -142,6 +152,6 @@ def _flavor(cloud: Connection, wanted: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"identities": identities, "resources": resources}[sys.argv[1]](
-        connect(os.environ["OS_AUTH_URL"], os.environ["OS_PASSWORD"]), json.load(sys.stdin)
+    {"identities": identities, "resources": resources, "flavors": flavors}[sys.argv[1]](
+        connect(os.environ), json.load(sys.stdin)
     )
