@@ -3,7 +3,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -115,7 +115,10 @@ def read(conf: cfg.ConfigOpts) -> Options:
 
 
 def unknown_keys(configuration: Configuration) -> list[str]:
-    """Return the keys of the configuration files that nothing reads, each with its file."""
+    """Return the keys of the configuration files that nothing reads, each with its file.
+
+    :raises ConfigurationError: see :func:`credentials_readable`
+    """
     return list(unknown_options.keys(configuration.oslo.config_file, _known(configuration.oslo)))
 
 
@@ -141,13 +144,31 @@ def _known(conf: cfg.ConfigOpts) -> dict[str, list[cfg.Opt]]:
         *(option for _, found in log_options.list_opts() for option in found),
     ]
     known[section] += loading.get_adapter_conf_options()
-    loading.register_auth_conf_options(conf, section)
-    credentials = conf[section].auth_section or section
-    plugin = conf[credentials].auth_type
+    with credentials_readable():
+        loading.register_auth_conf_options(conf, section)
+        credentials = conf[section].auth_section or section
+        plugin = conf[credentials].auth_type
     found = known.setdefault(credentials, loading.get_auth_common_conf_options())
     with contextlib.suppress(exceptions.NoMatchingPlugin):  # reported by who asks for credentials
         found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
     return known
+
+
+@contextlib.contextmanager
+def credentials_readable() -> Iterator[None]:
+    """Turn what oslo.config raises where keystoneauth reads values into our sentence.
+
+    Its own names the option that was not found: what stands behind a ``$`` in a password.
+
+    :raises ConfigurationError: a value refers to an option that does not exist, or to itself
+    """
+    try:
+        yield
+    except (cfg.Error, RecursionError):
+        raise ConfigurationError(
+            f"[{PlacementOptions.section}] or the section that its auth_section names: a value refers by $ to an "
+            "option that does not exist, or to itself; write $$ for a $"
+        ) from None
 
 
 def _sections(

@@ -62,7 +62,11 @@ def check(conf: Configuration) -> list[Finding]:
 
 
 def _configuration(conf: Configuration) -> Iterator[Finding]:
-    unread = configuration.unknown_keys(conf)
+    try:
+        unread = configuration.unknown_keys(conf)
+    except ConfigurationError as error:
+        yield Finding("configuration", Level.BROKEN, str(error))
+        return
     files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
     yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
 

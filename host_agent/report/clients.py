@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
-from host_agent.conf.configuration import Configuration
+from host_agent.conf.configuration import Configuration, credentials_readable
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.oslo_options import ConfigurationError
 
@@ -42,10 +42,11 @@ def _credentials(conf: Configuration) -> tuple[Any, Any]:
     """
     from keystoneauth1 import exceptions, loading
 
-    _register_auth(conf.oslo)
     try:
-        auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
-        return auth, loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
+        with credentials_readable():
+            _register_auth(conf.oslo)
+            auth = loading.load_auth_from_conf_options(conf.oslo, "placement")
+            return auth, loading.load_session_from_conf_options(conf.oslo, "placement", auth=auth)
     except exceptions.ClientException as error:
         raise ConfigurationError(f"[placement] holds no usable credentials: {error}") from error
 

@@ -13,6 +13,7 @@ from host_agent.conf.options import Options
 from host_agent.console import doctor
 from placement_traits import unknown_options
 from placement_traits.findings import Level
+from placement_traits.oslo_options import ConfigurationError
 
 BOTH = pytest.mark.parametrize(
     "run", [agent.main, lambda words: ctl.main([*words, "journal"])], ids=["agent", "ctl"]
@@ -86,6 +87,14 @@ def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> 
 )
 def test_keys_of_libraries_are_known(text: str, tmp_path: Path) -> None:
     assert configuration.unknown_keys(load(tmp_path, text)) == []
+
+
+def test_a_plugin_that_refers_to_no_option_is_one_sentence(tmp_path: Path) -> None:
+    conf = load(tmp_path, "[placement]\nauth_type = $password\n")
+    with pytest.raises(ConfigurationError, match=r"write \$\$ for a \$") as caught:
+        configuration.unknown_keys(conf)
+    (finding,) = doctor._configuration(conf)
+    assert (finding.level, finding.detail) == (Level.BROKEN, str(caught.value))
 
 
 def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:

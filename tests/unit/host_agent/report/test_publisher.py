@@ -24,7 +24,7 @@ from host_agent.model.traffic import Traffic
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.claimed import Claimed
-from host_agent.report.clients import make_adapter
+from host_agent.report.clients import check_credentials, make_adapter
 from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, neighbours, published_tree
 from host_agent.report.publisher import PublishedFacts, Publisher
@@ -37,6 +37,7 @@ from placement_traits.client import (
 )
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import NeighbourTrait, TierTrait
+from placement_traits.oslo_options import ConfigurationError
 from placement_traits.tree import ProviderTree
 
 OPTIONS = Options(placement=PlacementOptions(cell_packing="pack", backoff_max_s=0.01))
@@ -442,6 +443,23 @@ def test_credentials_come_from_novas_own_section(tmp_path: Path) -> None:
     adapter = make_adapter(configuration.load([f"--config-file={config}"]))
     assert adapter.service_type == "placement"
     assert adapter.get_endpoint() == "http://127.0.0.1:8778"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auth_type = password\npassword = pa$word\n",
+        "auth_type = password\npassword = pa$password\n",
+        "auth_type = $password\n",
+        "auth_section = $word\n",
+    ],
+)
+def test_a_dollar_in_a_password_is_told_without_a_part_of_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "agent.conf").write_text(f"[placement]\n{text}")
+    conf = load(tmp_path / "agent.conf")
+    with pytest.raises(ConfigurationError, match=r"write \$\$ for a \$") as caught:
+        check_credentials(conf)
+    assert "word" not in str(caught.value)
 
 
 def test_missing_credentials_are_told_in_a_sentence(tmp_path: Path) -> None:
