@@ -4,6 +4,7 @@
 import http.client
 import pwd
 import socket
+import stat
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.paths import HostPaths
+from host_agent.console import masking
 from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.calibration_store import CalibrationFile
@@ -41,6 +43,7 @@ def check(conf: Configuration) -> list[Finding]:
     paths = conf.paths
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         lambda: _configuration(conf),
+        lambda: _secrets(conf),
         lambda: _agent(paths),
         lambda: _mode(paths),
         lambda: _metrics(conf),
@@ -69,6 +72,24 @@ def _configuration(conf: Configuration) -> Iterator[Finding]:
         return
     files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
     yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
+
+
+def _secrets(conf: Configuration) -> Iterator[Finding]:
+    """Find configuration files with passwords that every user of this host can read."""
+    names = configuration.secret_options(conf)
+    exposed = [
+        file
+        for file in map(Path, conf.oslo.config_file or ())
+        if file.stat().st_mode & stat.S_IROTH and masking.secrets([file.read_text()], names)
+    ]
+    files = " ".join(map(str, exposed))
+    yield verdict(
+        "secrets",
+        not exposed,
+        "no other user of this host can read them",
+        f"{files}: holds passwords, and every user of this host can read it; chmod 0640 {files}; chgrp "
+        f"{conf.helper.agent_user} {files}",
+    )
 
 
 def _agent(paths: HostPaths) -> Iterator[Finding]:

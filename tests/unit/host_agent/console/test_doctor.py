@@ -101,6 +101,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path)
 
 
+def test_a_password_that_every_user_can_read_is_found(host: Host) -> None:
+    assert host.check()["secrets"].level is Level.GOOD, "it holds none"
+    found = host.check(auth_type="password", password="x")["secrets"]
+    config = host.folder / "agent.conf"
+    assert (found.level, found.detail.startswith(f"{config}: holds passwords")) == (
+        Level.DEGRADED,
+        True,
+    )
+    config.chmod(0o640)
+    assert host.check(auth_type="password", password="x")["secrets"].level is Level.GOOD
+
+
 @pytest.mark.parametrize(
     ("file", "text", "check", "words"),
     [
