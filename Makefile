@@ -9,7 +9,7 @@ RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
-.PHONY: man config bench test-rally rally rally-long clean distclean
+.PHONY: man sbom config bench test-rally rally rally-long clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,15 @@ bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 
 bench: venv  ## run all benchmarks
 	@set -e; for bench in benchmarks/bench_*.py; do name=$$(basename $$bench .py); $(PYTHON) -m benchmarks.$$name; done
+
+SBOM := $(or $(NUMA_EXT_LAB),.lab)/sbom
+EXTRA ?= agent
+sbom:  ## write sbom-EXTRA.json (CycloneDX): all that pip installs with an extra (EXTRA=agent)
+	rm -rf $(SBOM)
+	python3 -m venv $(SBOM)/installed && python3 -m venv $(SBOM)/tool
+	$(SBOM)/installed/bin/pip install -q '.[$(EXTRA)]'
+	$(SBOM)/tool/bin/pip install -q 'cyclonedx-bom>=7,<8'
+	$(SBOM)/tool/bin/cyclonedx-py environment --output-file sbom-$(EXTRA).json $(SBOM)/installed/bin/python
 
 clean:  ## end everything the lab started and remove all it made
 	$(LAB) clean

@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "nova_numa_ext/policy": (),
     "nova_numa_ext/cli": ("client", "scheduler"),
     "nova_numa_ext/rally": ("rally",),
-    "nova_numa_ext/simulator": ("simulator",),
+    "nova_numa_ext/simulator": ("sim",),
     "nova_numa_ext": ("scheduler", "metrics"),
 }
 # Imported by name only, or where the package's name is not the import's.

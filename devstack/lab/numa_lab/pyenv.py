@@ -15,7 +15,7 @@ from .process import run_logged
 from .settings import Settings
 from .terminal import Progress
 
-EXTRAS = "agent,bench,client,docs,simulator,test"
+EXTRAS = "agent,bench,client,docs,sim,test"
 _INTERPRETER = Path("/usr/bin/python3")
 _STAMP = ".lab-contents"
 
