@@ -283,7 +283,6 @@ function numa_ext_unstack {
 function numa_ext_clean {
     cleanup_numa_ext_agent
     cleanup_numa_ext_placement
-    rm -rf "$NUMA_EXT_DATA_DIR"
 }
 
 case "$1 ${2:-}" in

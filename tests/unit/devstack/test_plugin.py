@@ -188,17 +188,17 @@ def test_local_conf_adds_options_of_the_agent(machine: Machine) -> None:
 
 def test_filters_of_others_stay_and_stand_before_ours(machine: Machine) -> None:
     """After ours nova's two slow filters stand alone: any other there switches the short list off."""
-    names = "PciPassthroughFilter, BlazarFilter,ComputeFilter,NUMATopologyFilter"
+    names = "PciPassthroughFilter, BlazarFilter,ComputeFilter,JsonFilter,NUMATopologyFilter"
     good(machine.run("stack", CONTROLLER, NOVA_FILTERS=names))
     found = options(machine.root / "etc/nova/nova.conf")
     (filters,) = found["filter_scheduler", "enabled_filters"]
-    assert filters.split(",")[0] == "BlazarFilter"
+    assert filters.split(",")[:2] == ["BlazarFilter", "JsonFilter"]
     assert filters.split(",")[-3:] == [
         "NumaExtFilter",
         "NUMATopologyFilter",
         "PciPassthroughFilter",
     ]
-    assert len(set(filters.split(","))) == len(filters.split(",")) == 9
+    assert len(set(filters.split(","))) == len(filters.split(",")) == 10
     assert found["filter_scheduler", "track_instance_changes"] == ["False"], "DevStack's"
 
 
@@ -224,6 +224,16 @@ def test_what_was_mounted_and_switched_off_before_stays_so(machine: Machine) -> 
     good(machine.run("unstack", COMPUTE))
     assert (machine.root / "mounted").read_text() == "/sys/fs/resctrl\n"
     assert (machine.root / "numa_balancing").read_text() == "0\n"
+
+
+def test_what_is_mounted_or_switched_on_after_unstack_stays_so(machine: Machine) -> None:
+    good(machine.run("stack", COMPUTE))
+    good(machine.run("unstack", COMPUTE))
+    (machine.root / "mounted").write_text("/sys/fs/resctrl\n")
+    (machine.root / "numa_balancing").write_text("2\n")
+    good(machine.run("unstack", COMPUTE))
+    assert (machine.root / "mounted").read_text() == "/sys/fs/resctrl\n"
+    assert (machine.root / "numa_balancing").read_text() == "2\n"
 
 
 def test_an_agent_that_does_not_start_ends_stack_with_a_sentence(machine: Machine) -> None:
