@@ -8,6 +8,7 @@ from keystoneauth1 import loading as keystone
 from oslo_config import cfg
 
 from placement_traits.client import REQUEST_TIMEOUT_S
+from placement_traits.keystone import endpoint_options
 
 SECTION = "placement"
 COMPUTE_VERSION = "2.96"
@@ -18,12 +19,10 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
     Harmless where nova has registered it already.
     """
-    adapters = keystone.get_adapter_conf_options(include_deprecated=False)
-    cfg.set_defaults(adapters, valid_interfaces=["internal", "public"], service_type=SECTION)
     for options in (
         keystone.get_session_conf_options(),
         keystone.get_auth_common_conf_options(),
-        adapters,
+        endpoint_options(),
     ):
         for option in options:
             try:

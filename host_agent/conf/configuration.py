@@ -52,6 +52,8 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """Return all options for ``oslo-config-generator`` (entry point ``oslo.config.opts``)."""
     from keystoneauth1 import loading
 
+    from placement_traits.keystone import endpoint_options
+
     found = {
         name: (oslo_options.group(section), oslo_options.options(section))
         for name, section in SECTIONS.items()
@@ -59,6 +61,7 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     _, placement = found[PlacementOptions.section]
     placement += loading.get_session_conf_options() + loading.get_auth_common_conf_options()
     placement += loading.get_auth_plugin_conf_options("password")
+    placement += endpoint_options()
     return list(found.values())
 
 
@@ -143,7 +146,6 @@ def _known(conf: cfg.ConfigOpts) -> dict[str, list[cfg.Opt]]:
         *_CLI,
         *(option for _, found in log_options.list_opts() for option in found),
     ]
-    known[section] += loading.get_adapter_conf_options()
     with credentials_readable():
         loading.register_auth_conf_options(conf, section)
         credentials = conf[section].auth_section or section

@@ -22,9 +22,11 @@ def _register_auth(conf: cfg.ConfigOpts) -> None:
     """Register keystoneauth's options of ``[placement]``."""
     from keystoneauth1 import loading
 
+    from placement_traits.keystone import endpoint_options
+
     loading.register_auth_conf_options(conf, "placement")
     loading.register_session_conf_options(conf, "placement")
-    loading.register_adapter_conf_options(conf, "placement")
+    conf.register_opts(endpoint_options(), group="placement")
 
 
 def check_credentials(conf: Configuration) -> None:
