@@ -139,6 +139,8 @@ def _option(each: Declared) -> cfg.Opt:
 
 def _value(each: Declared, value: Any) -> Any:
     """Return what oslo.config read as the field's type; the fields of an object never change, so neither may these."""
+    if value is None:
+        return None
     kind = _without_none(each.kind)
     if isinstance(value, list):
         return tuple(value)

@@ -3,6 +3,7 @@
 
 import string
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from placement_traits.errors import InvalidValueError
@@ -92,6 +93,32 @@ class PrometheusOptions(Section):
         change="many servers are asked about (raise)",
         leave="the scrape interval is longer anyway",
     )
+    cafile: Path | None = option(
+        None,
+        "File with the certificates (PEM) of the authority that signed the server's, for a URL with https.",
+        change="an authority of your own signed it, which the host does not know",
+        leave="the host's certificates know it",
+    )
+    username: str | None = option(
+        None,
+        "User name that the server, or a proxy before it, asks for (HTTP basic authentication).",
+        change="it asks for one",
+        leave="it asks for none, or for a token",
+    )
+    password: str | None = option(
+        None,
+        "Password of prometheus_username.",
+        secret=True,
+        change="prometheus_username is set",
+        leave="prometheus_username is not set",
+    )
+    token: str | None = option(
+        None,
+        "Token that the server, or a proxy before it, asks for (Authorization: Bearer).",
+        secret=True,
+        change="it asks for one",
+        leave="it asks for none, or for a user name",
+    )
     timeout_s: float = option(
         3.0,
         "Longest time that a query may take.",
@@ -121,6 +148,12 @@ class PrometheusOptions(Section):
 
     def check(self) -> None:
         """See :meth:`~placement_traits.options.Section.check`."""
+        if self.token is not None and self.username is not None:
+            allowed = "one of prometheus_username and prometheus_token"
+            raise InvalidValueError("[slo]prometheus_username", self.username, allowed)
+        if (self.username is None) != (self.password is None):
+            allowed = "a name together with prometheus_password, or neither"
+            raise InvalidValueError("[slo]prometheus_username", self.username, allowed)
         for text in self.query:
             flavor, equals, query = text.partition("=")
             if not equals or not flavor.strip() or not query.strip():

@@ -26,38 +26,66 @@ LOG = logging.getLogger(__name__)
 
 _MICRO: Final = 1e6
 _ANSWER_BYTES: Final = 1 << 20
+_PART_BYTES: Final = 1 << 16
+_REFUSED: Final = (401, 403)
+_CREDENTIALS: Final = " (see [slo]prometheus_username and prometheus_token)"
 
 
 def ask(options: PrometheusOptions, query: str) -> float | None:
     """Return the answer to an instant query; None when it has no value now.
 
-    :raises OSError: the server does not answer, or not what was asked
+    :raises OSError: the server does not answer, refuses, or answers not what was asked
     """
-    # Loaded when it is needed: most hosts ask no Prometheus server, and every command reads its options.
-    import http.client
-    import urllib.parse
-    import urllib.request
-
-    address = f"{options.base_url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
-        with urllib.request.urlopen(address, timeout=options.timeout_s) as answer:
-            found: Any = json.loads(answer.read(_ANSWER_BYTES))
+        found: Any = json.loads(_fetch(options, query))
         result = found["data"]["result"]
         if found["data"]["resultType"] == "scalar":
             return float(result[1])
         if len(result) > 1:
             raise OSError(f"the query {query!r} returns {len(result)} series instead of one")
         return float(result[0]["value"][1]) if result else None
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-        http.client.HTTPException,
-    ) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OSError(
             f"{options.base_url} does not answer as Prometheus does: {cut(repr(error))}"
         ) from error
+
+
+def _fetch(options: PrometheusOptions, query: str) -> bytes:
+    """Return the body of an answer, of a large one the beginning.
+
+    :raises OSError: there is none, or it is a refusal
+    """
+    # Loaded when it is needed: most hosts ask no Prometheus server, and every command reads its options.
+    import requests
+
+    def sign(request: Any) -> Any:
+        """As an object of its own it wins over what ~/.netrc says about the server."""
+        if options.token is not None:
+            request.headers["Authorization"] = f"Bearer {options.token}"
+        return request
+
+    user = (options.username, options.password)
+    with requests.get(
+        f"{options.base_url}/api/v1/query",
+        {"query": query},
+        auth=sign if options.username is None else user,
+        headers={"Accept-Encoding": "identity"},
+        verify=True if options.cafile is None else str(options.cafile),
+        timeout=options.timeout_s,
+        stream=True,
+    ) as answer:
+        body = b""
+        for part in answer.iter_content(_PART_BYTES):
+            body += part
+            if len(body) > _ANSWER_BYTES:
+                break
+    if answer.ok:
+        return body
+    advice = _CREDENTIALS if answer.status_code in _REFUSED else ""
+    detail = cut(body.decode(errors="replace").strip())
+    raise OSError(
+        f"{options.base_url} answers {answer.status_code} {answer.reason}{advice}: {detail}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

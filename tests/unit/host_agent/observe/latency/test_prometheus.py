@@ -3,14 +3,21 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from host_agent.conf import configuration
 from host_agent.conf.latency import PrometheusOptions
@@ -24,10 +31,14 @@ U2 = LcServer("U2", frozenset({0}), 1000.0, title="x", flavor="other")
 
 
 class Prometheus:
-    """Answers ``/api/v1/query``; ``answer`` is the body, ``queries`` what was asked."""
+    """Answers ``/api/v1/query``; ``answer`` is the body, ``queries`` what was asked.
+
+    :ivar asks_for: the header Authorization that it asks for
+    """
 
     def __init__(self) -> None:
         self.answer: Any = vector("0.0007")
+        self.asks_for: str | None = None
         self.queries: list[str] = []
         outer = self
 
@@ -35,7 +46,8 @@ class Prometheus:
             def do_GET(self) -> None:
                 outer.queries += parse_qs(urlparse(self.path).query)["query"]
                 body = json.dumps(outer.answer).encode()
-                self.send_response(200)
+                knows = outer.asks_for in (None, self.headers["Authorization"])
+                self.send_response(200 if knows else 401)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -159,6 +171,96 @@ def test_a_server_that_speaks_no_http_is_asked_again(answer: bytes) -> None:
         assert asked.acquire(timeout=30)
         assert asked.acquire(timeout=30)
         found.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "asks_for"),
+    [
+        ({"username": "agent", "password": "s3cret"}, "Basic YWdlbnQ6czNjcmV0"),
+        ({"token": "eyJh"}, "Bearer eyJh"),
+    ],
+)
+def test_a_server_that_asks_for_credentials_gets_them(
+    prometheus: Prometheus, given: dict[str, str], asks_for: str
+) -> None:
+    prometheus.asks_for = asks_for
+    assert ask(PrometheusOptions(prometheus.url, **given), "x") == pytest.approx(0.0007)
+
+
+def test_a_refusal_is_a_sentence_that_names_the_options_and_no_secret(
+    prometheus: Prometheus,
+) -> None:
+    prometheus.asks_for = "Bearer another"
+    with pytest.raises(OSError, match=r"answers 401 Unauthorized \(see \[slo\]") as refused:
+        ask(PrometheusOptions(prometheus.url, token="eyJh"), "x")
+    assert "eyJh" not in str(refused.value)
+
+
+def test_credentials_of_another_kind_in_netrc_are_not_sent(
+    prometheus: Prometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login root password root\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    prometheus.asks_for = "Bearer eyJh"
+    assert ask(PrometheusOptions(prometheus.url, token="eyJh"), "x") is not None
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1 with its key, in one file, that signed itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "prometheus")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path / "server.pem"
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    traditional = serialization.PrivateFormat.TraditionalOpenSSL
+    file.write_bytes(certificate.public_bytes(pem) + key.private_bytes(pem, traditional, plain))
+    return file
+
+
+def test_a_server_is_trusted_by_the_authority_that_signed_it_and_by_no_other(
+    prometheus: Prometheus, authority: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority)
+    prometheus.server.socket = context.wrap_socket(prometheus.server.socket, server_side=True)
+    url = prometheus.url.replace("http:", "https:")
+    assert ask(PrometheusOptions(url, cafile=authority), "x") == pytest.approx(0.0007)
+    with pytest.raises(OSError, match="certificate verify failed"):
+        ask(PrometheusOptions(url), "x")
+    with pytest.raises(OSError, match=r"/none/ca\.pem"):
+        ask(PrometheusOptions(url, cafile=Path("/none/ca.pem")), "x")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("username = a", "a name together with prometheus_password, or neither"),
+        ("password = s3cret", "a name together with prometheus_password, or neither"),
+        (
+            "username = a\nprometheus_password = b\nprometheus_token = c",
+            "one of prometheus_username",
+        ),
+    ],
+)
+def test_credentials_that_contradict_each_other_are_a_sentence(
+    tmp_path: Path, lines: str, words: str
+) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(f"[slo]\nprometheus_{lines}\n")
+    with pytest.raises(InvalidValueError) as refused:
+        configuration.load([], default_config_files=[str(file)])
+    assert words in str(refused.value)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_question_that_fails_in_an_unknown_way_does_not_end_the_thread() -> None:
