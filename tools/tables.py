@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the reference pages that are tables of what the code declares, as plain text: readable without a build."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import indent, wrap
+from typing import Final
+
+from host_agent.conf.configuration import SECTIONS
+from host_agent.report.metrics import METRICS as AGENT_METRICS
+from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.metrics import METRICS as SCHEDULER_METRICS
+from placement_traits import oslo_options
+from placement_traits.metrics import MetricSpec
+from placement_traits.options import Declared, Section, declared
+
+SOURCE: Final = Path(__file__).parents[1] / "doc/source"
+_WIDTH: Final = 118
+
+
+_METRICS: Final = """\
+Names are those of the declaration; on the wire counters end in ``_total`` and histograms in ``_bucket``, ``_sum`` and
+``_count``.
+
+Of the host agent
+=================
+
+On ``[agent]metrics_address``, port ``[agent]metrics_port``.
+
+{agent}
+Of nova-scheduler
+=================
+
+Served where ``[numa_ext]metrics_port`` is set, see :doc:`/operator/decisions`.
+
+{scheduler}"""
+
+_OPTIONS: Final = """\
+Each option with what it is, when to change it, and when not. Names and types alone are in :doc:`/reference/options`.
+Options of Keystone sessions, endpoints and credentials in ``[placement]`` are those of every OpenStack service; they
+are in the sample and not repeated.
+
+In nova.conf of the scheduler
+=============================
+
+Options that may change while it runs say so: nova-scheduler reads its files again at SIGHUP (``systemctl reload``, or
+``kill -HUP`` of its main process) and the next decision takes them. What is open, is shared with another process or was
+made of a file needs a restart: ``view_…``, ``journal_path``, ``journal_max_mb``, ``journal_backups``, ``metrics_…`` and
+``gpu_…`` (but not ``gpu_multiplier``). With a mistake in any option of ``[numa_ext]`` all of them stay as they were,
+and one sentence in the log says which.
+
+{scheduler}\
+In numa-host-agent.conf of a compute host
+=========================================
+
+The file is ``/etc/numa-host-agent/numa-host-agent.conf``, or what the environment variable ``NUMA_HOST_AGENT_CONFIG``
+names, for the agent and for ``numa-host-agent-ctl``; ``--config-file`` wins over both.
+
+{agent}"""
+
+
+def metrics() -> str:
+    """Return the page of all metrics."""
+    tables = {
+        "agent": _metrics(AGENT_METRICS.values()),
+        "scheduler": _metrics(SCHEDULER_METRICS.values()),
+    }
+    return _page("Metrics", _METRICS.format(**tables))
+
+
+def options() -> str:
+    """Return the page that says of each option when to change it."""
+    lists = {"agent": _advice(SECTIONS.values()), "scheduler": _advice([SchedulerOptions])}
+    return _page("Which option to change, and when", _OPTIONS.format(**lists))
+
+
+PAGES: Final = {"reference/metrics.rst": metrics, "operator/options.rst": options}
+
+
+def _page(title: str, text: str) -> str:
+    line = "=" * len(title)
+    made = ".. Written by ``make config`` out of the code."
+    return f"{made}\n\n{line}\n{title}\n{line}\n\n{text.rstrip()}\n"
+
+
+def _metrics(found: Iterable[MetricSpec]) -> str:
+    rows = [("metric", "kind", "labels", "meaning")]
+    rows += [
+        (f"``{m.name}``", m.kind, ", ".join(f"``{label}``" for label in m.labels) or "–", m.help)
+        for m in found
+    ]
+    return ".. list-table::\n   :header-rows: 1\n   :widths: 35 10 20 35\n\n" + "".join(
+        map(_row, rows)
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    first, *others = (_cell(cell) for cell in cells)
+    return f"   * - {first}\n" + "".join(f"     - {cell}\n" for cell in others)
+
+
+def _cell(text: str) -> str:
+    return "\n       ".join(
+        wrap(_plain(text), _WIDTH - 7, break_long_words=False, break_on_hyphens=False)
+    )
+
+
+def _advice(sections: Iterable[type[Section]]) -> str:
+    return "".join(
+        f".. _options-{section.section}:\n\n.. rubric:: [{section.section}]\n\n"
+        + "".join(_option(section.section, one) for one in declared(section))
+        for section in sections
+    )
+
+
+def _option(section: str, one: Declared) -> str:
+    lines = "\n\n".join(_paragraph(text) for text in _sentences(one))
+    return f"``[{section}]{one.name}``\n{indent(lines, '    ')}\n\n"
+
+
+def _sentences(one: Declared) -> Iterator[str]:
+    yield _plain(" ".join(one.option.text.split()))
+    yield f"*Default:* ``{oslo_options.plain(one.default)!r}``"
+    yield f"*Change it when* {_plain(one.option.change)}."
+    yield f"*Leave it when* {_plain(one.option.leave)}."
+    if one.option.mutable:
+        yield "*May change while it runs*: send SIGHUP."
+
+
+def _paragraph(text: str) -> str:
+    return "\n".join(wrap(text, _WIDTH - 4, break_long_words=False, break_on_hyphens=False))
+
+
+def _plain(text: str) -> str:
+    """Return text in which only what is literal already has a meaning to Sphinx."""
+    parts = text.split("``")
+    quoted = (
+        part if at % 2 else part.replace("*", r"\*").replace("|", r"\|")
+        for at, part in enumerate(parts)
+    )
+    return "``".join(quoted)
+
+
+def write(pages: Mapping[str, str]) -> None:
+    """Write pages by their paths."""
+    for path, text in pages.items():
+        (SOURCE / path).write_text(text)
+
+
+if __name__ == "__main__":
+    write({path: page() for path, page in PAGES.items()})
