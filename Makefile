@@ -47,9 +47,10 @@ man: venv  ## make the man pages (doc/build/man)
 	  section=$$(sed -n 's/^:Manual section: //p' $$page); \
 	  $(PYTHON) -m docutils --writer=manpage --strict $$page doc/build/man/$$name.$$section; done
 
-config: venv  ## generate sample configuration under etc/, and the reference tables of the documentation
+config: venv  ## generate sample configuration and dashboards under etc/, and the reference tables of the documentation
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
+	$(PYTHON) -m tools.dashboards
 	$(PYTHON) -m tools.tables
 
 test-unit: venv  ## unit, functional and conformance tests

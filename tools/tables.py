@@ -20,7 +20,7 @@ _WIDTH: Final = 118
 
 _METRICS: Final = """\
 Names are those of the declaration; on the wire counters end in ``_total`` and histograms in ``_bucket``, ``_sum`` and
-``_count``.
+``_count``. Dashboards and alert rules: :doc:`/operator/monitoring`.
 
 Of the host agent
 =================

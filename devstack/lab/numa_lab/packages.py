@@ -26,8 +26,9 @@ LOCAL_COMPUTE_PACKAGES = (
     "qemu-system-x86",
     "qemu-utils",
 )
-# Functional tests serve a model of resctrl by FUSE; the agent's second RDT backend is libpqos.
-TEST_PACKAGES = ("fuse3", "intel-cmt-cat", "libfuse3-3")
+# Functional tests serve a model of resctrl by FUSE; the agent's second RDT backend is libpqos; alert rules are run by
+# promtool, which comes with the server.
+TEST_PACKAGES = ("fuse3", "intel-cmt-cat", "libfuse3-3", "prometheus")
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _LISTS = Path("/var/lib/apt/lists")
