@@ -174,6 +174,23 @@ def hosts(client: PlacementClient) -> frozenset[str]:
     return frozenset(host_of(each["name"]) for each in found)
 
 
+def remove(client: PlacementClient, host: str) -> bool:
+    """Remove a host's beat; tell whether it had one. An agent that runs there beats again."""
+    if not is_there(client, host):
+        return False
+    try:
+        client.delete(f"/resource_providers/{provider_uuid(host)}")
+    except NotFoundError:
+        return False
+    return True
+
+
+def is_there(client: PlacementClient, host: str) -> bool:
+    """Return whether a host has a beat; a provider of another's with its name is none."""
+    found = client.provider_named(provider(host))
+    return found is not None and found["uuid"] == provider_uuid(host)
+
+
 @dataclass(frozen=True, slots=True)
 class LastBeat:
     """What an agent wrote last.
@@ -188,7 +205,7 @@ class LastBeat:
 
 def last(client: PlacementClient, host: str) -> LastBeat | None:
     """Return a host's last beat, None when it has none."""
-    if client.provider_named(provider(host)) is None:
+    if not is_there(client, host):
         return None
     there = client.get(f"/resource_providers/{provider_uuid(host)}/inventories")["inventories"]
     if names.BEAT_MINUTE not in there:

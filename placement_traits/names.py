@@ -65,6 +65,9 @@ GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
 # See placement_traits.switch: operators set it, no agent does.
 MODE_OBSERVE: Final = "CUSTOM_NUMA_EXT_MODE_OBSERVE"
+# Operators set it, too: as long as a host has it, no tier is offered there, whatever its agent accepts.
+DRAINED: Final = "CUSTOM_NUMA_EXT_DRAINED"
+OF_OPERATORS: Final = frozenset({MODE_OBSERVE, DRAINED})
 SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 

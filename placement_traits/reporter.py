@@ -4,7 +4,8 @@
 For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
 that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
 resource classes on our children, other providers, and everything but our traits on nova's root; of those
-the switch of the fleet (:mod:`placement_traits.switch`) is the operators'.
+the switch of the fleet (:mod:`placement_traits.switch`) and ``CUSTOM_NUMA_EXT_DRAINED`` are the operators'. While a
+root has the latter its tiers are not written, so that a drained host stays so whatever its agent publishes.
 
 Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries
 ``CUSTOM_NUMA_EXT_OWNER``. So a child that was created just before a crash is known again although it has no trait yet.
@@ -20,7 +21,7 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from placement_traits import names
@@ -80,6 +81,18 @@ class SyncReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Ours:
+    """What is ours in a host's tree.
+
+    :param traits: of nova's root, those of operators included
+    :param providers: uuid by name
+    """
+
+    traits: frozenset[str] = frozenset()
+    providers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Actual:
     """A provider as it was read."""
 
@@ -136,6 +149,37 @@ class Reporter:
         return self._attempt(
             host, lambda: _Pass(self._client, self, nothing).withdraw(frozenset(TierTrait))
         )
+
+    def drain(self, host: str, *, on: bool) -> SyncReport:
+        """Keep new servers with a tier away from a host until it is undone; those that run there stay.
+
+        The tiers are taken from the root with the same write that sets the mark. When it is undone the host's agent
+        puts them back at its next :meth:`sync`. Errors as of that.
+
+        :param host: name of nova's root provider
+        """
+        nothing = ProviderTree(host, frozenset(), ())
+        return self._attempt(host, lambda: _Pass(self._client, self, nothing).drain(on=on))
+
+    def remove(self, host: str) -> SyncReport:
+        """Take all that is ours out of a host's tree, what operators have set on its root included.
+
+        A provider of which servers hold a part stays, takes no new ones, and is a problem of the report; call again
+        when they are gone. An agent that still runs there publishes all again. Errors as of :meth:`sync`.
+
+        :param host: name of nova's root provider
+        """
+        nothing = ProviderTree(host, frozenset(), ())
+        return self._attempt(host, lambda: _Pass(self._client, self, nothing).remove())
+
+    def ours(self, host: str) -> Ours:
+        """Return what :meth:`remove` would take. Errors as of :meth:`sync`.
+
+        :param host: name of nova's root provider
+        """
+        root, *below = self.listed(host)
+        traits = frozenset(filter(names.is_ours, self.actual(root).traits))
+        return Ours(traits, {each.name: each.uuid for each in below if self.is_ours(root, each)})
 
     def root_traits(self, host: str) -> frozenset[str]:
         """Return all traits of a host's root; what was read is remembered for :meth:`sync`. Errors as of that.
@@ -222,6 +266,14 @@ class Reporter:
         self._seen[provider.uuid] = actual
         return actual
 
+    def is_ours(self, root: _Listed, provider: _Listed) -> bool:
+        """Return whether a provider below a root is ours."""
+        if provider.uuid == child_uuid(root.uuid, provider.name):
+            return True
+        if not provider.name.startswith(f"{root.name}:"):
+            return False
+        return names.OWNER in self.actual(provider).traits
+
     def traits_seen(self, provider: _Listed) -> frozenset[str]:
         """Return the traits that a provider had when it was read or written last."""
         seen = self._seen.get(provider.uuid)
@@ -268,6 +320,7 @@ class _Pass:
         self._tree = tree
         self._changes: list[TreeChange] = []
         self._problems: dict[str, None] = {}  # in order, each once
+        self._undone: frozenset[str] = frozenset()  # of what operators have set on the root
         self._requests = client.counters.requests
         self._writes = client.counters.writes
 
@@ -283,7 +336,7 @@ class _Pass:
             for desired in self._tree.children
         ]
         for provider in below.values():
-            if self._tree.child(provider.name) is None and self._is_ours(root, provider):
+            if self._tree.child(provider.name) is None and self._reporter.is_ours(root, provider):
                 self._remove_child(provider)
         self._update_root(root, self._tree.root_traits, [child for child in written if child])
         return self._report(root)
@@ -293,6 +346,25 @@ class _Pass:
         root, *below = self._reporter.listed(self._tree.root)
         ours = _published(self._reporter.actual(root).traits)
         self._update_root(root, ours - traits, below)
+        return self._report(root)
+
+    def drain(self, *, on: bool) -> SyncReport:
+        """Set or remove the operators' mark on the root."""
+        root, *below = self._reporter.listed(self._tree.root)
+        mark = frozenset({names.DRAINED})
+        self._undone = frozenset() if on else mark
+        ours = _published(self._reporter.actual(root).traits)
+        self._update_root(root, ours | mark if on else ours, below)
+        return self._report(root)
+
+    def remove(self) -> SyncReport:
+        """Remove everything of ours; the root first, so that no new server is attracted meanwhile."""
+        root, *below = self._reporter.listed(self._tree.root)
+        self._undone = names.OF_OPERATORS
+        ours = [provider for provider in below if self._reporter.is_ours(root, provider)]
+        self._update(root, Provider(root.name))
+        for provider in ours:
+            self._remove_child(provider)
         return self._report(root)
 
     def _report(self, root: _Listed) -> SyncReport:
@@ -314,7 +386,7 @@ class _Pass:
     def _touch(self, root: _Listed, below: Sequence[_Listed]) -> None:
         """Write one of the children that views compare as it is."""
         compared = (names.rdt_provider(root.name), names.l3_provider(root.name, 0)[:-1])
-        ours = (c for c in below if c.name.startswith(compared) and self._is_ours(root, c))
+        ours = (c for c in below if c.name.startswith(compared) and self._reporter.is_ours(root, c))
         child = max(ours, key=lambda child: child.name, default=None)
         if child is None:
             return
@@ -330,13 +402,6 @@ class _Pass:
     def _problem(self, sentence: str) -> None:
         self._problems[sentence] = None
 
-    def _is_ours(self, root: _Listed, provider: _Listed) -> bool:
-        if provider.uuid == child_uuid(root.uuid, provider.name):
-            return True
-        if not provider.name.startswith(f"{root.name}:"):
-            return False
-        return names.OWNER in self._reporter.actual(provider).traits
-
     def _write_child(
         self, root: _Listed, desired: Provider, there: _Listed | None
     ) -> _Listed | None:
@@ -344,7 +409,7 @@ class _Pass:
         provider = there or self._create(root, desired.name)
         if provider is None:
             return None
-        if not self._is_ours(root, provider):
+        if not self._reporter.is_ours(root, provider):
             self._problem(
                 f"Provider {desired.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
                 "delete or rename it."
@@ -423,10 +488,11 @@ class _Pass:
         )
 
     def _write_traits(self, provider: _Listed, actual: _Actual, desired: frozenset[str]) -> _Actual:
-        ours = _published(actual.traits)
-        if ours == desired:
+        traits = (actual.traits - _published(actual.traits) - self._undone) | desired
+        if names.DRAINED in traits:
+            traits -= frozenset(TierTrait)
+        if traits == actual.traits:
             return actual
-        traits = (actual.traits - ours) | desired
         self._reporter.ensure_traits(desired)
         body = {
             "resource_provider_generation": actual.generation,
@@ -436,8 +502,8 @@ class _Pass:
         written = _Actual(answer["resource_provider_generation"], traits, actual.inventories)
         self._reporter.remember(provider, written)
         detail = " ".join(
-            [f"+{trait}" for trait in sorted(desired - ours)]
-            + [f"-{trait}" for trait in sorted(ours - desired)]
+            [f"+{trait}" for trait in sorted(traits - actual.traits)]
+            + [f"-{trait}" for trait in sorted(actual.traits - traits)]
         )
         self._changes.append(TreeChange(provider.name, "traits", detail))
         return written
@@ -495,8 +561,8 @@ class _Pass:
 
 
 def _published(traits: frozenset[str]) -> frozenset[str]:
-    """Return the traits that agents publish; the switch is the operators'."""
-    return frozenset(filter(names.is_ours, traits)) - {names.MODE_OBSERVE}
+    """Return the traits that agents publish; some of ours are the operators'."""
+    return frozenset(filter(names.is_ours, traits)) - names.OF_OPERATORS
 
 
 def _inventory(body: Mapping[str, Any]) -> Inventory:

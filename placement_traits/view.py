@@ -22,11 +22,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from math import inf
 from typing import Any, Final
 
 from placement_traits import beats, names, shards
-from placement_traits.client import HttpAdapter, NotFoundError, PlacementClient, RetrySettings
+from placement_traits.client import (
+    HttpAdapter,
+    NotFoundError,
+    PlacementClient,
+    PlacementError,
+    RetrySettings,
+)
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
 from placement_traits.fleet_arrays import FleetArrays
@@ -282,6 +289,9 @@ class FleetView:
                 self._stats = replace(
                     self._stats, failures=self._stats.failures + 1, last_error=sentence
                 )
+                if isinstance(error, PlacementError) and error.status == HTTPStatus.BAD_REQUEST:
+                    # A trait that was there has been deleted, with all that we had in Placement.
+                    self._traits, self._full_at = frozenset(), -inf
                 raise
             self._as_of = began
             self._full_at = began if changed is None else self._full_at
@@ -297,7 +307,7 @@ class FleetView:
 
     def _read_all(self) -> None:
         """Read the whole fleet."""
-        # A trait that exists is not deleted while providers hold it.
+        # A trait that exists is not deleted while providers hold it; when all have gone a query fails, see refresh().
         if not self._traits.issuperset(_ASKED_FOR):
             self._traits = self._existing(*_ASKED_FOR)
         # The list of generations first: what changes while the rest is read differs next time.

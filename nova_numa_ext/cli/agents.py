@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
-from placement_traits import beats
+from placement_traits import beats, names
 from placement_traits.client import PlacementClient
 from placement_traits.fleet import HostView
 from placement_traits.names import TierTrait
@@ -19,6 +20,11 @@ class AgentState(StrEnum):
     REPORTING = "reporting"
     WITHDRAWN = "withdrawn"  # it has ended, and the host's tiers were withdrawn
     SILENT = "silent"  # its tiers are there, but no beat for three intervals
+    DRAINED = "drained"  # it is there, and operators keep new servers with a tier away
+
+
+HERE: Final = frozenset({AgentState.REPORTING, AgentState.DRAINED})
+"""Those of an agent that is there."""
 
 
 def states(
@@ -33,9 +39,12 @@ def states(
 
 
 def _state(host: HostView, living: frozenset[str] | None) -> AgentState:
+    silent = beats.is_silent(host.name, living)
+    if names.DRAINED in host.traits and not silent:
+        return AgentState.DRAINED
     if host.traits.isdisjoint(TierTrait):
         return AgentState.WITHDRAWN
-    return AgentState.SILENT if beats.is_silent(host.name, living) else AgentState.REPORTING
+    return AgentState.SILENT if silent else AgentState.REPORTING
 
 
 def last_beats(
@@ -45,7 +54,7 @@ def last_beats(
 
     :param most: how many are looked up, two requests each; the first by name
     """
-    gone = sorted(host for host, state in found.items() if state is not AgentState.REPORTING)
+    gone = sorted(host for host, state in found.items() if state not in HERE)
     found_beats = ((host, beats.last(client, host)) for host in gone[:most])
     return {host: moment(beat.minute) if beat else "never" for host, beat in found_beats}
 

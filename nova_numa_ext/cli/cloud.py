@@ -2,7 +2,7 @@
 """What the commands read from Placement and Nova."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from urllib.parse import urlencode
@@ -13,15 +13,18 @@ from openstack.exceptions import ForbiddenException
 from nova_numa_ext.cli import modes
 from nova_numa_ext.cli.agents import last_beats, moment, states
 from nova_numa_ext.cli.doctor import CloudDoctor
+from nova_numa_ext.cli.each import each
 from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
-from placement_traits import beats, names
+from placement_traits import beats, names, removal
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.reader import hosts, read_tree
+from placement_traits.removal import Removal
+from placement_traits.reporter import Reporter
 from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
 from placement_traits.switch import Switch
@@ -169,8 +172,60 @@ class Cloud:
             roots = one.to_change(observe=observe)
         else:
             roots = [one.root(name) or self._unknown(name) for name in named]
-        placement = self._connection.placement
-        return list(modes.turn(lambda: PlacementClient(placement), roots, observe=observe))
+        return list(modes.turn(self._client, roots, observe=observe))
+
+    def drain(self, named: Sequence[str], *, on: bool) -> list[tuple[str, str]]:
+        """Keep new servers with a tier away from hosts, or no longer; return each host with what came of it.
+
+        :param named: hosts by name
+        :raises InvalidValueError: Placement knows no such host
+        """
+        for name in named:
+            if self._placement.provider_named(name) is None:
+                self._unknown(name)
+
+        def one(client: PlacementClient, host: str) -> str:
+            report = Reporter(client).drain(host, on=on)
+            if report.problems:
+                return " ".join(report.problems)
+            return ("drained" if on else "undrained") if report.changes else "unchanged"
+
+        return list(each(self._client, named, one))
+
+    def remove(
+        self, named: Sequence[str], *, all_hosts: bool, dry_run: bool
+    ) -> Iterator[tuple[str, Removal | str]]:
+        """Take hosts out of Placement; yield each with what became of it, or a sentence.
+
+        :param named: hosts by name
+        :param all_hosts: all of which anything is there, instead
+        """
+        hosts_ = removal.hosts(self._placement) if all_hosts else named
+        return each(
+            self._client,
+            hosts_,
+            lambda client, host: removal.remove(client, host, dry_run=dry_run),
+        )
+
+    def forget(self, *, dry_run: bool) -> Removal:
+        """Take traits and resource classes out of Placement that no provider has, when no flavor asks for them."""
+        words = removal.vocabulary(self._placement)
+        count = len(words.traits) + len(words.classes)
+        if not count:
+            return Removal()
+        flavors = self._connection.compute.flavors(
+            details=True, get_extra_specs=True, is_public=None
+        )
+        asking = sorted(f.name for f in flavors if words.asked_for(f.extra_specs or ()))
+        if asking:
+            return Removal(held=(_asking(asking),))
+        kept = () if dry_run else removal.forget(self._placement, words)
+        gone = f"{count - len(kept)} traits and resource classes"
+        text = f"{', '.join(kept)} stay: providers of others have them." if kept else ""
+        return Removal((gone,) * (len(kept) < count), (text,) * bool(kept))
+
+    def _client(self) -> PlacementClient:
+        return PlacementClient(self._connection.placement)
 
     def _unknown(self, host: str) -> NoReturn:
         raise InvalidValueError("host", host, _unknown_host(host, list(hosts(self._placement))))
@@ -269,6 +324,14 @@ class Cloud:
 
     def _get(self, path: str, **query: str) -> Any:
         return self._placement.get(f"{path}?{urlencode(query)}" if query else path)
+
+
+def _asking(flavors: Sequence[str]) -> str:
+    more = " …" * (len(flavors) > _MOST_NAMES)
+    return (
+        f"Traits and resource classes stay: flavors ask for them ({', '.join(flavors[:_MOST_NAMES])}{more}), and "
+        "nova-scheduler fails on a class that Placement does not know. Delete the flavors, and do this again."
+    )
 
 
 def _unknown_host(host: str, known: list[str]) -> str:

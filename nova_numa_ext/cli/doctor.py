@@ -79,12 +79,12 @@ class CloudDoctor:
         }
         found = agents.states(self._placement, fleet)
         up = sorted(name for name, is_up in computes.items() if is_up)
-        reporting = [host for host in up if found.get(host) is AgentState.REPORTING]
+        reporting = [host for host in up if found.get(host) in agents.HERE]
         missing = [host for host in up if host not in found]
         gone = {
             host: state
             for host in up
-            if (state := found.get(host)) not in (None, AgentState.REPORTING)
+            if (state := found.get(host)) is not None and state not in agents.HERE
         }
         if not missing and not gone:
             yield Finding("agents", Level.GOOD, f"{len(reporting)} hosts report")
@@ -114,8 +114,8 @@ class CloudDoctor:
             yield Finding(
                 "orphan providers",
                 Level.DEGRADED,
-                f"{_some(left)}: nova has no such compute node; openstack resource provider delete UUID, of a host "
-                "first the providers below it",
+                f"{_some(left)}: nova has no such compute node; openstack numa host remove takes out what is ours; "
+                "nova's part of a host then goes by openstack resource provider delete UUID",
             )
 
 
@@ -216,7 +216,9 @@ def _host(host: HostView) -> Iterator[Finding]:
 
 
 def _host_problems(host: HostView) -> Iterator[str]:
-    if host.traits.isdisjoint(TierTrait):
+    if names.DRAINED in host.traits:
+        yield "is drained: it takes no new servers with a tier until openstack numa host undrain"
+    elif host.traits.isdisjoint(TierTrait):
         yield "takes no servers with a tier: its agent has ended, and its tiers were withdrawn"
     elif TierTrait.LC not in host.traits:
         yield (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa host list`` and ``openstack numa host show``."""
+"""``openstack numa host list``, ``show`` and ``set``."""
 
 import argparse
 from collections.abc import Iterator

@@ -2,17 +2,12 @@
 """What hosts' agents may do, as Placement shows it: the switch of the fleet, and what each agent says it does."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
+from nova_numa_ext.cli.each import each
 from placement_traits import switch
 from placement_traits.client import PlacementClient
-from placement_traits.errors import NumaExtError
 from placement_traits.names import ObserveTrait
 from placement_traits.switch import Root, Switch
-
-# At once: a fleet is switched in a minute, and Placement serves others meanwhile.
-_WRITERS: Final = 8
 
 
 def text(root_traits: Collection[str]) -> str:
@@ -35,15 +30,10 @@ def turn(
     """Switch hosts; yield each with what came of it: ``switched``, ``unchanged`` or a sentence.
 
     The trait is prepared already (:meth:`placement_traits.switch.Switch.prepare`).
-
-    :param make_client: a client counts its requests, so each thread has its own
     """
 
-    def one(root: Root) -> str:
-        try:
-            return "switched" if Switch(make_client()).set(root, observe=observe) else "unchanged"
-        except NumaExtError as error:
-            return str(error)
+    def one(client: PlacementClient, root: Root) -> str:
+        return "switched" if Switch(client).set(root, observe=observe) else "unchanged"
 
-    with ThreadPoolExecutor(_WRITERS) as threads:
-        yield from zip((root.name for root in roots), threads.map(one, roots), strict=True)
+    for root, result in each(make_client, roots, one):
+        yield root.name, result

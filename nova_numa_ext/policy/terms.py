@@ -18,6 +18,7 @@ class Term(StrEnum):
     VIEW = "view"
     COMPUTE_DISABLED = "compute_disabled"
     AGENT = "agent"
+    DRAINED = "drained"
     TIER = "tier"
     SILENT = "silent"
     CACHE_ALLOCATION = "cache_allocation"
@@ -67,6 +68,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
         Term.COMPUTE_DISABLED: "its nova-compute is disabled: trait {against} is {value}",
         Term.AGENT: "no host agent has published this host to Placement",
+        Term.DRAINED: "operators have drained it: trait {against} is {value}",
         Term.TIER: "its agent does not accept the tier: trait {against} is {value}",
         Term.SILENT: "its agent has not beaten for a long time, and [numa_ext]on_silent is {value}",
         Term.CACHE_ALLOCATION: "no L3 cache allocation: trait {against} is {value}",

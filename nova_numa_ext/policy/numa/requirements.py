@@ -50,6 +50,8 @@ def lacking_traits(request: WorkloadRequest, traits: frozenset[str] | None) -> t
         return ()
     if traits is None:
         return (Reason(Term.AGENT, "absent"),)
+    if names.DRAINED in traits:
+        return (Reason(Term.DRAINED, "present", names.DRAINED),)
     wanted: list[tuple[Term, str]] = [(Term.TIER, TierTrait[request.tier.name])]
     if request.tier is Tier.LC and request.ways:
         wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))

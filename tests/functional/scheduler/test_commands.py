@@ -19,6 +19,7 @@ from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.doctor_command import Doctor
 from nova_numa_ext.cli.flavor import CheckFlavor
 from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
+from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate, SimulateTrace
 from nova_numa_ext.cli.topology import ShowTopology
@@ -533,8 +534,8 @@ def test_the_doctor_names_what_is_left_of_hosts_that_nova_no_longer_has(cloud):
     assert findings(cloud, ComputeApi([], ["h1", "old"]), "orphan providers") == [
         (
             "degraded",
-            "beat:older: nova has no such compute node; openstack resource provider delete UUID, of a host first the "
-            "providers below it",
+            "beat:older: nova has no such compute node; openstack numa host remove takes out what is ours; nova's "
+            "part of a host then goes by openstack resource provider delete UUID",
         )
     ]
     ((_, detail),) = findings(cloud, ComputeApi([], ["h1"]), "orphan providers")
@@ -653,3 +654,86 @@ def test_openstackclient_finds_the_commands(capsys):
     for words in commands:
         assert shell.main(["help", "numa", *words]) == 0
         assert f"numa {' '.join(words)}" in capsys.readouterr().out
+
+
+def test_a_drained_host_takes_no_new_server_and_every_command_says_why(cloud):
+    cloud.host("h1")
+    beat(cloud, "h1")
+    cloud.boot(LC)
+    assert run(DrainHost, cloud, Compute([]), "h1") == (0, [{"Host": "h1", "Result": "drained"}])
+    assert run(DrainHost, cloud, Compute([]), "h1")[1][0]["Result"] == "unchanged"
+    cloud.view.refresh()
+    with pytest.raises(NoValidHost):
+        cloud.boot(LC)
+    cloud.publish("h1")
+    with pytest.raises(NoValidHost):
+        cloud.boot(LC)
+    row = run(ListHost, cloud, Compute([]))[1][0]
+    assert (row["Agent"], row["Tiers"], row["CLOS"]) == ("drained", "-", "1/6")
+    code, found = examine(cloud, ComputeApi([flavor("lc", LC)], ["h1"]))
+    assert (code, found["agents"]) == (0, ("good", "1 hosts report"))
+    assert found["host h1"] == (
+        "degraded",
+        "is drained: it takes no new servers with a tier until openstack numa host undrain",
+    )
+    _, rows = run(Simulate, cloud, Compute([flavor("lc", LC)]), "--flavor", "lc")
+    assert "operators have drained it" in str(rows)
+    assert run(UndrainHost, cloud, Compute([]), "h1")[1][0]["Result"] == "undrained"
+    cloud.publish("h1")
+    cloud.boot(LC)
+
+
+def test_a_drained_host_whose_agent_is_silent_is_not_shown_as_if_it_were_there(cloud):
+    cloud.host("h1")
+    cloud.host("h2")
+    beat(cloud, "h1", minutes_ago=2 * SILENT_AFTER_MINUTES)
+    run(DrainHost, cloud, Compute([]), "h1", "h2")
+    beat(cloud, "h2")
+    shown = [row["Agent"] for row in run(ListHost, cloud, Compute([]))[1]]
+    assert shown[0].startswith("withdrawn, last beat")
+    assert shown[1] == "drained"
+
+
+def test_hosts_to_drain_are_known_before_any_is_drained(cloud):
+    cloud.host("h1")
+    with pytest.raises(InvalidValueError, match=r"host: 'h9' is not allowed; allowed: h1$"):
+        run(DrainHost, cloud, Compute([]), "h1", "h9")
+    assert run(ListHost, cloud, Compute([]))[1][0]["Tiers"] == "LC BE"
+
+
+def test_a_removal_says_what_went_and_ends_with_1_while_servers_hold_something(cloud):
+    cloud.host("h1")
+    beat(cloud, "h1")
+    cloud.boot(LC)
+    code, rows = run(RemoveHost, cloud, Compute([]), "h1")
+    assert code == 1
+    assert [row["Result"] for row in rows] == ["removed", "held", "held"]
+    assert "beat:h1" in rows[0]["Detail"]
+    assert cloud.last_servers[0] in rows[1]["Detail"]
+    left = run(ListHost, cloud, Compute([]))[1][0]
+    assert (left["Tiers"], left["CLOS"]) == ("-", "1/0"), "what is held is shown"
+
+
+def test_removing_all_takes_traits_and_classes_too_when_no_flavor_asks_for_them(cloud):
+    for name in ("h1", "h2"):
+        cloud.host(name)
+    nova = ComputeApi([flavor("lc", LC)], [])
+    code, rows = run(RemoveHost, cloud, nova, "--all", "--dry-run")
+    assert (code, {row["Result"] for row in rows}) == (1, {"would remove", "held"})
+    assert len(run(ListHost, cloud, Compute([]))[1]) == 2
+    code, rows = run(RemoveHost, cloud, nova, "--all")
+    assert (code, [row["Host"] for row in rows]) == (1, ["h1", "h2", "all hosts"])
+    assert "flavors ask for them (lc)" in rows[2]["Detail"]
+    code, rows = run(RemoveHost, cloud, ComputeApi([], []), "--all")
+    assert (code, len(rows)) == (0, 1)
+    assert re.fullmatch(r"\d+ traits and resource classes", rows[0]["Detail"])
+    code, rows = run(RemoveHost, cloud, ComputeApi([], []), "--all")
+    assert (code, rows[0]["Result"]) == (0, "nothing to do")
+
+
+def test_hosts_to_remove_are_named_or_all(cloud):
+    for arguments in ((), ("h1", "--all")):
+        with pytest.raises(CommandError, match="Name hosts, or give --all"):
+            run(RemoveHost, cloud, Compute([]), *arguments)
+    _, rows = run(RemoveHost, cloud, Compute([]), "never-was")
+    assert (rows[0]["Result"], rows[0]["Detail"]) == ("nothing to do", "nothing of ours is there")

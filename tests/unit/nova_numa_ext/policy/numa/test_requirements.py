@@ -13,8 +13,10 @@ from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.numa.multipliers import Multipliers
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.terms import SENTENCES, Term, sentence
+from placement_traits import names
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import RdtTrait, TierTrait
+from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, parse
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from tests.support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
@@ -170,6 +172,15 @@ def test_a_what_if_for_many_domains_follows_no_dead_ends(used, last, chosen):
     fleet = FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH)
     (answer,) = whatif.ask(replace(lc(), l3=groups), fleet, multipliers=EQUAL)
     assert (answer.reasons, answer.l3) == ((), tuple(chosen))
+
+
+def test_a_drained_host_is_refused_as_such_and_only_to_servers_with_a_tier():
+    """Its tiers are gone, too; why they are is what helps."""
+    traits = frozenset({names.HOST, names.DRAINED})
+    assert admission.lacking_traits(lc(), traits) == (
+        Reason(Term.DRAINED, "present", names.DRAINED),
+    )
+    assert admission.lacking_traits(replace(lc(), tier=None), traits) == ()
 
 
 def test_every_requirement_has_a_sentence():
