@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
         writes=True,
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    reset.add_argument(
+        "--all",
+        action="store_true",
+        help="then remove the agent's state and journals, too; not beside any agent, be it paused",
+    )
     release = add(
         "release-bandwidth",
         _release,
@@ -211,17 +216,20 @@ def _resume(conf: "Configuration", options: argparse.Namespace) -> int:
 
 
 def _reset(conf: "Configuration", options: argparse.Namespace) -> int:
-    from host_agent.console.undo import reset
+    from host_agent.console.undo import reset, reset_all
 
-    _show(options, reset(conf, dry_run=options.dry_run))
-    return 0
+    return _undone(options, (reset_all if options.all else reset)(conf, dry_run=options.dry_run))
 
 
 def _release(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console.undo import release
 
-    _show(options, release(conf, dry_run=options.dry_run))
-    return 0
+    return _undone(options, release(conf, dry_run=options.dry_run))
+
+
+def _undone(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> int:
+    _show(options, rows)
+    return int(any(row["result"] == "failed" for row in rows))
 
 
 def _withdraw(conf: "Configuration", options: argparse.Namespace) -> int:

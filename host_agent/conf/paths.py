@@ -74,6 +74,14 @@ class HostPaths:
         return self.state / "topology.json"
 
     @property
+    def kept(self) -> tuple[Path, ...]:
+        """All files of the state folder that an agent makes, without what is appended to names; the lock last."""
+        return (
+            *(self.journal, self.home_nodes, self.published, self.rollout, self.costs, self.slo),
+            *(self.balancing, self.calibration, self.topology, self.paused, self.lock),
+        )
+
+    @property
     def lock(self) -> Path:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.lock"

@@ -4,7 +4,8 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 from host_agent.conf.configuration import Configuration
@@ -26,6 +27,8 @@ LOG = logging.getLogger(__name__)
 _LOOK_S: Final = 0.1
 _PATIENCE_ROUNDS: Final = 3
 _NOT_BESIDE: Final = "it would make everything again; stop it, or run numa-host-agent-ctl pause"
+_NOT_BESIDE_ANY: Final = "its state is in use; stop it (systemctl disable --now numa-host-agent)"
+_KEPT: Final = "kept: it is needed to undo what failed; do this again"
 
 
 def reset(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
@@ -40,6 +43,39 @@ def reset(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
     paths = conf.paths
     with nullcontext() if dry_run else _no_agent_writes(conf, paths):
         return _reset(conf, paths, dry_run=dry_run)
+
+
+def reset_all(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Undo what can be undone, as :func:`reset` does, and then remove what the agent has kept, its journals included.
+
+    State stays where something could not be undone. Files of others in the state folder, the folder itself, and
+    ``/etc/numa-host-agent`` stay in any case.
+
+    :param dry_run: only say what would be done
+    :raises ConflictError: an agent runs, be it paused
+    """
+    paths = conf.paths
+    if not dry_run:
+        paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with nullcontext() if dry_run else single_instance(paths.lock, _NOT_BESIDE_ANY):
+        rows = _reset(conf, paths, dry_run=dry_run)
+        if any(row["result"] == "failed" for row in rows):
+            return [*rows, {"what": "state", "result": "failed", "detail": _KEPT}]
+        return [*rows, *_forget(paths, dry_run=dry_run)]
+
+
+def _forget(paths: HostPaths, *, dry_run: bool) -> Iterator[dict[str, Any]]:
+    """Remove the files that are there, rotated journals and drafts of a crash too; yield a row for each."""
+    beside = [file for kept in paths.kept for file in sorted(paths.state.glob(f"{kept.name}.*"))]
+    for file in filter(Path.exists, (*beside, *paths.kept)):
+        row = {"what": "state", "result": str(Result.WOULD), "detail": str(file)}
+        if not dry_run:
+            try:
+                file.unlink()
+                row["result"] = str(Result.DONE)
+            except OSError as error:
+                row |= {"result": "failed", "detail": f"{file}: {error.strerror}"}
+        yield row
 
 
 def release(conf: Configuration, *, dry_run: bool) -> list[dict[str, Any]]:
@@ -119,17 +155,16 @@ def _reset(conf: Configuration, paths: HostPaths, *, dry_run: bool) -> list[dict
     result = Result.WOULD if dry_run else Result.DONE
     rows = _written(privileged.release_throttles, "throttle", result)
     rows += _written(privileged.reset_partitions, "rdt", result)
-    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
-        observer = build_observer(conf, source, privileged)
-        observation = observer.observe(full=True, relist=True)
+        with closing(LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)) as source:
+            observer = build_observer(conf, source, privileged)
+            observation = observer.observe(full=True, relist=True)
     except NumaExtError as error:
         rows.append({"what": "pins", "result": "failed", "detail": str(error)})
     else:
         online = frozenset(observation.topology.cpus)
         for guest in observation.guests:
             rows += _unpin(guest, online, privileged, str(result))
-    source.close()
     if not dry_run:
         _note(conf, "reset", result, rows)
     return rows

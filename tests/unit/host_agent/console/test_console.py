@@ -11,6 +11,7 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.cmd import ctl
+from host_agent.conf.paths import HostPaths
 from host_agent.console import status, undo
 from host_agent.console.explanation import as_text
 from host_agent.console.text import cell
@@ -233,6 +234,71 @@ def test_reset_keeps_the_journals_configured_size(host: Host, run: Run, tmp_path
     journal.write_text(" " * (1 << 20))
     run("reset")
     assert journal.with_name("journal.jsonl.1").exists()
+
+
+def kept(folder: Path) -> set[str]:
+    """Names of the files of a state folder."""
+    return {file.name for file in folder.iterdir()}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state folder after some time, with a file of another's."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    files = HostPaths(state=folder).kept
+    for file in (
+        *files,
+        folder / "journal.jsonl.1",
+        folder / "slo.json.7.new",
+        folder / "notes-of-the-operator",
+    ):
+        file.write_text("{}")
+    (folder / "paused").unlink()
+    return folder
+
+
+def test_reset_all_takes_back_pins_and_then_all_that_the_agent_has_kept(
+    host: Host, run: Run, state: Path
+) -> None:
+    server = host.boot(Server("be", BE_SPECS, shared="0-3", devices=GPU))
+    host.pin(server.uuid, [Pin(thread.tid, "5") for thread in host.process(server.uuid).threads])
+    before = kept(state)
+    code, text = run("reset", "--all", "--dry-run")
+    assert (code, kept(state)) == (0, before)
+    assert "would" in text
+    assert run("reset", "--all")[0] == 0
+    assert {thread.cpus for thread in host.process(server.uuid).threads} == {"0-3"}
+    assert kept(state) == {"notes-of-the-operator"}
+    assert run("reset", "--all")[0] == 0, "it may be called again"
+    assert kept(state) == {"notes-of-the-operator"}
+
+
+def test_reset_all_keeps_what_is_needed_to_undo_what_failed(
+    host: Host, run: Run, state: Path
+) -> None:
+    host.libvirt_down = True
+    before = kept(state)
+    code, text = run("reset", "--all")
+    assert (code, kept(state)) == (1, before | {"agent.lock"})
+    assert "needed to undo what failed" in text
+
+
+def test_reset_all_beside_any_agent_is_refused_in_a_sentence(
+    host: Host, run: Run, state: Path
+) -> None:
+    run("pause")
+    before = kept(state)
+    with single_instance(state / "agent.lock", "test"):
+        code, text = run("reset", "--all")
+    assert (code, kept(state)) == (1, before)
+    assert (text.count("\n"), "systemctl disable --now numa-host-agent" in text) == (1, True)
+
+
+def test_every_file_of_the_state_folder_is_known_to_reset_all() -> None:
+    paths = HostPaths()
+    found = {name for name, made in vars(HostPaths).items() if isinstance(made, property)}
+    assert {getattr(paths, name) for name in found - {"kept"}} == set(paths.kept)
 
 
 def test_status_and_explain_show_how_an_objective_stands(
