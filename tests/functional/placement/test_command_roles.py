@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which roles ``openstack numa …`` needs in Placement, as the page of commands says: its own policies answer."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from emulation.hosts import four_nodes
+from nova_numa_ext.cli.capacity import ListCapacity, ShowCapacity
+from nova_numa_ext.cli.doctor_command import Doctor
+from nova_numa_ext.cli.flavor import CheckFlavor
+from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
+from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
+from nova_numa_ext.cli.server import ShowServer
+from nova_numa_ext.cli.simulate import Simulate
+from nova_numa_ext.cli.topology import ShowTopology
+from placement_traits.client import PlacementError
+from placement_traits.reporter import Reporter
+from placement_traits.tree import desired_tree
+from tests.support.commands import Compute, as_table, flavor, running_server
+from tests.support.filled_placement import FilledPlacement
+from tests.support.hosts import SETTINGS
+from tests.support.placement_roles import PlacementWithRoles
+
+PAGE = Path(__file__).parents[3] / "doc/source/cli/index.rst"
+SERVER = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+BE = {"numa_ext:tier": "BE"}
+
+COMMANDS = {
+    "host list": (ListHost,),
+    "host show": (ShowHost, "h1"),
+    "host set": (SetHost, "h1", "--mode", "observe"),
+    "host drain": (DrainHost, "h1"),
+    "host undrain": (UndrainHost, "h1"),
+    "host remove": (RemoveHost, "h1"),
+    "server show": (ShowServer, "web"),
+    "capacity show": (ShowCapacity, "be"),
+    "capacity list": (ListCapacity, "be"),
+    "topology show": (ShowTopology, "h1"),
+    "simulate": (Simulate, "--flavor", "be"),
+    "doctor": (Doctor,),
+}
+WITHOUT = {
+    "flavor check": (CheckFlavor, "be"),
+    "topology show": (ShowTopology, "--preset", "dgx-1"),
+}
+
+
+@pytest.fixture(scope="module")
+def placement():
+    """A Placement with its own policies, and one host that an agent has published."""
+    with PlacementWithRoles(policy_file=None) as found:
+        FilledPlacement(found.adapter("service")).compute("h1")
+        publish(found)
+        yield found
+
+
+def publish(placement):
+    """Let the host's agent publish it."""
+    client = FilledPlacement(placement.adapter("service")).client
+    Reporter(client).sync(desired_tree("h1", four_nodes(), SETTINGS))
+
+
+def nova():
+    """Nova with a flavor and a server."""
+    found = Compute([flavor("be", BE)], [running_server("web", SERVER, "h1", flavor("be", BE))])
+    flavors = [*found.flavors.values()]
+    found.find_flavor = lambda *_names, **_options: flavors[0]
+    found.flavors = lambda **_options: flavors
+    found.hypervisors = lambda **_options: [SimpleNamespace(name="h1", state="up")]
+    found.get_endpoint_data = lambda: SimpleNamespace(max_microversion=(2, 100))
+    return found
+
+
+def call(adapter, command, *words):
+    """Run a command; return what it prints, or the refusal that ended it."""
+    try:
+        return as_table(command, SimpleNamespace(adapter=adapter), nova(), *words)
+    except PlacementError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_is_refused_by_placement_in_a_sentence(placement, command):
+    assert "Placement refused" in call(placement.adapter("reader"), *COMMANDS[command])
+
+
+@pytest.mark.parametrize("role", ["admin", "service"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_of_two_roles_is_enough(placement, command, role):
+    adapter = placement.adapter(role)
+    assert "refused" not in call(adapter, *COMMANDS[command])
+    assert adapter.log
+    publish(placement)  # what was removed
+
+
+@pytest.mark.parametrize("command", WITHOUT)
+def test_what_needs_no_placement_asks_it_nothing(placement, command):
+    adapter = placement.adapter("reader")
+    assert "refused" not in call(adapter, *WITHOUT[command])
+    assert adapter.log == []
+
+
+def test_the_page_says_so():
+    rows = re.findall(r"^   \* - ``openstack numa ([\w ]+)``\n     - (.+)$", PAGE.read_text(), re.M)
+    told = dict(rows)
+    asking = {command for command, role in told.items() if role.startswith("admin or service")}
+    assert asking == set(COMMANDS)
+    assert set(told) - asking == {"flavor check", "simulate trace"}
