@@ -28,6 +28,7 @@ from host_agent.control.assembly import agent as assembly
 from host_agent.machine.privileged.api import Privileged
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
+from placement_traits.command_line import version
 from placement_traits.errors import NumaExtError
 from placement_traits.oslo_options import ConfigurationError
 
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configuration.set_defaults()
         oslo = cfg.ConfigOpts()
         log.register_options(oslo)
-        conf = configuration.load(sys.argv[1:] if arguments is None else arguments, conf=oslo)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        conf = configuration.load(arguments, conf=oslo, version=version())
         act_as_owner(conf.paths.state)
     except NumaExtError as error:
         sys.stderr.write(f"numa-host-agent: {error}\n")
@@ -128,6 +130,8 @@ def _expose(metrics: Metrics, address: str, port: int) -> None:
     """Start the endpoint; servers are worth more than figures, so a port that is taken is only logged."""
     try:
         serve(metrics, address, port)
+    except ImportError:
+        LOG.warning("no metrics: prometheus_client is not installed (nova-numa-ext[agent])")
     except OSError as error:
         reason = error.strerror or error
         LOG.warning("no metrics on %s:%s, see [agent]metrics_port: %s", address, port, reason)

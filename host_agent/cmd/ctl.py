@@ -15,14 +15,20 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from host_agent.cmd.identity import act_as_owner
 from host_agent.console.text import table
+from placement_traits.command_line import add_version, number_from, whole_from
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 if TYPE_CHECKING:
     from host_agent.conf.configuration import Configuration
+
+
+_LINES_MAX: Final = 1_000_000
+_MEGABYTES_MAX: Final = 1 << 20
+_CPUS_MAX: Final = 1 << 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config-file", action="append", default=[], help="the agent's configuration file"
     )
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -72,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("server", help="UUID or name")
     journal = add("journal", _journal, "Show the newest entries of the journal.")
-    journal.add_argument("-n", "--lines", type=int, default=20, help="how many")
+    journal.add_argument(
+        "-n", "--lines", type=whole_from(1, _LINES_MAX), default=20, help="how many"
+    )
     journal.add_argument("--server", help="of this server only: UUID or name")
     add("pause", _pause, "Let the agent observe only, until resume.", writes=True)
     add("resume", _resume, "Let a paused agent go on.", writes=True)
@@ -145,13 +154,19 @@ def _parser() -> argparse.ArgumentParser:
         help="nodes: bandwidth between NUMA nodes (default); levels: [rdt]full_bandwidth_mbps",
     )
     calibrate.add_argument(
-        "--megabytes", type=int, default=0, help="memory per node, MiB; default: 4 times the L3"
+        "--megabytes",
+        type=whole_from(0, _MEGABYTES_MAX),
+        default=0,
+        help="memory per node, MiB; default (0): 4 times the L3",
     )
     calibrate.add_argument(
-        "--seconds", type=float, default=2.0, help="per measurement (default: 2)"
+        "--seconds", type=number_from(0.1, 600.0), default=2.0, help="per measurement (default: 2)"
     )
     calibrate.add_argument(
-        "--cpus-per-node", type=int, default=0, help="CPUs that take part (default: all)"
+        "--cpus-per-node",
+        type=whole_from(0, _CPUS_MAX),
+        default=0,
+        help="CPUs that take part (default, 0: all)",
     )
     calibrate.add_argument(
         "--force", action="store_true", help="measure although servers run here: they are disturbed"

@@ -32,6 +32,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.rights import missing
 from host_agent.machine.privileged.seam import devices_of
 from host_agent.util import logs
+from placement_traits.command_line import version
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-helper")
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.to_stderr(LOG.name)
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options: Options = configuration.load(arguments)
+        options: Options = configuration.load(arguments, version=version())
         agent = own_paths.agent_id(options.helper.agent_user)
         _prepare(options.paths.helper_state)
         own_paths.check_way("[helper]state_dir", options.paths.helper_state, agent)

@@ -39,10 +39,12 @@ from host_agent.cmd.activation import Activation, of_helper
 from host_agent.conf import configuration
 from host_agent.machine.privileged import own_paths
 from host_agent.util import logs, notify
+from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-supervisor")
 
+_LONGEST_S: Final = 86_400.0
 _ABORT_S: Final = 10.0  # from SIGABRT to SIGKILL
 _PR_SET_PDEATHSIG: Final = 1
 _NOT_AGAIN: Final = (os.EX_OK, os.EX_CONFIG)
@@ -329,8 +331,12 @@ def _parser() -> argparse.ArgumentParser:
         ("--restart-after", usual.restart_s, "from the agent's failure to its next start"),
     ):
         parser.add_argument(
-            option, type=float, default=default, help=f"seconds {text} (default: {default:g})"
+            option,
+            type=number_from(0.1, _LONGEST_S),
+            default=default,
+            help=f"seconds {text} (default: {default:g})",
         )
+    add_version(parser)
     return parser
 
 

@@ -80,6 +80,7 @@ def load(
     *,
     conf: Any = None,
     default_config_files: Sequence[str] | None = None,
+    version: str | None = None,
     mistake: Callable[[NumaExtError], None] | None = None,
 ) -> Configuration:
     """Read command line and configuration files, and every value now rather than when it is needed.
@@ -88,6 +89,7 @@ def load(
     :param conf: object to fill, a new one by default
     :param default_config_files: read when ``--config-file`` is not given; default: what the environment variable
         :data:`CONFIG_VARIABLE` names, else :data:`CONFIG_FILE`
+    :param version: what ``--version`` shows, where that is on the command line
     :param mistake: called with each value that is not allowed or contradicts another, defaults count then; None: the
         first one is raised
     :raises ConfigurationError: a file cannot be read, or holds a value that is not allowed
@@ -99,7 +101,12 @@ def load(
     if default_config_files is None:
         default_config_files = _default_files()
     try:
-        conf(list(arguments), project="numa-host-agent", default_config_files=default_config_files)
+        conf(
+            list(arguments),
+            project="numa-host-agent",
+            version=version,
+            default_config_files=default_config_files,
+        )
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(cut(" ".join(str(error).split()), LONGEST_TEXT)) from error
     sections = _sections(conf, mistake)

@@ -7,6 +7,7 @@ import socket
 import stat
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,18 +166,20 @@ def _serves_ours(where: str) -> bool:
 
 
 def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
-    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
-        number = len(source.domains())
-        yield Finding("libvirt", Level.GOOD, f"{source.hostname()}, {number} domains")
+        with _connected(conf) as source:
+            number = len(source.domains())
+            yield Finding("libvirt", Level.GOOD, f"{source.hostname()}, {number} domains")
     except NumaExtError as error:
         yield Finding("libvirt", Level.BROKEN, str(error))
         return
-    finally:
-        source.close()
     if not paths.libvirt_pids.is_dir():
         text = f"{paths.libvirt_pids} does not exist: set [libvirt_host]pid_dir"
         yield Finding("libvirt state files", Level.BROKEN, text)
+
+
+def _connected(conf: Configuration) -> closing[LibvirtSource]:
+    return closing(LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s))
 
 
 def _helper(conf: Configuration) -> Iterator[Finding]:
@@ -338,16 +341,14 @@ def _same_pages(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
 
 def _mergeable(conf: Configuration) -> list[str]:
     """Titles of managed servers whose memory KSM may merge; empty when libvirt does not answer."""
-    source = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     try:
-        found = [
-            parse(domain.xml, domain.activity, manage_untagged=conf.agent.manage_untagged)
-            for domain in source.domains()
-        ]
+        with _connected(conf) as source:
+            found = [
+                parse(domain.xml, domain.activity, manage_untagged=conf.agent.manage_untagged)
+                for domain in source.domains()
+            ]
     except NumaExtError:
         return []  # reported by the check of libvirt
-    finally:
-        source.close()
     return sorted(w.title for w in found if w.request is not None and w.domain.mergeable)
 
 

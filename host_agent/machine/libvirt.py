@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 from host_agent.model.workload import Activity
 from host_agent.util.deadline import WHOLE, Deadline, EndedError
 from placement_traits.errors import ServiceUnavailableError
+from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger(__name__)
 
@@ -77,9 +78,17 @@ class LibvirtSource:
 
     :param uri: connection URI
     :param timeout_s: longest wait for an answer, seconds
+    :raises ConfigurationError: libvirt's binding is not installed
     """
 
     def __init__(self, uri: str, timeout_s: float) -> None:
+        try:
+            import libvirt  # noqa: F401 - whether it is there
+        except ImportError as error:
+            raise ConfigurationError(
+                "libvirt's Python binding is not installed: install nova-numa-ext[agent], or the distribution's "
+                "python3-libvirt into the same environment"
+            ) from error
         self._uri = uri
         self._connection: Any = None
         self._opening = threading.Lock()

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import metadata
 from itertools import accumulate
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -18,10 +17,10 @@ from host_agent.model.assignment import Guest
 from host_agent.model.journal import Result
 from host_agent.model.modes import Feature
 from host_agent.model.round import Round
+from placement_traits.command_line import version
 from placement_traits.metrics import MetricSpec
 
 _SERVER: Final = ("server", "name")
-_DISTRIBUTION: Final = "nova-numa-ext"
 # Full rounds take ten times as long as others.
 _ROUND_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ROUND_BUCKETS: Final = (*map(str, _ROUND_BOUNDS_S), "+Inf")
@@ -377,7 +376,7 @@ class Metrics:
 
 @cache
 def _versions() -> tuple[str, str]:
-    return metadata.version(_DISTRIBUTION), platform.python_version()
+    return version(), platform.python_version()
 
 
 def _of_round(done: Round) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:

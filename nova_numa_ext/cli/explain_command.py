@@ -19,6 +19,7 @@ from nova_numa_ext.cli import image as image_of
 from nova_numa_ext.cli.explain import Explanation
 from nova_numa_ext.conf import SchedulerOptions, register_opts
 from placement_traits import devices, oslo_options
+from placement_traits.command_line import add_version
 from placement_traits.errors import (
     CapabilityMissingError,
     NumaExtError,
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="nova-scheduler's configuration; default: /etc/nova/nova.conf",
     )
+    add_version(parser)
     return parser
 
 

@@ -17,6 +17,7 @@ from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.heal.plan import Result, Row
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
+from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 
 _DESCRIPTION = (
@@ -44,7 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="numa-ext-heal", description=_DESCRIPTION)
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
     parser.add_argument(
-        "--every", type=_seconds, metavar="SECONDS", help="go on: again so long after each run"
+        "--every",
+        type=number_from(1.0, 86_400.0),
+        metavar="SECONDS",
+        help="go on: again so long after each run",
     )
     parser.add_argument(
         "--host",
@@ -62,17 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="nova's configuration; default: /etc/nova/nova.conf",
     )
+    add_version(parser)
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 1 <= number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text}: a number of seconds from 1 to 86400")
-    return number
 
 
 def _once(arguments: argparse.Namespace) -> bool:

@@ -23,6 +23,7 @@ from nova_numa_ext.cli.heal_command import healer
 from nova_numa_ext.heal.nova_servers import NovaServers
 from placement_traits import unknown_options
 from placement_traits.client import PlacementClient
+from placement_traits.command_line import version
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level
 
@@ -107,6 +108,9 @@ def _result(look: Callable[[], Iterable[Finding]]) -> Result:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks; return 0, 1 or 2, and 255 where they could not be run."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--version" in arguments:  # oslo.upgradecheck knows none
+        sys.stdout.write(f"{version()}\n")
+        return 0
     conf = cfg.ConfigOpts()
     scheduler_conf.register_opts(conf)
     endpoints.register_opts(conf)

@@ -25,6 +25,7 @@ from nova_numa_ext.simulator.gpu.workload import (
     read_trace,
     write_trace,
 )
+from placement_traits.command_line import add_version
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 TABLE: Final = (
@@ -251,6 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Simulate GPU placement policies on a cluster; every figure is modelled.",
     )
     add_arguments(parser)
+    add_version(parser)
     args = parser.parse_args(argv)
     try:
         runs = run(args, ProgressBar(sys.stderr))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command knows its version, refuses numbers out of bounds, and says in a sentence what is not installed."""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from host_agent.cmd import agent, ctl, supervisor
+from nova_numa_ext.cli import heal_command
+from placement_traits.command_line import version
+
+ROOT = Path(__file__).parents[2]
+SETUP = ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+SCRIPTS = dict(
+    line.split(" = ") for line in SETUP["entry_points"]["console_scripts"].strip().splitlines()
+)
+
+Main = Callable[[list[str]], int]
+
+
+def main_of(script: str) -> Main:
+    module, _, name = SCRIPTS[script].partition(":")
+    found: Main = getattr(importlib.import_module(module), name)
+    return found
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS))
+def test_every_command_shows_the_version_that_is_installed(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main_of(script)(["--version"])
+    except SystemExit as ended:  # as argparse does it
+        code = int(ended.code or 0)
+    assert (code, capsys.readouterr().out) == (0, f"{version()}\n")
+
+
+def test_the_page_of_commands_lists_every_one() -> None:
+    page = (ROOT / "doc/source/cli/index.rst").read_text()
+    entries = SETUP["entry_points"]["openstack.numa.v1"].strip().splitlines()
+    numa = {"openstack " + entry.split(" = ")[0].replace("_", " ") for entry in entries}
+    listed = set(re.findall(r"^   \* - ``([\w -]+)``$", page, re.M))
+    assert listed == numa | set(SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "option", "allowed"),
+    [
+        (ctl.main, ["journal", "-n", "-5"], "-n/--lines: -5", "a whole number from 1 to 1000000"),
+        (ctl.main, ["journal", "-n", "many"], "-n/--lines: many", "a whole number from 1"),
+        (ctl.main, ["calibrate", "--seconds", "-1"], "--seconds: -1", "a number from 0.1 to 600"),
+        (ctl.main, ["calibrate", "--seconds", "nan"], "--seconds: nan", "a number from 0.1 to 600"),
+        (ctl.main, ["calibrate", "--megabytes", "-1"], "--megabytes: -1", "from 0 to 1048576"),
+        (
+            ctl.main,
+            ["calibrate", "--cpus-per-node", "-2"],
+            "--cpus-per-node: -2",
+            "from 0 to 65536",
+        ),
+        (supervisor.main, ["--watchdog", "-1"], "--watchdog: -1", "a number from 0.1 to 86400"),
+        (supervisor.main, ["--restart-after", "inf"], "--restart-after: inf", "from 0.1 to 86400"),
+        (heal_command.main, ["--every", "0"], "--every: 0", "a number from 1.0 to 86400"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], main: Main, words: list[str], option: str, allowed: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert option in sentence
+    assert allowed in sentence
+
+
+@pytest.fixture
+def without_libvirt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An environment without libvirt's binding, and the agent's configuration there."""
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        f"[agent]\nstate_dir = {tmp_path}/state\nmetrics_port = 0\n[host]\nresctrl = {tmp_path}/none\n"
+        f"[helper]\nsocket = {tmp_path}/none\nstate_dir = {tmp_path}/helper\n[placement]\nenabled = false\n"
+    )
+    return f"--config-file={file}"
+
+
+def test_status_without_libvirts_binding_is_a_sentence(
+    without_libvirt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([without_libvirt, "status"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith(
+        "libvirt's Python binding is not installed: install nova-numa-ext[agent]"
+    )
+
+
+def test_the_doctor_goes_on_without_libvirts_binding(
+    without_libvirt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([without_libvirt, "doctor"]) == 1
+    output = capsys.readouterr()
+    assert "libvirt's Python binding is not installed" in output.out
+    assert "huge pages" in output.out, "the checks after it are made"
+
+
+def test_reset_without_libvirts_binding_undoes_the_rest(
+    without_libvirt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main([without_libvirt, "reset"]) == 1
+    assert "libvirt's Python binding is not installed" in capsys.readouterr().out
+
+
+def test_an_agent_without_libvirts_binding_is_not_started_again(
+    without_libvirt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert agent.main([without_libvirt]) == os.EX_CONFIG
+    assert "libvirt's Python binding is not installed" in capsys.readouterr().err
+
+
+def test_an_agent_without_an_exporter_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    agent._expose(agent.Metrics(), "127.0.0.1", 1)
+    assert caplog.messages == [
+        "no metrics: prometheus_client is not installed (nova-numa-ext[agent])"
+    ]
