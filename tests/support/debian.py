@@ -4,23 +4,13 @@
 NUMA_EXT_DEBIAN names another mirror than Debian's.
 """
 
-import hashlib
 import os
-import stat
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 MIRROR: Final = os.environ.get("NUMA_EXT_DEBIAN", "http://deb.debian.org/debian")
-TOOLS: Final = ("dh", "lintian", "debootstrap")
-
-# What dpkg, apt and the tools that edit users keep of what has been, and what is this machine's.
-_KEPT: Final = (
-    *("var/lib/dpkg", "var/log", "var/cache", "var/lib/apt", "run/lock"),
-    *("tmp", "proc", "sys", "dev"),
-)
-_BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock")
+TOOLS: Final = ("dh", "debootstrap")
 
 
 def run(*words: object, **options: Any) -> str:
@@ -64,17 +54,3 @@ class Debian:
             env=environment,
             stdin=subprocess.DEVNULL,
         )
-
-    def files(self) -> Mapping[str, tuple[str, str]]:
-        """Everything that is there: mode and owner, and a hash of what is in it."""
-        found = {}
-        for folder, _, names in os.walk(self.root):
-            for path in (Path(folder), *(Path(folder) / name for name in names)):
-                name = str(path.relative_to(self.root))
-                if name.startswith(_KEPT) or name in _BACKUPS or "__pycache__" in name:
-                    continue
-                status = path.lstat()
-                what = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
-                regular = stat.S_ISREG(status.st_mode)
-                found[name] = what, hashlib.sha256(path.read_bytes()).hexdigest() if regular else ""
-        return found

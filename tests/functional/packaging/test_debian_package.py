@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian package of the host agent, in a Debian made for it.
+
+Needs dpkg-buildpackage with debhelper, debootstrap, root, and Debian's archive (:mod:`tests.support.debian`).
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.debian import TOOLS, Debian, run
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.root,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not all(map(shutil.which, TOOLS)),
+        reason="needs debhelper and debootstrap",
+    ),
+]
+
+ROOT = Path(__file__).parents[3]
+CONF = "/etc/numa-host-agent/numa-host-agent.conf"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both binary packages, built of this commit without git and without network."""
+    folder = tmp_path_factory.mktemp("deb")
+    source = folder / "nova-numa-ext"
+    source.mkdir()
+    files = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", "HEAD"], check=True, capture_output=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", str(source)], check=True, input=files)
+    debians = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # its Python, no other
+    debians.pop("PYTHONPATH", None)
+    command = ("unshare", "--net", "dpkg-buildpackage", "--no-sign", "--build=binary")
+    run(*command, cwd=source, env=debians)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def debian(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
+    """A Debian 12 with all that our packages depend on, and not them."""
+    found = Debian(tmp_path_factory.mktemp("debian") / "root")
+    to = found.root / "tmp/packages"
+    shutil.copytree(packages, to, ignore=shutil.ignore_patterns("nova-*"))
+    found.install("systemd", *dependencies(to))
+    yield found
+    shutil.rmtree(found.root, ignore_errors=True)
+
+
+def debs(debian: Debian) -> list[str]:
+    """Our packages, as they are named in it."""
+    return sorted(f"/tmp/packages/{f.name}" for f in (debian.root / "tmp/packages").glob("*.deb"))
+
+
+def dependencies(packages: Path) -> list[str]:
+    """Packages of Debian that ours need."""
+    found = set()
+    for deb in packages.glob("*.deb"):
+        for field in ("Depends", "Pre-Depends"):
+            text = run("dpkg-deb", "--field", deb, field)
+            found |= {part.split("|")[0].split("(")[0].strip() for part in text.split(",")}
+    return sorted(found - {"", "python3-nova-numa-ext"})
+
+
+def test_the_packages_ask_nothing_and_hold_no_key_of_ours(packages: Path) -> None:
+    for deb in packages.glob("*.deb"):
+        control = run("dpkg-deb", "--info", deb)
+        assert "templates" not in control and "debconf" not in control
+
+
+def test_a_configuration_that_was_written_survives_an_upgrade(debian: Debian) -> None:
+    debian.run("dpkg", "--install", *debs(debian))
+    conf = debian.root / CONF.removeprefix("/")
+    conf.write_text("[agent]\nmode = observe\n[placement]\npassword = kept\n")
+    debian.run("dpkg", "--install", *debs(debian))
+    assert "password = kept" in conf.read_text()
+    assert stat.S_IMODE(conf.stat().st_mode) == 0o640
+    debian.run("dpkg", "--remove", "numa-host-agent")
+    assert conf.exists(), "only a purge takes it away"
+    debian.run("dpkg", "--purge", "numa-host-agent", "python3-nova-numa-ext")
+    assert not conf.parent.exists()
