@@ -177,6 +177,7 @@ def crowd(running_cloud: LabCloud) -> Iterator[Crowd]:
         finally:
             host.run(f"kill {pid} || true")
             file.unlink(missing_ok=True)
+            host.agent.start()  # where the model did not come up
     finally:
         cloud.openstack("image", "unset", "--property", "hw_qemu_guest_agent", IMAGE)
         cloud.end()
