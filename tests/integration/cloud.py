@@ -221,7 +221,8 @@ class LabCloud:
         )
         hosts = {host.name: LabHost(lab, host) for host in emulated}
         keystone = settings.url(settings.ports.keystone, "/v3")
-        return cls(settings, lab, hosts, connect(keystone, settings.passwords().admin))
+        administrator = {"OS_AUTH_URL": keystone, "OS_PASSWORD": settings.passwords().admin}
+        return cls(settings, lab, hosts, connect(administrator))
 
     def of_one_test(self) -> "LabCloud":
         """The same cloud, with servers and flavors that end with a test."""
