@@ -116,6 +116,21 @@ def over_socket(path: Path, edition: Edition | None = None) -> Privileged:
     return cast("Privileged", Way(OPERATIONS, Helper(path, edition).ask))
 
 
+def serves(path: Path, edition: Edition) -> bool:
+    """Tell whether a helper of an edition answers on a path, or one that has to say itself what is wrong with it.
+
+    A helper of another edition ends when it is asked; where nothing holds its socket, no other follows.
+    """
+    helper = Helper(path, edition)
+    try:
+        helper.greet()
+    except ServiceUnavailableError as error:
+        return not isinstance(error.__cause__, (ConnectionError, FileNotFoundError))
+    except NumaExtError:
+        return True
+    return True
+
+
 def listens(path: Path) -> bool:
     """Tell whether something listens on a path."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -14,16 +14,17 @@ from host_agent.machine.privileged.table import Way
 
 
 def open_seam(options: Options, *, dry_run: bool) -> Privileged:
-    """Return the way to the operations: the helper, or none of it where root asks and no helper listens.
+    """Return the way to the operations: the helper, or none of it where root asks and no helper answers.
 
     :param dry_run: reading only
     """
     rights = has_rights(Path("/proc/self/status").read_text())
     real: Privileged
-    if rights and not client.listens(options.helper.socket):
+    own = edition.of(options)
+    if rights and not client.serves(options.helper.socket, own):
         real = HostOperations(options.paths, devices=devices_of(options))
     else:
-        real = client.over_socket(options.helper.socket, edition.of(options))
+        real = client.over_socket(options.helper.socket, own)
     return read_only(real) if dry_run else real
 
 

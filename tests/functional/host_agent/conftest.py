@@ -266,7 +266,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 180.0)
 def _run(main: Callable[[list[str]], int], arguments: list[str], status: int = 0) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
-        assert main(arguments) == status
+        assert main(arguments) == status, out.getvalue()
     return out.getvalue()
 
 

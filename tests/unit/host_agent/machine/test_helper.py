@@ -323,6 +323,37 @@ def test_a_helper_that_is_older_than_its_files_leaves_its_client_to_the_next(
         os.close(end)
 
 
+def test_root_asks_nobody_where_a_helper_of_other_options_ends_and_none_follows(
+    operations: HostOperations, tmp_path: Path
+) -> None:
+    """As of a supervisor that has ended without its helper; then the command's configuration was changed."""
+    path = tmp_path / "socket"
+    changed = Edition("7.0", "others")
+    woken, wake = os.pipe()
+    assert not client.serves(path, OWN)
+    listening = server.listen(path)
+    succession = Succession(OWN, lambda: changed)
+    serving = server.Server(listening, operations, {os.geteuid()}, succession)
+
+    def run() -> None:
+        serving.run(woken, threading.Event())
+        listening.close()
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    assert client.serves(path, OWN)
+    assert not client.serves(path, changed)
+    running.join(20)
+    assert not client.serves(path, OWN)
+    for end in (woken, wake):
+        os.close(end)
+
+
+def test_a_helper_that_refuses_its_client_serves(serve: Callable[..., Served]) -> None:
+    """So that the first operation says why, instead of root working beside it."""
+    assert client.serves(serve({os.geteuid()}).path, Edition("6.0", "options"))
+
+
 def test_a_process_of_another_release_is_told_what_to_restart(
     serve: Callable[..., Served],
 ) -> None:
