@@ -7,11 +7,11 @@ A new kind of input is one function here.
 
 import io
 import json
-import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
+import requests
 
 from emulation.hosts import four_nodes
 from emulation.kernel.resctrl import ResctrlModel
@@ -169,9 +169,14 @@ def prometheus_answers(_folder: Path) -> Kind:
         answer("vector", [{"metric": {"a": "b"}, "value": [1.0, "0.0009"]}]),
     )
 
+    def answered(data: bytes) -> requests.Response:
+        response = requests.Response()
+        response.status_code, response.raw = 200, io.BytesIO(data)
+        return response
+
     def read(data: bytes) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(urllib.request, "urlopen", lambda *_arguments, **_named: io.BytesIO(data))
+            patch.setattr(requests.adapters.HTTPAdapter, "send", lambda *_, **__: answered(data))
             prometheus.ask(PrometheusOptions(url="http://prometheus"), "up")
 
     return Kind("answers of Prometheus", good, read, (OSError,))
