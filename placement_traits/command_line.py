@@ -65,6 +65,6 @@ def number_from(least: float, most: float) -> Callable[[str], float]:
 def _in_bounds(found: _Number, least: _Number, most: _Number, text: str, what: str) -> _Number:
     if not least <= found <= most:
         raise argparse.ArgumentTypeError(
-            f"{text} is not allowed; allowed: {what} from {least} to {most}"
+            f"{text} is not allowed; allowed: {what} from {least:.15g} to {most:.15g}"
         )
     return found

@@ -66,7 +66,7 @@ def test_the_page_of_commands_lists_every_one() -> None:
         ),
         (supervisor.main, ["--watchdog", "-1"], "--watchdog: -1", "a number from 0.1 to 86400"),
         (supervisor.main, ["--restart-after", "inf"], "--restart-after: inf", "from 0.1 to 86400"),
-        (heal_command.main, ["--every", "0"], "--every: 0", "a number from 1.0 to 86400"),
+        (heal_command.main, ["--every", "0"], "--every: 0", "a number from 1 to 86400"),
     ],
 )
 def test_a_number_out_of_bounds_is_refused_in_a_sentence(

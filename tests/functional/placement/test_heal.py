@@ -720,7 +720,7 @@ def test_a_loop_goes_on_after_a_fault_and_is_silent_while_all_is_right(host, com
 def test_a_pause_that_makes_no_sense_is_refused(seconds, capsys):
     with pytest.raises(SystemExit):
         heal_command.main(["--every", seconds])
-    assert "a number of seconds from 1 to 86400" in capsys.readouterr().err
+    assert "a number from 1 to 86400" in capsys.readouterr().err
 
 
 def test_without_credentials_the_file_is_named(tmp_path, capsys):
