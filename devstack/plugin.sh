@@ -134,7 +134,7 @@ function restore_numa_ext_host {
 # The agent's extra without libvirt's binding, which is the distribution's here, as it is nova-compute's.
 function install_numa_ext_agent {
     local bin program
-    pip_install "oslo.log>=6.1" "prometheus-client>=0.20"
+    pip_install "oslo.log>=6.1" "prometheus-client>=0.20" "requests>=2.32"
     bin=$(get_python_exec_prefix)
     for program in "$_NUMA_EXT_AGENT" "$_NUMA_EXT_AGENT-ctl" "$_NUMA_EXT_HELPER"; do
         sudo ln -sf "$bin/$program" "/usr/bin/$program"

@@ -189,7 +189,7 @@ def conf(folder: Path) -> Path:
 def test_the_command_measures_keeps_and_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick = ["--force", "--megabytes=16", "--seconds=0.05", "--cpus-per-node=1", "-f", "json"]
+    quick = ["--force", "--megabytes=16", "--seconds=0.1", "--cpus-per-node=1", "-f", "json"]
     given = [f"--config-file={conf(tmp_path)}", "calibrate", *quick]
     assert ctl.main([*given, "--dry-run"]) == 0
     assert not (tmp_path / "calibration.json").exists()
