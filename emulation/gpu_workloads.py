@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from nova_numa_ext.characterisation.campaign import Run
+from nova_numa_ext.characterisation.campaign import MeasuredRun
 from nova_numa_ext.characterisation.plan import Experiment, Surroundings
 from nova_numa_ext.policy.gpu.graph import GpuGraph, mask_of
 from nova_numa_ext.policy.gpu.job import JobGraph
@@ -76,10 +76,12 @@ class ModelledGpuHost:
         self._noise_share = noise_share
         self._noise = random.Random(seed)
 
-    def run(self, experiment: Experiment) -> Run:
+    def run(self, experiment: Experiment) -> MeasuredRun:
         """Run a workload once."""
         noise = max(0.5, self._noise.gauss(1.0, self._noise_share))
-        return Run(self._seconds(experiment) * noise, experiment.gpus, experiment.other_gpus)
+        return MeasuredRun(
+            self._seconds(experiment) * noise, experiment.gpus, experiment.other_gpus
+        )
 
     def _seconds(self, experiment: Experiment) -> float:
         kind = self._behind[experiment.workload]

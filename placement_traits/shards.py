@@ -46,7 +46,7 @@ def all_traits() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardSet:
     """Several shards that one query asks for: each of some sixteenths with each of some sixteenths of them.
 
     :param numbers: ascending
@@ -69,7 +69,7 @@ class Part:
         )
 
 
-def parts(shards: Iterable[Shard], limit: int) -> tuple[Part, ...]:
+def parts(shards: Iterable[Shard], limit: int) -> tuple[ShardSet, ...]:
     """Divide hosts into as few queries as there need be.
 
     The sub-shards are divided into 1 to 16 equal ranges; within each range the shards are packed, the largest first,
@@ -86,7 +86,7 @@ def parts(shards: Iterable[Shard], limit: int) -> tuple[Part, ...]:
     return min(fitting or divisions[-1:], key=len)
 
 
-def _divided(counts: Counter[Shard], ranges: int, limit: int) -> tuple[Part, ...]:
+def _divided(counts: Counter[Shard], ranges: int, limit: int) -> tuple[ShardSet, ...]:
     bounds = [SHARDS * edge // ranges for edge in range(ranges + 1)]
     found = []
     for start, end in pairwise(bounds):
@@ -96,7 +96,7 @@ def _divided(counts: Counter[Shard], ranges: int, limit: int) -> tuple[Part, ...
             for number in range(SHARDS)
             if (size := sum(counts[Shard(number, sub)] for sub in used))
         }
-        found += [Part(numbers, used) for numbers in _packed(sizes, limit)]
+        found += [ShardSet(numbers, used) for numbers in _packed(sizes, limit)]
     return tuple(found)
 
 
@@ -113,5 +113,5 @@ def _packed(sizes: dict[int, int], limit: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(numbers)) for _taken, numbers in bins]
 
 
-def _size(counts: Counter[Shard], part: Part) -> int:
+def _size(counts: Counter[Shard], part: ShardSet) -> int:
     return sum(counts[Shard(number, sub)] for number, sub in product(part.numbers, part.subs))

@@ -141,7 +141,7 @@ def _row(
     }
 
 
-def _control(guest: Guest, kept: rollout_store.Kept | None) -> str | None:
+def _control(guest: Guest, kept: rollout_store.RolloutState | None) -> str | None:
     """Return what the agent does for a server, as it kept it last; None where it does nothing."""
     if guest.workload.unmanaged is Unmanaged.DENIED:
         return "denied"

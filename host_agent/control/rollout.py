@@ -98,7 +98,7 @@ class Rollout:
         if self._takeover is not None:
             self._takeover.on_round(done)
             waiting = self._takeover.waiting
-        now = rollout_store.Kept(self._switch, done.modes.of, waiting)
+        now = rollout_store.RolloutState(self._switch, done.modes.of, waiting)
         if (
             store is not None
             and now != self._kept

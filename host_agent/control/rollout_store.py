@@ -15,7 +15,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RolloutState:
     """Content of the file.
 
     :param switch: the fleet's, as last read; None before the first time
@@ -37,15 +37,15 @@ class Kept:
         return " ".join((Mode.OBSERVE, *features))
 
 
-def store(path: Path) -> JsonStore[Kept]:
+def store(path: Path) -> JsonStore[RolloutState]:
     """Return the file."""
     return JsonStore(path, _VERSION, _decode, _encode)
 
 
-def _decode(found: Value) -> Kept:
+def _decode(found: Value) -> RolloutState:
     modes = found.member("modes")
     switch = found.member("switch").optional()
-    return Kept(
+    return RolloutState(
         _mode(switch) if switch is not None else None,
         {feature: _mode(modes.member(feature.value)) for feature in Feature},
         tuple(uuid.text() for uuid in found.member("waiting").items()),
@@ -58,7 +58,7 @@ def _mode(value: Value) -> Mode:
     return Mode(value.text())
 
 
-def _encode(kept: Kept) -> dict[str, Any]:
+def _encode(kept: RolloutState) -> dict[str, Any]:
     return {
         "switch": kept.switch,
         "modes": {feature.value: mode.value for feature, mode in kept.modes.items()},

@@ -90,7 +90,7 @@ class Port:
         self._unsent = b""
 
 
-class Reporter:
+class LatencyReporter:
     """Collect latencies and report them at intervals.
 
     ``send`` takes the lines of a report, ``clock`` tells monotonic seconds.
@@ -131,7 +131,7 @@ class Reporter:
             self._send(lines)
 
 
-def serve(file: int, reporter: Reporter, *, datagrams: bool) -> None:
+def serve(file: int, reporter: LatencyReporter, *, datagrams: bool) -> None:
     """Report what comes from ``file`` until it ends; datagrams never do, and each is complete."""
     while True:
         ready, _, _ = select.select([file], [], [], reporter.wait_s())
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--socket", help="UNIX datagram socket to make and read; default: stdin")
     options = parser.parse_args()
     port = Port(options.port)
-    reporter = Reporter(port.send)
+    reporter = LatencyReporter(port.send)
     try:
         if options.socket is None:
             serve(sys.stdin.fileno(), reporter, datagrams=False)

@@ -16,7 +16,7 @@ class NotAsPlannedError(NumaExtError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """One run, as the host shows it.
 
     :param seconds: run time
@@ -29,18 +29,18 @@ class Run:
     other_gpus: tuple[int, ...] = ()
 
 
-class Host(Protocol):
+class Runner(Protocol):
     """Where runs are made."""
 
-    def run(self, experiment: Experiment) -> Run:
+    def run(self, experiment: Experiment) -> MeasuredRun:
         """Run a workload once, on a host that is otherwise empty."""
 
 
 def measure(
-    host: Host,
+    host: Runner,
     experiments: Sequence[Experiment],
     *,
-    as_planned: Callable[[Experiment, Run], bool],
+    as_planned: Callable[[Experiment, MeasuredRun], bool],
     runs: int = MIN_RUNS,
     seed: int = 0,
     tries: int = 3,
@@ -66,7 +66,10 @@ def measure(
 
 
 def _one(
-    host: Host, experiment: Experiment, as_planned: Callable[[Experiment, Run], bool], tries: int
+    host: Runner,
+    experiment: Experiment,
+    as_planned: Callable[[Experiment, MeasuredRun], bool],
+    tries: int,
 ) -> float:
     for _ in range(tries):
         run = host.run(experiment)
@@ -79,12 +82,12 @@ def _one(
     )
 
 
-def same_gpus(experiment: Experiment, run: Run) -> bool:
+def same_gpus(experiment: Experiment, run: MeasuredRun) -> bool:
     """The run had exactly the GPUs of the plan: for hosts on which they can be chosen."""
     return (run.gpus, run.other_gpus) == (experiment.gpus, experiment.other_gpus)
 
 
-def same_sockets(sockets: Sequence[int]) -> Callable[[Experiment, Run], bool]:
+def same_sockets(sockets: Sequence[int]) -> Callable[[Experiment, MeasuredRun], bool]:
     """The run had as many GPUs on as many sockets, and shared a socket where the plan does: for clouds.
 
     :param sockets: socket of each GPU
@@ -94,7 +97,7 @@ def same_sockets(sockets: Sequence[int]) -> Callable[[Experiment, Run], bool]:
         own, others = {sockets[gpu] for gpu in gpus}, {sockets[gpu] for gpu in other}
         return len(gpus), len(own), len(other), len(others), len(own & others)
 
-    def as_planned(experiment: Experiment, run: Run) -> bool:
+    def as_planned(experiment: Experiment, run: MeasuredRun) -> bool:
         return shape(run.gpus, run.other_gpus) == shape(experiment.gpus, experiment.other_gpus)
 
     return as_planned

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.cli import asked, formatting
+from nova_numa_ext.cli import flavor_request, formatting
 from nova_numa_ext.policy.numa.capacity import HostCapacity, obstacles
 
 _UNKNOWN: Final = (
@@ -21,10 +21,12 @@ class _Capacity:
 
     app: Any
 
-    def read(self, parsed_args: argparse.Namespace) -> tuple[asked.Asked, tuple[HostCapacity, ...]]:
+    def read(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[flavor_request.FlavorRequest, tuple[HostCapacity, ...]]:
         """Return the flavor and how many more of its servers fit on each host; warns of what is not judged."""
         cloud = self.app.client_manager.numa
-        about = asked.read(cloud, parsed_args.flavor, parsed_args)
+        about = flavor_request.read(cloud, parsed_args.flavor, parsed_args)
         if about.warning():
             print(about.warning(), file=self.app.stderr)
         return about, cloud.capacity(about.request, about.aliases)
@@ -32,7 +34,7 @@ class _Capacity:
 
 def _with_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("flavor", metavar="<flavor>", help="Flavor, by name or id")
-    asked.add_arguments(parser)
+    flavor_request.add_arguments(parser)
     return parser
 
 

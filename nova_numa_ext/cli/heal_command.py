@@ -15,7 +15,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli.fleet import one_reading
 from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
-from nova_numa_ext.heal.plan import Result, Row
+from nova_numa_ext.heal.plan import HealResult, Row
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import CapabilityMissingError, NumaExtError
@@ -87,7 +87,7 @@ def _once(arguments: argparse.Namespace) -> bool:
         _print(_text(rows, arguments.format, complete=not problem), sys.stdout)
     if problem:
         _print(f"numa-ext-heal: {problem}", sys.stderr)
-    return bool(problem) or any(row.result is Result.FAILED for row in rows)
+    return bool(problem) or any(row.result is HealResult.FAILED for row in rows)
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from nova_numa_ext.cli import asked, formatting
+from nova_numa_ext.cli import flavor_request, formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
 from nova_numa_ext.policy.terms import sentence
@@ -38,13 +38,13 @@ class Simulate(command.Lister):  # type: ignore[misc]
         parser.add_argument(
             "--flavor", required=True, metavar="<flavor>", help="Flavor, by name or id"
         )
-        asked.add_arguments(parser)
+        flavor_request.add_arguments(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows; an invalid flavor raises InvalidRequestError with its sentences."""
         cloud: Cloud = self.app.client_manager.numa
-        about = asked.read(cloud, parsed_args.flavor, parsed_args)
+        about = flavor_request.read(cloud, parsed_args.flavor, parsed_args)
         aggregates = cloud.aggregates()
         answers = cloud.what_if(about.request, about.flavor, aggregates or {}, about.aliases)
         rows = [

@@ -26,10 +26,10 @@ from typing import Any, Final
 from nova_numa_ext.heal.nova_servers import NovaServer, NovaServers
 from nova_numa_ext.heal.plan import (
     SERVERS,
+    HealResult,
     Host,
     LeftAloneError,
     Plan,
-    Result,
     Row,
     amounts_of,
     consumer_type,
@@ -100,7 +100,7 @@ class Healer:
             plans, rows = self._plans(host, pending)
             yield from rows
             if not write:
-                yield from (row_of(host, plan, Result.WOULD) for plan in plans)
+                yield from (row_of(host, plan, HealResult.WOULD) for plan in plans)
                 return
             refused = self._carry_out(plans)
             again = set()
@@ -111,10 +111,10 @@ class Healer:
                 if isinstance(error, GenerationConflictError) and attempt < _TRIES:
                     again.add(plan.server.uuid)
                 elif error is None:
-                    yield row_of(host, plan, Result.DONE)
+                    yield row_of(host, plan, HealResult.DONE)
                 else:
                     lost = isinstance(error, GenerationConflictError)
-                    yield row_of(host, plan, Result.FAILED, _CHANGED if lost else str(error))
+                    yield row_of(host, plan, HealResult.FAILED, _CHANGED if lost else str(error))
             pending = [pair for pair in pending if pair[0].uuid in again]
 
     def _plans(
@@ -143,9 +143,9 @@ class Healer:
             left = f"something is under way: {busy}" if busy else left
             shown = plan or Plan(server, held, {}, held)
             if left:
-                rows.append(row_of(host, shown, Result.LEFT, left))
+                rows.append(row_of(host, shown, HealResult.LEFT, left))
             elif problem:
-                rows.append(row_of(host, shown, Result.FAILED, problem))
+                rows.append(row_of(host, shown, HealResult.FAILED, problem))
             elif plan is not None:
                 host.declared.update(plan.bandwidth)
                 plans.append(plan)

@@ -19,7 +19,7 @@ from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
 SERVERS: Final = frozenset({"INSTANCE", "unknown"})  # nova does not say what its consumers are
 
 
-class Result(StrEnum):
+class HealResult(StrEnum):
     """What became of something that differs."""
 
     DONE = "done"
@@ -38,7 +38,7 @@ class Row:
     :param problem: why it was not done
     """
 
-    result: Result
+    result: HealResult
     host: str
     server: str
     uuid: str
@@ -221,7 +221,7 @@ def _novas(server: NovaServer, cells: Sequence[ServerCell]) -> dict[str, int]:
     )
 
 
-def row_of(host: Host, plan: Plan, result: Result, problem: str = "") -> Row:
+def row_of(host: Host, plan: Plan, result: HealResult, problem: str = "") -> Row:
     """Return how a plan is told."""
     server = plan.server
     before, after = host.named(plan.held), host.named(plan.desired)

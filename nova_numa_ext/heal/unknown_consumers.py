@@ -8,8 +8,8 @@ from typing import Final
 from nova_numa_ext.heal.nova_servers import NovaServer, NovaServers
 from nova_numa_ext.heal.plan import (
     SERVERS,
+    HealResult,
     Host,
-    Result,
     Row,
     amounts_of,
     consumer_type,
@@ -55,7 +55,7 @@ class UnknownConsumers:
             if problem:
                 server = self._known.get(consumer)
                 name, amounts = server.name if server else "", host.named(held)
-                yield Row(Result.LEFT, host.view.name, name, consumer, amounts, {}, problem)
+                yield Row(HealResult.LEFT, host.view.name, name, consumer, amounts, {}, problem)
 
     def _problem(self, consumer: str, host: Host) -> str:
         server = self._known.get(consumer) or self._nova.one(consumer)

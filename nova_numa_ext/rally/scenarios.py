@@ -12,7 +12,7 @@ from rally.task import atomic, scenario, types, validation
 from rally_openstack.common import consts
 
 from nova_numa_ext.characterisation import profiles
-from nova_numa_ext.characterisation.campaign import Run, measure, same_sockets
+from nova_numa_ext.characterisation.campaign import MeasuredRun, measure, same_sockets
 from nova_numa_ext.characterisation.plan import Experiment, Surroundings, experiments
 from nova_numa_ext.cli.fleet import what_if
 from nova_numa_ext.conf import SchedulerOptions
@@ -20,7 +20,7 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.rally import agreement, samples
 from nova_numa_ext.rally.agreement import Facts, Held
 from nova_numa_ext.rally.asking import ask
-from nova_numa_ext.rally.cloud import COMMAND_S, Cloud
+from nova_numa_ext.rally.cloud_checks import COMMAND_S, CloudChecks
 from nova_numa_ext.rally.figures import WHAT_IF
 from nova_numa_ext.rally.samples import Topic
 from nova_numa_ext.rally.servers import NumaScenario
@@ -424,7 +424,7 @@ class _ServersAsRuns:
     """
 
     owner: CharacteriseGpus
-    cloud: Cloud
+    cloud: CloudChecks
     graph: GpuGraph
     workloads: Mapping[str, Mapping[str, str]]
     flavors: Mapping[str, str]
@@ -432,7 +432,7 @@ class _ServersAsRuns:
     ended: str
     within_s: float
 
-    def run(self, experiment: Experiment) -> Run:
+    def run(self, experiment: Experiment) -> MeasuredRun:
         """Boot the workload beside, where there is one, then the measured one; wait for its end, delete both."""
         spread = experiment.surroundings is Surroundings.SPREAD
         beside = [self._boot(experiment.other, "pack", endless=True)] if experiment.other else []
@@ -441,7 +441,7 @@ class _ServersAsRuns:
         told = self.owner.printed(booted, self.ended, self.within_s)
         took_s = float(told[1]) if told.re.groups else time.monotonic() - began
         facts = self.cloud.read_back(self.host)
-        run = Run(took_s, self._numbers(facts, booted), self._numbers(facts, *beside))
+        run = MeasuredRun(took_s, self._numbers(facts, booted), self._numbers(facts, *beside))
         self.owner.delete(booted, *beside)
         return run
 

@@ -14,7 +14,7 @@ from rally_openstack.task.scenarios.nova import utils as nova_utils
 
 from nova_numa_ext.rally import samples
 from nova_numa_ext.rally.agreement import Facts, Held
-from nova_numa_ext.rally.cloud import Cloud, Commands, NotInTimeError
+from nova_numa_ext.rally.cloud_checks import CloudChecks, Commands, NotInTimeError
 from nova_numa_ext.rally.figures import SCHEDULE
 from nova_numa_ext.rally.samples import Topic
 from placement_traits.errors import InvalidValueError
@@ -179,14 +179,14 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         session, _ = self._admin_clients.keystone.get_session()
         return str(session.get_project_id())
 
-    def _cloud(self, read_back: str = "", explain: str = "") -> Cloud:
-        return Cloud(self._adapter("placement"), Commands(read_back, explain))
+    def _cloud(self, read_back: str = "", explain: str = "") -> CloudChecks:
+        return CloudChecks(self._adapter("placement"), Commands(read_back, explain))
 
-    def _held(self, cloud: Cloud, servers: Sequence[Any]) -> list[Held]:
+    def _held(self, cloud: CloudChecks, servers: Sequence[Any]) -> list[Held]:
         return [cloud.held(server.id, self._host_of(server)) for server in servers]
 
     def _examine(
-        self, cloud: Cloud, servers: Sequence[Any], settle_s: float
+        self, cloud: CloudChecks, servers: Sequence[Any], settle_s: float
     ) -> tuple[list[Held], dict[str, Facts]]:
         """Wait until hosts do what was allocated and hand on samples; returns allocations and what hosts show."""
         held = self._held(cloud, servers)
@@ -200,7 +200,7 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
 
     def _gone(
         self,
-        cloud: Cloud,
+        cloud: CloudChecks,
         servers: Sequence[Any],
         held: Sequence[Held],
         before: Mapping[str, Facts],

@@ -21,7 +21,7 @@ from nova_numa_ext.policy.numa.score import SCORED, Floats, HostOffer, Scores
 from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import moves, nova_objects
-from nova_numa_ext.scheduler.judge import HostVerdict, Judge, Surroundings, verdict
+from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict, Judge, verdict
 from placement_traits.reason import Reason
 from placement_traits.request import (
     InvalidRequestError,
@@ -154,9 +154,9 @@ class Judged:
         return Scores.made(rows, weights, {Term.SILENT: silent, Term.REFUSED: refused})
 
 
-def judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:
+def judge(parsed: ParsedSpec, spec: Any, context: DecisionContext) -> Callable[[Any], HostVerdict]:
     """Return what judges a host for one server; candidates are not touched yet."""
-    one, modes = _judge(parsed, spec, around), around.modes
+    one, modes = _judge(parsed, spec, context), context.modes
     if not modes:
         return one
 
@@ -166,24 +166,24 @@ def judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any]
     return with_mode
 
 
-def _judge(parsed: ParsedSpec, spec: Any, around: Surroundings) -> Callable[[Any], HostVerdict]:
+def _judge(parsed: ParsedSpec, spec: Any, context: DecisionContext) -> Callable[[Any], HostVerdict]:
 
     def all_alike(*reasons: Reason) -> Callable[[Any], HostVerdict]:
         return lambda state: verdict(state, reasons)
 
     if parsed.request is None:
         return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
-    state = around.snapshot.state
-    if state is not ViewState.FRESH and around.refuse_stale and parsed.request.tier:
+    state = context.snapshot.state
+    if state is not ViewState.FRESH and context.refuse_stale and parsed.request.tier:
         return all_alike(Reason(Term.VIEW, state, "refuse"))
-    return Judge(parsed.request, parsed.guest, spec, around).verdict
+    return Judge(parsed.request, parsed.guest, spec, context).verdict
 
 
 def decide(
-    parsed: ParsedSpec, spec: Any, host_states: Sequence[Any], around: Surroundings
+    parsed: ParsedSpec, spec: Any, host_states: Sequence[Any], context: DecisionContext
 ) -> Judged:
     """Judge all hosts for one server; their candidates are not touched yet."""
-    one = judge(parsed, spec, around)
+    one = judge(parsed, spec, context)
     return Judged(parsed, {state.uuid: one(state) for state in host_states}, len(host_states))
 
 

@@ -78,7 +78,7 @@ def verdict(
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DecisionContext:
     """What a decision knows besides nova's own objects.
 
     :param snapshot: the fleet
@@ -124,7 +124,7 @@ class Judge:
     :param request: the flavor
     :param guest: the guest's cells
     :param spec: nova's RequestSpec
-    :param around: what the decision knows besides
+    :param context: what the decision knows besides
     """
 
     def __init__(
@@ -132,21 +132,21 @@ class Judge:
         request: WorkloadRequest,
         guest: tuple[GuestCell, ...],
         spec: Any,
-        around: Surroundings,
+        context: DecisionContext,
     ) -> None:
-        self._fresh = around.snapshot.state is ViewState.FRESH
+        self._fresh = context.snapshot.state is ViewState.FRESH
         self._isolated_emulator = nova_objects.isolated_emulator(spec)
-        self._taken = frozenset(uuid for pick in around.request_picks for uuid, _ in pick.l3)
+        self._taken = frozenset(uuid for pick in context.request_picks for uuid, _ in pick.l3)
         self._request = request
         self._guest = guest
         self._pcpus = dedicated_alike(guest)
-        self._around = around
+        self._context = context
         self._wants_pci = bool(nova_objects.pci_requests(spec))
         self._last_word = nova_objects.LastWord(spec)
         self._server = spec.instance_uuid
-        self._gpus = around.planner.gpu_request(request, spec) if gpus.asked(spec) else None
+        self._gpus = context.planner.gpu_request(request, spec) if gpus.asked(spec) else None
         self._mine: dict[str, list[Pick]] = {}
-        for pick in around.request_picks:
+        for pick in context.request_picks:
             self._mine.setdefault(pick.host, []).append(pick)
 
     def verdict(self, host_state: Any) -> HostVerdict:
@@ -212,8 +212,8 @@ class Judge:
         """
         if self._gpus is None or view is None or not view.gpus:
             return None
-        recent = self._around.recent.get(view.root_uuid, ())
-        return self._around.planner.offer(
+        recent = self._context.recent.get(view.root_uuid, ())
+        return self._context.planner.offer(
             self._gpus, view, known.free_devices, offered, recent=recent, left=left
         )
 
@@ -228,16 +228,16 @@ class Judge:
     def _silent(self, view: HostView | None) -> tuple[Reason, ...]:
         """Refuse a host whose agent is silent, where that is configured; elsewhere it only comes last."""
         missed = view is not None and requirements.is_missed(self._request, view.traits)
-        return (Reason(Term.SILENT, "refuse"),) if missed and self._around.refuse_silent else ()
+        return (Reason(Term.SILENT, "refuse"),) if missed and self._context.refuse_silent else ()
 
     def _view(self, host_state: Any) -> HostView | None:
         """Return our view of a host, with what this scheduler has just placed in it."""
-        view = self._around.snapshot.host(host_state.uuid)
+        view = self._context.snapshot.host(host_state.uuid)
         if view is None:
             return None
         if self._server in host_state.instances:
             view = without_class(view, self._request.interference_class)
-        view = with_neighbours(view, self._around.recent.get(host_state.uuid, ()))
+        view = with_neighbours(view, self._context.recent.get(host_state.uuid, ()))
         return with_amounts(view, self._mine.get(host_state.uuid, ()))
 
     def _lacking(
@@ -308,4 +308,4 @@ class Judge:
             return True
         if view is not None and PackingTrait.SPREAD in view.traits:
             return False
-        return self._around.pack
+        return self._context.pack

@@ -20,7 +20,7 @@ from nova_numa_ext.policy.numa.score import Floats, Score, Scores
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.scheduler.decision import Judged
-from nova_numa_ext.scheduler.judge import HostVerdict, Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict
 from placement_traits.fleet import L3View
 from placement_traits.reason import Reason
 from placement_traits.request import concerns_us
@@ -34,7 +34,7 @@ class Decided(Protocol):
         """What was decided about the hosts."""
 
     @property
-    def around(self) -> Surroundings:
+    def context(self) -> DecisionContext:
         """What the decision knew."""
 
     @property
@@ -53,30 +53,30 @@ def filter_entry(
 
     :param limit: hosts described one by one, refused and passed apart
     """
-    judged, around = found.judged, found.around
-    age_s = around.snapshot.age_s
+    judged, context = found.judged, found.context
+    age_s = context.snapshot.age_s
     return {
         **_head("filter", request_id, spec),
         "alternates": found.settled,
         "problems": list(judged.parsed.problems),
         "view": {
-            "state": around.snapshot.state.value,
+            "state": context.snapshot.state.value,
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
-            "hosts": len(around.snapshot.hosts),
+            "hosts": len(context.snapshot.hosts),
         },
         "hosts": judged.hosts,
         "judged": len(judged.verdicts),
         "passed": len(judged.passed),
         "refused": _grouped(judged.refused),
-        **_modes(around, judged),
+        **_modes(context, judged),
         "picks": [
             {
                 "server": pick.server,
                 "host": pick.host,
                 "node": _node(judged, pick.host),
-                "l3": sorted(domain.l3_id for domain in _domains(around, pick)),
+                "l3": sorted(domain.l3_id for domain in _domains(context, pick)),
             }
-            for pick in around.request_picks
+            for pick in context.request_picks
         ],
         "details": [
             *map(_passed, judged.passed[:limit]),
@@ -85,12 +85,12 @@ def filter_entry(
     }
 
 
-def _modes(around: Surroundings, judged: Judged) -> dict[str, Any]:
+def _modes(context: DecisionContext, judged: Judged) -> dict[str, Any]:
     """Describe what enforcing would have done on hosts of other modes; nothing where there are none."""
-    if not around.modes:
+    if not context.modes:
         return {}
     return {
-        "modes": Counter(sorted(around.modes.values())),
+        "modes": Counter(sorted(context.modes.values())),
         "would_refuse": _grouped(judged.spared),
         "would_reorder": len(judged.left_as_they_came),
     }
@@ -110,8 +110,8 @@ def _node(judged: Judged, root_uuid: str) -> str | None:
     return None if found is None else found.node
 
 
-def _domains(around: Surroundings, pick: Pick) -> list[L3View]:
-    host = around.snapshot.host(pick.host)
+def _domains(context: DecisionContext, pick: Pick) -> list[L3View]:
+    host = context.snapshot.host(pick.host)
     used = {uuid for uuid, _ in pick.l3}
     return [domain for domain in host.l3 if domain.uuid in used] if host is not None else []
 

@@ -40,7 +40,7 @@ from nova_numa_ext.scheduler.decision import (
     parse_spec,
     reorder,
 )
-from nova_numa_ext.scheduler.judge import Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext
 from nova_numa_ext.scheduler.ledger import Ledger
 from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.shortlist import ByScore, Question, Shortlist
@@ -55,14 +55,14 @@ class Pass:
     """What was decided about one server of a request, for the weigher and for the request's next server.
 
     :param parsed: what we read from the RequestSpec
-    :param around: what the decision knew
+    :param context: what the decision knew
     :param judged: what was decided about the hosts
     :param instances: HostStates with the servers they had when we looked; nova adds one when it picks the host
     :param settled: nova has already placed the server and asks for alternates only
     """
 
     parsed: ParsedSpec
-    around: Surroundings
+    context: DecisionContext
     judged: Judged
     instances: Sequence[tuple[weakref.ref[Any], int]]
     settled: bool = False
@@ -133,7 +133,7 @@ class Engine:
         began = time.perf_counter()
         first = spec not in self._passes
         question, settled = self._question(host_states, spec)
-        modes = question.around.modes
+        modes = question.context.modes
         observed = {uuid for uuid, mode in modes.items() if not mode.acts}
         judged, left = (
             self._act_beside(question, observed, first=first)
@@ -147,7 +147,7 @@ class Engine:
         if len(left) == 1:
             self._guess(found, left[0].uuid)
         elif not left and not found.settled:  # nova gives the request up, with all its servers
-            self._ledger.forget(pick.server for pick in found.around.request_picks)
+            self._ledger.forget(pick.server for pick in found.context.request_picks)
         took = time.perf_counter() - began
         self._measures.filtered(judged, len(left), settled=settled, seconds=took)
         return left
@@ -159,7 +159,7 @@ class Engine:
         """
         if first and self._shortlist().applies(question):
             return self._shortlist().judge(
-                question, judge(question.parsed, question.spec, question.around)
+                question, judge(question.parsed, question.spec, question.context)
             )
         judged = self._judged(question)
         left = [state for state in question.host_states if not judged.verdicts[state.uuid].refused]
@@ -179,7 +179,7 @@ class Engine:
             question, host_states=[state for state in host_states if state.uuid in observed]
         )
         short = self._shortlist().applies(seen)
-        verdict = judge(question.parsed, question.spec, question.around)
+        verdict = judge(question.parsed, question.spec, question.context)
         judged = self._shortlist().observe(seen, verdict) if short else self._judged(seen)
         if len(seen.host_states) == len(host_states):
             return judged, host_states
@@ -192,19 +192,19 @@ class Engine:
 
     @staticmethod
     def _judged(question: Question) -> Judged:
-        return decide(question.parsed, question.spec, question.host_states, question.around)
+        return decide(question.parsed, question.spec, question.host_states, question.context)
 
     def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
         parsed = parse_spec(spec, host_states)
-        around, settled = self._surroundings(host_states, spec, parsed)
-        return Question(spec, parsed, around, host_states), settled
+        context, settled = self._decision_context(host_states, spec, parsed)
+        return Question(spec, parsed, context, host_states), settled
 
     def _remember(
         self, question: Question, judged: Judged, left: Sequence[Any], settled: bool
     ) -> Pass:
         """Keep a decision for the weigher and the next server, as long as nova keeps the RequestSpec."""
         instances = [(weakref.ref(state), state.num_instances) for state in left]
-        found = Pass(question.parsed, question.around, judged, instances, settled)
+        found = Pass(question.parsed, question.context, judged, instances, settled)
         self._passes[question.spec] = found
         return found
 
@@ -216,15 +216,15 @@ class Engine:
                 self._lists = Shortlist(self._conf, lambda: self._options.shortlist, makers)
             return self._lists
 
-    def _surroundings(
+    def _decision_context(
         self, host_states: Sequence[Any], spec: Any, parsed: ParsedSpec
-    ) -> tuple[Surroundings, bool]:
+    ) -> tuple[DecisionContext, bool]:
         """Return what this decision knows, and whether nova has already placed the server."""
         last = self._passes.get(spec)
         picks = self._settle(last) if last is not None else ()
-        snapshot = last.around.snapshot if last is not None else self._view.snapshot()
+        snapshot = last.context.snapshot if last is not None else self._view.snapshot()
         settled = any(pick.server == parsed.server for pick in picks)
-        around = Surroundings(
+        context = DecisionContext(
             snapshot=snapshot,
             recent=self._ledger.by_host(self._clock_s(), without=parsed.server),
             request_picks=picks,
@@ -234,11 +234,11 @@ class Engine:
             planner=self._planner,
             modes=aggregates.gentle(host_states, self._options.mode),
         )
-        return around, settled
+        return context, settled
 
     def _settle(self, last: Pass) -> tuple[Pick, ...]:
         """Find the host that nova took for the last server of this request; return all picks of the request."""
-        picks = last.around.request_picks
+        picks = last.context.request_picks
         if last.settled or last.parsed.request is None:
             return picks
         for reference, instances in last.instances:

@@ -19,14 +19,14 @@ from nova.scheduler import filters, weights
 from oslo_config import cfg
 
 from nova_numa_ext.policy.numa import coarse, shortlist
-from nova_numa_ext.policy.numa.coarse import Asked, Devices, Known
+from nova_numa_ext.policy.numa.coarse import CoarseRequest, Known, PoolRequest
 from nova_numa_ext.policy.numa.coarse_terms import Integers
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.numa.shortlist import Size
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
-from nova_numa_ext.scheduler.judge import HostVerdict, Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict
 from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.snapshot import ViewState
 
@@ -36,7 +36,7 @@ _NOVAS: Final = "nova.scheduler.filters."
 _OURS: Final = "nova_numa_ext."
 
 
-class Memory:
+class SeenHosts:
     """What earlier requests saw of the NUMA cells and devices of hosts: for their order only, never for a verdict.
 
     A host is read again when the time of its last update or its usage is another one. Safe to use from several threads:
@@ -57,7 +57,7 @@ class Memory:
 
     def known(
         self, host_states: Sequence[Any], requests: Sequence[Any]
-    ) -> tuple[Known, list[Devices]]:
+    ) -> tuple[Known, list[PoolRequest]]:
         """Return what is remembered of these hosts, and which of their devices are asked for.
 
         :param requests: nova's PCI requests
@@ -77,7 +77,7 @@ class Memory:
             }
             self._write(changed)
             asked = [
-                Devices(
+                PoolRequest(
                     one.count,
                     np.array(nova_objects.pools_for(one, self._kind_of), bool),
                     nova_objects.numa_policy(one),
@@ -231,13 +231,13 @@ class Question:
 
     :param spec: nova's RequestSpec
     :param parsed: what we read from it
-    :param around: what the decision knows besides
+    :param context: what the decision knows besides
     :param host_states: all hosts
     """
 
     spec: Any
     parsed: ParsedSpec
-    around: Surroundings
+    context: DecisionContext
     host_states: Sequence[Any]
 
 
@@ -270,7 +270,7 @@ class ByScore:
     def __init__(
         self, conf: cfg.ConfigOpts, multipliers: Callable[[Sequence[Any]], Floats]
     ) -> None:
-        self._memory = Memory()
+        self._seen = SeenHosts()
         self._weighers = NovaWeighers(conf)
         self._multipliers = multipliers
 
@@ -279,16 +279,16 @@ class ByScore:
         request, host_states = question.parsed.request, question.host_states
         if request is None:
             return None
-        snapshot, planner = question.around.snapshot, question.around.planner
+        snapshot, planner = question.context.snapshot, question.context.planner
         row_of = snapshot.arrays.rows.get
         rows = np.array([row_of(state.uuid, UNKNOWN) for state in host_states], np.int64)
         multipliers = self._multipliers(host_states)
-        known, devices = self._memory.known(host_states, nova_objects.pci_requests(question.spec))
-        asked = Asked(
+        known, devices = self._seen.known(host_states, nova_objects.pci_requests(question.spec))
+        asked = CoarseRequest(
             request,
             question.parsed.guest,
             fresh=snapshot.state is ViewState.FRESH,
-            pack=question.around.pack,
+            pack=question.context.pack,
             devices=tuple(devices),
             device_order=compat.device_order(requested=bool(devices)),
             gpus=planner.wanted(request, question.spec) if gpus.asked(question.spec) else None,

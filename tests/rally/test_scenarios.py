@@ -14,7 +14,7 @@ from rally.task.sla import SLAChecker
 
 from nova_numa_ext.rally import contexts, scenarios, servers
 from nova_numa_ext.rally.agreement import Held
-from nova_numa_ext.rally.cloud import NotInTimeError
+from nova_numa_ext.rally.cloud_checks import NotInTimeError
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
@@ -142,7 +142,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNam
         }
         return facts
 
-    monkeypatch.setattr("nova_numa_ext.rally.cloud.ask", ask)
+    monkeypatch.setattr("nova_numa_ext.rally.cloud_checks.ask", ask)
     yield told
     assert nova.there == {}, "a scenario leaves servers"
 
@@ -227,7 +227,9 @@ def test_servers_that_are_not_scheduled_in_time_are_all_deleted(
     cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.nova._uuids = map(str, range(9))
-    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.consumers", lambda self, project: 0)
+    monkeypatch.setattr(
+        "nova_numa_ext.rally.cloud_checks.CloudChecks.consumers", lambda self, project: 0
+    )
     with pytest.raises(NotInTimeError, match="0 of 4 servers"):
         scenario(scenarios.Schedule).run(image="i", flavor="lc", count=4, within_s=0.0)
 
@@ -272,8 +274,10 @@ def test_workloads_are_characterised_and_the_file_says_that_it_is_void(
         return f"seconds={ {'pack': 10.0, 'spread': 13.0}[kind] * (1.2 if beside else 1.0) }\n"
 
     nova._console = console
-    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.gpus", lambda self, host: gpus)
-    monkeypatch.setattr("nova_numa_ext.rally.cloud.Cloud.read_back", read_back)
+    monkeypatch.setattr(
+        "nova_numa_ext.rally.cloud_checks.CloudChecks.gpus", lambda self, host: gpus
+    )
+    monkeypatch.setattr("nova_numa_ext.rally.cloud_checks.CloudChecks.read_back", read_back)
     file = cloud.folder / "profiles.yaml"
     scenario(scenarios.CharacteriseGpus).run(
         workloads={"a": {"image": "image-a"}},

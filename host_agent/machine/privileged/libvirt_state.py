@@ -32,7 +32,7 @@ _Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class RunningDomain:
     """What libvirt's files tell of a running domain.
 
     :param uuid: in lower case
@@ -47,7 +47,7 @@ class Domain:
     quota_us: int = _UNLIMITED
 
 
-def parse(status: bytes, where: str = "libvirt's status file") -> Domain:
+def parse(status: bytes, where: str = "libvirt's status file") -> RunningDomain:
     """Parse a ``NAME.xml``.
 
     :param where: its name, for the error
@@ -65,7 +65,7 @@ def parse(status: bytes, where: str = "libvirt's status file") -> Domain:
         raise InvalidValueError(f"{where}, uuid", uuid, "a UUID")
     tune = domain.find("cputune")
     values = {} if tune is None else {entry.tag: entry.text or "" for entry in tune}
-    return Domain(
+    return RunningDomain(
         uuid,
         _number(f"{where}, pid", root.get("pid", ""), 1, _PID_MAX),
         _number(f"{where}, period", values.get("period", str(_DEFAULT_PERIOD_US)), 1, 10**6),
@@ -88,10 +88,10 @@ class LibvirtState:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parsed: dict[str, tuple[_Stamp, Domain | InvalidValueError]] = {}
+        self._parsed: dict[str, tuple[_Stamp, RunningDomain | InvalidValueError]] = {}
         self._name_of: dict[str, str] = {}
 
-    def find(self, uuid: str) -> Domain | None:
+    def find(self, uuid: str) -> RunningDomain | None:
         """Return what the files tell now of a domain, None when it does not run.
 
         :raises CapabilityMissingError: the folder cannot be used, or a file that may be the domain's: whether it runs
@@ -125,11 +125,11 @@ class LibvirtState:
             )
         return descriptor
 
-    def _search(self, folder: int, uuid: str) -> Domain | None:
+    def _search(self, folder: int, uuid: str) -> RunningDomain | None:
         names = sorted(n.removesuffix(".xml") for n in os.listdir(folder) if n.endswith(".xml"))
         for gone in set(self._parsed) - set(names):
             self._parsed.pop(gone, None)
-        found: list[Domain] = []
+        found: list[RunningDomain] = []
         problem: CapabilityMissingError | None = None
         for name in names:
             try:
@@ -141,13 +141,13 @@ class LibvirtState:
         self._name_of = {
             known.uuid: name
             for name, (_stamp, known) in self._parsed.items()
-            if isinstance(known, Domain)
+            if isinstance(known, RunningDomain)
         }
         if not found and problem is not None:
             raise problem
         return found[0] if found else None
 
-    def _domain(self, folder: int, name: str, uuid: str) -> Domain | None:
+    def _domain(self, folder: int, name: str, uuid: str) -> RunningDomain | None:
         """Return what both files of a name agree on; None where they do not – it is just starting or ending – or tell
         of another domain.
 
@@ -167,7 +167,7 @@ class LibvirtState:
             ) from error
         return domain if domain.pid == pid else None
 
-    def _status(self, folder: int, name: str) -> Domain:
+    def _status(self, folder: int, name: str) -> RunningDomain:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         known = self._parsed.get(name.removesuffix(".xml"))

@@ -138,7 +138,9 @@ class HostOperations:
         """
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
             process = self._read(uuid, domain.pid)
-            threads = processes.Pinning(self._paths, process, self._kernel_threads.of(domain.pid))
+            threads = processes.ThreadPinner(
+                self._paths, process, self._kernel_threads.of(domain.pid)
+            )
             problems = ((pin.tid, threads.set(pin.tid, cpus.parse(pin.cpus))) for pin in pins)
             return tuple(PinFailure(tid, problem) for tid, problem in problems if problem)
 

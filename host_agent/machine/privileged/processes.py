@@ -18,7 +18,7 @@ from typing import Final
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import command_line
-from host_agent.machine.privileged.libvirt_state import UUID, Domain, LibvirtState
+from host_agent.machine.privileged.libvirt_state import UUID, LibvirtState, RunningDomain
 from host_agent.model.process import Process, Role, Thread
 from placement_traits.errors import InvalidValueError, NumaExtError
 
@@ -31,7 +31,9 @@ class ProcessGoneError(NumaExtError):
 
 
 @contextmanager
-def opened(paths: HostPaths, uuid: str, libvirt: LibvirtState | None = None) -> Iterator[Domain]:
+def opened(
+    paths: HostPaths, uuid: str, libvirt: LibvirtState | None = None
+) -> Iterator[RunningDomain]:
     """Find the process of a domain, hold it by pidfd and yield what libvirt tells of it.
 
     :param libvirt: remembers libvirt's files between calls, so that not all are read each time
@@ -146,7 +148,7 @@ def _stat(task: Path, field: int) -> int:
     return int((task / "stat").read_bytes().rpartition(b")")[2].split()[field])
 
 
-class Pinning:
+class ThreadPinner:
     """Sets affinities of threads of a process that :func:`opened` holds, and of none that has got the id of one.
 
     :param process: as read now

@@ -20,7 +20,7 @@ from nova_numa_ext.policy.gpu.coarse import NodeGpus, utility
 from nova_numa_ext.policy.gpu.graph import NVLINKS
 from nova_numa_ext.policy.numa import coarse_terms, requirements
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.coarse_terms import Columns, Integers, Mask, Place
+from nova_numa_ext.policy.numa.coarse_terms import Columns, Footprint, Integers, Mask
 from nova_numa_ext.policy.numa.score import SCORED, Floats, combine
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet_arrays import LINKS, NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
@@ -52,7 +52,7 @@ _DIRECT: Final = [LINKS.index(link) for link in (*NVLINKS, GpuLink.PIX)]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CoarseRequest:
     """What is asked of all hosts.
 
     :param request: the flavor
@@ -68,13 +68,13 @@ class Asked:
     guest: tuple[GuestCell, ...]
     fresh: bool = True
     pack: bool = False
-    devices: tuple["Devices", ...] = ()
+    devices: tuple["PoolRequest", ...] = ()
     device_order: int = 0
     gpus: tuple[GpuRequest, GpuRules] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class PoolRequest:
     """What is asked of all hosts' pools of devices at once.
 
     :param count: devices
@@ -114,7 +114,7 @@ class Coarse:
 
 
 def coarse(
-    asked: Asked, arrays: FleetArrays, rows: Integers, known: Known, weights: Floats
+    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, weights: Floats
 ) -> Coarse:
     """Guess how good hosts are.
 
@@ -146,14 +146,14 @@ def _kinds(arrays: FleetArrays, rows: Integers) -> Integers:
     return np.where(rows == UNKNOWN, none, arrays.hosts["kind"][rows])
 
 
-def _able(asked: Asked, traits: frozenset[str] | None) -> bool:
+def _able(asked: CoarseRequest, traits: frozenset[str] | None) -> bool:
     if not asked.fresh:
         return True
     lacking = requirements.lacking_traits(asked.request, traits)
     return not lacking and not requirements.is_missed(asked.request, traits)
 
 
-def _packs(asked: Asked, traits: frozenset[str] | None) -> bool:
+def _packs(asked: CoarseRequest, traits: frozenset[str] | None) -> bool:
     published = traits or frozenset()
     return PackingTrait.PACK in published or (asked.pack and PackingTrait.SPREAD not in published)
 
@@ -161,7 +161,7 @@ def _packs(asked: Asked, traits: frozenset[str] | None) -> bool:
 # Where the guest would be ---------------------------------------------------------------------------------------------
 
 
-def _picked(asked: Asked, known: Known, packs: Mask) -> tuple[Mask, Mask]:
+def _picked(asked: CoarseRequest, known: Known, packs: Mask) -> tuple[Mask, Mask]:
     """Cells that nova would probably pick, H x C, and hosts in which the guest fits, H."""
     guest, cells = asked.guest, known.cells
     present = cells["present"]
@@ -194,7 +194,9 @@ def _picked(asked: Asked, known: Known, packs: Mask) -> tuple[Mask, Mask]:
     return picked, fits | ~present.any(axis=1)
 
 
-def _near(devices: Devices, known: Known, guest: Sequence[GuestCell]) -> tuple[Integers, Integers]:
+def _near(
+    devices: PoolRequest, known: Known, guest: Sequence[GuestCell]
+) -> tuple[Integers, Integers]:
     """Free devices of one kind that a guest can have in each cell, H x C, and wherever it is, H."""
     cells, pools = known.cells, known.pools
     count = _free(devices, pools)
@@ -205,7 +207,7 @@ def _near(devices: Devices, known: Known, guest: Sequence[GuestCell]) -> tuple[I
     return there, loose * (devices.policy == LEGACY)
 
 
-def _free(devices: Devices, pools: npt.NDArray[Any]) -> Integers:
+def _free(devices: PoolRequest, pools: npt.NDArray[Any]) -> Integers:
     """Free devices of each pool that are asked for, H x pools."""
     return np.where(np.append(devices.kinds, False)[pools["kind"]], pools["count"], 0)
 
@@ -218,7 +220,7 @@ def _by_cell(count: Integers, pools: npt.NDArray[Any], cells: npt.NDArray[Any]) 
 
 
 def _enough(
-    asked: Sequence[Devices],
+    asked: Sequence[PoolRequest],
     near: Sequence[tuple[Integers, Integers]],
     room: Mask,
     most: int,
@@ -235,7 +237,7 @@ def _enough(
 
 
 def _gpu_utility(
-    asked: Asked, arrays: FleetArrays, rows: Integers, known: Known, place: Place
+    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, place: Footprint
 ) -> Floats:
     """Utility of the GPUs that the server would probably get, H; NaN where it asks for none, or none are known."""
     found = np.full(len(rows), np.nan)

@@ -64,7 +64,7 @@ def _amount(l3: npt.NDArray[Any], name: str, index: Integers, present: Mask) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Footprint:
     """NUMA cells and L3 domains of each host as the server would use them.
 
     :param picked: NUMA cells of a guest with such cells, H x C
@@ -79,7 +79,7 @@ class Place:
 
 def place_of(
     request: WorkloadRequest, cells: npt.NDArray[Any], picked: Mask, domains: Columns
-) -> Place:
+) -> Footprint:
     """Find out which L3 domains the server would use.
 
     :param cells: what is remembered of the hosts' NUMA cells, H x C
@@ -91,7 +91,7 @@ def place_of(
     nodes = np.bitwise_or.reduce(np.where(picked, bits, np.uint64(0)), axis=1)[:, None]
     near = present & ((nodes == 0) | (domains["node_bits"] & nodes != 0))
     if not groups:
-        return Place(picked, near, np.zeros(present.shape, bool))
+        return Footprint(picked, near, np.zeros(present.shape, bool))
     ways = max(group.ways for group in groups)
     bandwidth = max(group.bandwidth_mbps for group in groups)
     units = max(group.neighbourhood for group in groups)
@@ -116,7 +116,7 @@ def place_of(
         np.put_along_axis(claimed, first, True, axis=1)
     claimed &= holds
     lived = claimed & near
-    return Place(picked, np.where(lived.any(axis=1, keepdims=True), lived, near), claimed)
+    return Footprint(picked, np.where(lived.any(axis=1, keepdims=True), lived, near), claimed)
 
 
 def terms(
@@ -124,7 +124,7 @@ def terms(
     guest: Sequence[GuestCell],
     cells: npt.NDArray[Any],
     domains: Columns,
-    place: Place,
+    place: Footprint,
 ) -> dict[Term, Floats]:
     """Return what the terms are for each host, NaN where one is unknown, H each; that of GPUs is :mod:`.coarse`'s.
 
@@ -193,7 +193,7 @@ def _slices(request: WorkloadRequest, cells: npt.NDArray[Any], picked: Mask) -> 
     return np.where(known, 1.0 / spanned, np.nan)
 
 
-def _neighbours(request: WorkloadRequest, domains: Columns, place: Place) -> Floats:
+def _neighbours(request: WorkloadRequest, domains: Columns, place: Footprint) -> Floats:
     home, count = place.home, place.home.sum(axis=1)
     shared = (_has(domains, *OTHER_TIER[request.tier]) & home).sum(axis=1) / np.maximum(1, count)
     worst = (_penalties(request, domains) * home).max(axis=1, initial=0)
@@ -218,7 +218,7 @@ def _left(domains: Columns, name: str, claimed: Mask, taken: int) -> Floats:
     return np.where(capacity > 0, np.clip(free / np.maximum(1, capacity), 0.0, 1.0), np.nan)
 
 
-def _spare(domains: Columns, place: Place) -> tuple[Floats, Floats]:
+def _spare(domains: Columns, place: Footprint) -> tuple[Floats, Floats]:
     """Free bandwidth where the server would live and on the other sockets, MB/s; NaN where none is known."""
     known = domains["bandwidth_mbps_known"]
     free = np.maximum(0, domains["bandwidth_mbps_free"]) * known

@@ -18,7 +18,7 @@ from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import decision, judge, nova_objects
-from nova_numa_ext.scheduler.judge import Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext
 from placement_traits.fleet import Amount, HostView, L3View
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import (
@@ -204,9 +204,9 @@ def picks(draw, hosts):
     )
 
 
-def surroundings(draw, hosts, placed, **known):
+def contexts(draw, hosts, placed, **known):
     """What the scheduler knows besides: the view of the hosts, fresh or not, and picks of this request or of others."""
-    return Surroundings(
+    return DecisionContext(
         FleetSnapshot(
             FleetArrays.of(view for _, view in hosts if view is not None),
             1.0,
@@ -227,7 +227,7 @@ def questions(draw):
     guest = draw(st.none() | guest_topology() | small_guest())
     spec = request_spec(flavor, numa_topology=guest, instance_uuid="server")
     placed = tuple(draw(st.lists(picks(hosts), max_size=2)))
-    return [state for state, _ in hosts], spec, surroundings(draw, hosts, placed)
+    return [state for state, _ in hosts], spec, contexts(draw, hosts, placed)
 
 
 def best_first(spec, state, view, earlier=(), request=()):
@@ -236,20 +236,20 @@ def best_first(spec, state, view, earlier=(), request=()):
     :param earlier: recent picks of other requests
     :param request: those of this one
     """
-    around = Surroundings(
+    context = DecisionContext(
         FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH),
         {view.root_uuid: [*earlier, *request]},
         request,
     )
-    [found] = decision.decide(decision.parse_spec(spec), spec, [state], around).passed
+    [found] = decision.decide(decision.parse_spec(spec), spec, [state], context).passed
     return [ranked.candidate.index for ranked in found.candidates]
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_no_host_is_no_fault(nova_configuration, flavor):
-    around = Surroundings(FleetSnapshot(FleetArrays.of(()), 1.0, ViewState.FRESH))
+    context = DecisionContext(FleetSnapshot(FleetArrays.of(()), 1.0, ViewState.FRESH))
     spec = request_spec(flavor)
-    judged = decision.decide(decision.parse_spec(spec), spec, [], around)
+    judged = decision.decide(decision.parse_spec(spec), spec, [], context)
     assert (judged.passed, judged.refused) == ([], [])
 
 
@@ -261,10 +261,10 @@ def test_a_host_passes_with_its_best_candidate_first_or_says_why_not(nova_config
     check(*question)
 
 
-def check(states, spec, around):
+def check(states, spec, context):
     """What is recorded as a pick is what nova will claim, and what is weighed are the hosts that pass."""
     parsed = decision.parse_spec(spec)
-    judged = decision.decide(parsed, spec, states, around)
+    judged = decision.decide(parsed, spec, states, context)
     assert [found.uuid for found in (*judged.passed, *judged.refused)] == sorted(
         (state.uuid for state in states), key=lambda uuid: bool(judged.verdicts[uuid].reasons)
     )
@@ -279,7 +279,7 @@ def check(states, spec, around):
         assert ranks == sorted(ranks)
         pick = judged.pick(found.uuid)
         taken = ours[0]["allocations"] if ours else {}
-        view = around.snapshot.host(found.uuid)
+        view = context.snapshot.host(found.uuid)
         domains = {domain.uuid for domain in view.l3} if view is not None else set()
         assert {uuid for uuid, _ in pick.l3} == domains & taken.keys()
         assert set(pick.gpus) <= taken.keys()
@@ -310,14 +310,14 @@ def test_a_host_without_room_costs_no_look_at_the_view(nova_configuration):
     state, view = two_domains((16, 10))
     taken = idle_cell(0, pinned_cpus=set(range(4)))
     state.numa_topology = objects.NUMATopology(cells=[taken])
-    around = Surroundings(mock.Mock(spec=FleetSnapshot, state=ViewState.FRESH))
+    context = DecisionContext(mock.Mock(spec=FleetSnapshot, state=ViewState.FRESH))
     spec = request_spec(LC, numa_topology=pinned_guest())
-    [found] = decision.decide(decision.parse_spec(spec), spec, [state], around).refused
+    [found] = decision.decide(decision.parse_spec(spec), spec, [state], context).refused
     assert [reason.term for reason in found.reasons] == [Term.NUMA_CELLS]
-    assert not around.snapshot.host.called
+    assert not context.snapshot.host.called
     state.numa_topology.cells[0].pinned_cpus = {0, 1, 2}
-    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
-    assert decision.decide(decision.parse_spec(spec), spec, [state], around).passed
+    context = DecisionContext(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
+    assert decision.decide(decision.parse_spec(spec), spec, [state], context).passed
 
 
 def two_domains(*free):
@@ -371,9 +371,9 @@ def test_bandwidth_is_compared_with_the_host_that_has_most_to_spare(nova_configu
             {"allocations": {state.uuid: {"resources": {"VCPU": 1}}}, "mappings": {}}
         ]
     views = (small_view, large_view)
-    around = Surroundings(FleetSnapshot(FleetArrays.of(views), 1.0, ViewState.FRESH))
+    context = DecisionContext(FleetSnapshot(FleetArrays.of(views), 1.0, ViewState.FRESH))
     spec = request_spec(BE, instance_uuid="server")
-    judged = decision.decide(decision.parse_spec(spec), spec, [small, large], around)
+    judged = decision.decide(decision.parse_spec(spec), spec, [small, large], context)
     result = judged.scores(["root", "big"], np.ones((2, len(SCORED))))
     at = [SCORED.index(term) for term in (Term.BANDWIDTH, Term.CROSS_SOCKET_BANDWIDTH)]
     assert result.rows[:, at].tolist() == [[2 / 10, 1 / 5], [1.0, 1.0]]

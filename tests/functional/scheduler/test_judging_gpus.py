@@ -12,7 +12,7 @@ from nova.scheduler import host_manager
 
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import decision, gpus, nova_objects
-from nova_numa_ext.scheduler.judge import Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, InterferenceClass, TierTrait
@@ -22,12 +22,12 @@ from tests.functional.scheduler.test_judging import (
     START,
     best_first,
     check,
+    contexts,
     host,
     idle_cell,
     picks,
     pinned_guest,
     small_guest,
-    surroundings,
 )
 
 pytestmark = pytest.mark.usefixtures("drawn_guests")
@@ -136,8 +136,8 @@ def gpu_questions(draw):
         pci_requests=objects.InstancePCIRequests(requests=[asked]),
     )
     placed = tuple(draw(st.lists(gpu_picks(hosts), max_size=2)))
-    around = surroundings(draw, hosts, placed, planner=gpus.GpuPlanner())
-    return [state for state, _ in hosts], spec, around
+    context = contexts(draw, hosts, placed, planner=gpus.GpuPlanner())
+    return [state for state, _ in hosts], spec, context
 
 
 @settings(
@@ -264,8 +264,8 @@ def test_a_set_that_nova_will_drop_does_not_stand_for_its_host(nova_configuratio
         numa_topology=pinned_guest(),
         pci_requests=objects.InstancePCIRequests(requests=[asked]),
     )
-    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
-    judged = decision.decide(decision.parse_spec(spec), spec, [state], around).verdicts["root"]
+    context = DecisionContext(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
+    judged = decision.decide(decision.parse_spec(spec), spec, [state], context).verdicts["root"]
     assert [each.candidate.index for each in judged.candidates] == [1, 0]
     below = any(reason.term == "gpu_utility_below_minimum" for reason in judged.reasons)
     assert below != passes
@@ -324,7 +324,7 @@ def test_gpus_that_cannot_be_judged_are_refused_only_by_a_view_that_may_be_trust
     host, view = sockets_of_gpus((0,))
     view = replace(view, gpus=(), devices=())
     spec = request_spec(flavor, instance_uuid="server")
-    around = Surroundings(FleetSnapshot(FleetArrays.of([view]), 1.0, state))
+    context = DecisionContext(FleetSnapshot(FleetArrays.of([view]), 1.0, state))
     parsed = decision.parse_spec(spec)
-    judged = decision.decide(parsed, spec, [host], around)
+    judged = decision.decide(parsed, spec, [host], context)
     assert bool(judged.refused) == refused

@@ -18,7 +18,7 @@ from nova_numa_ext.policy.numa import cells, home
 from nova_numa_ext.policy.numa.candidates import Candidate
 from nova_numa_ext.scheduler import decision
 from nova_numa_ext.scheduler import nova_objects as facts
-from nova_numa_ext.scheduler.judge import Judge, Surroundings
+from nova_numa_ext.scheduler.judge import DecisionContext, Judge
 from placement_traits.fleet import L3View
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import PackingTrait
@@ -102,7 +102,7 @@ def compared(rng):
             assert parsed.request, parsed.problems
             host.allocation_candidates = [host.candidate(rng, request)]
             view = FleetSnapshot(FleetArrays.of(()), 0.0, ViewState.FRESH)
-            judge = Judge(parsed.request, parsed.guest, spec, Surroundings(view, pack=host.pack))
+            judge = Judge(parsed.request, parsed.guest, spec, DecisionContext(view, pack=host.pack))
             ours = judge.predictions(host, None, facts.host_facts(host))(Candidate(0, (), ()))
             claimed = host.claim(request, host.allocation_candidates[0])
             spec.numa_topology = claimed

@@ -17,7 +17,7 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import coarse
 from nova_numa_ext.policy.numa.coarse import Coarse
 from nova_numa_ext.scheduler import fleet, records, session
-from nova_numa_ext.scheduler.shortlist import Memory, Shortlist
+from nova_numa_ext.scheduler.shortlist import SeenHosts, Shortlist
 
 HOSTS = 30
 FLAVOR = {flavor.name: flavor for flavor in FLAVORS}
@@ -232,8 +232,8 @@ def test_hosts_without_the_devices_that_are_asked_for_are_judged_last(
 
     monkeypatch.setattr(Shortlist, "judge", noting)
     selected(cloud, asked, 1, 12)
-    known = Memory.known
-    monkeypatch.setattr(Memory, "known", lambda *args: (known(*args)[0], []))
+    known = SeenHosts.known
+    monkeypatch.setattr(SeenHosts, "known", lambda *args: (known(*args)[0], []))
     selected(cloud, asked, 1, 12)
     assert refused[0] < refused[1] / 2
 

@@ -274,13 +274,13 @@ def test_a_host_that_observes_is_named_with_who_let_it(host: Host) -> None:
     assert "mode" not in host.check(), "no agent has run"
     store = rollout_store.store(HostPaths(state=host.folder / "state").rollout)
     whole = Modes.all(Mode.ENFORCE).of
-    store.save(rollout_store.Kept(Mode.ENFORCE, {**whole, Feature.RDT: Mode.OBSERVE}))
+    store.save(rollout_store.RolloutState(Mode.ENFORCE, {**whole, Feature.RDT: Mode.OBSERVE}))
     finding = host.check()["mode"]
     assert (finding.level, finding.detail.split(":")[0]) == (Level.DEGRADED, "observe rdt")
     assert "options" in finding.detail
-    store.save(rollout_store.Kept(Mode.OBSERVE, Modes.all(Mode.OBSERVE).of))
+    store.save(rollout_store.RolloutState(Mode.OBSERVE, Modes.all(Mode.OBSERVE).of))
     assert "the switch of the fleet says observe" in host.check()["mode"].detail
-    store.save(rollout_store.Kept(Mode.ENFORCE, whole, ("a", "b")))
+    store.save(rollout_store.RolloutState(Mode.ENFORCE, whole, ("a", "b")))
     assert host.check()["mode"].detail == "enforce; 2 servers wait"
 
 

@@ -30,7 +30,7 @@ def test_what_the_reporter_counts_arrives_at_the_host() -> None:
         assert all(len(line) <= MAX_LINE for line in lines)
         feed.received(b"".join(lines), clock.now)
 
-    reporter = numa_ext_slo.Reporter(send, clock)
+    reporter = numa_ext_slo.LatencyReporter(send, clock)
     reporter.take(b"500 500.5\nrubbish -1 inf nan\n" + b"700 " * 990 + b"2000\n" * 20)
     reporter.report()
     assert feed.read(0.0).samples == 0, "only once per interval"
@@ -55,7 +55,7 @@ def test_every_latency_fits_into_lines_that_the_host_takes() -> None:
 
 def test_a_number_cut_in_two_is_one_number() -> None:
     clock, got = Clock(), list[bytes]()
-    reporter = numa_ext_slo.Reporter(got.extend, clock)
+    reporter = numa_ext_slo.LatencyReporter(got.extend, clock)
     reporter.take(b"12")
     reporter.take(b"34\n")
     clock.now = 1.0
@@ -121,7 +121,7 @@ def test_any_process_may_send_datagrams() -> None:
         got.extend(lines)
         raise EnoughError
 
-    reporter = numa_ext_slo.Reporter(send)
+    reporter = numa_ext_slo.LatencyReporter(send)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         theirs.send(b"812")

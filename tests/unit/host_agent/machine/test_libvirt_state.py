@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulation import libvirt_state as files
-from host_agent.machine.privileged.libvirt_state import Domain, LibvirtState, parse
+from host_agent.machine.privileged.libvirt_state import LibvirtState, RunningDomain, parse
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 
 # Written by libvirtd 9.0.0 (Debian 12, QEMU 7.2) and 11.3.0 (Debian 13, QEMU 10.0) for the same domain of nova's.
@@ -19,7 +19,7 @@ B = "bbbbbbbb-0000-4000-8000-000000000000"
 @pytest.mark.parametrize(("version", "pid"), [("9.0", 73), ("11.3", 34)])
 def test_what_each_libvirt_writes_is_understood(version: str, pid: int) -> None:
     found = parse((RECORDED / f"libvirt-{version}.xml").read_bytes())
-    assert found == Domain("6f0d4f3c-51a1-4c39-9a0e-3f1f2ad3b7c1", pid, 100_000, -1)
+    assert found == RunningDomain("6f0d4f3c-51a1-4c39-9a0e-3f1f2ad3b7c1", pid, 100_000, -1)
 
 
 def test_the_quota_that_nova_has_set_is_read() -> None:
@@ -56,14 +56,14 @@ def test_a_domain_that_starts_ends_or_comes_back_is_seen(tmp_path: Path) -> None
     assert state.find(A) is None
     files.write(state.folder, "instance-1", A, 7)
     files.write(state.folder, "instance-2", B, 8)
-    assert state.find(A) == Domain(A, 7)
+    assert state.find(A) == RunningDomain(A, 7)
     files.write(state.folder, "instance-1", A, 4444)
-    assert state.find(A) == Domain(A, 4444)
+    assert state.find(A) == RunningDomain(A, 4444)
     (state.folder / "instance-1.pid").unlink()
     assert state.find(A) is None
     (state.folder / "instance-1.xml").unlink()
     files.write(state.folder, "instance-2", A, 9)
-    assert (state.find(A), state.find(B)) == (Domain(A, 9), None)
+    assert (state.find(A), state.find(B)) == (RunningDomain(A, 9), None)
 
 
 def test_both_files_have_to_agree_and_neither_may_be_a_link_or_anothers(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_both_files_have_to_agree_and_neither_may_be_a_link_or_anothers(tmp_path
         with pytest.raises(CapabilityMissingError, match="only root can write"):
             LibvirtState(state.folder).find(A)
         file.chmod(0o644)
-    assert state.find(A) == Domain(A, 7)
+    assert state.find(A) == RunningDomain(A, 7)
 
 
 def test_a_file_that_cannot_be_read_hides_no_other_domain_and_is_no_end(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_a_file_that_cannot_be_read_hides_no_other_domain_and_is_no_end(tmp_path
     files.write(state.folder, "instance-2", B, 8)
     status = state.folder / "instance-1.xml"
     status.chmod(0o664)
-    assert state.find(B) == Domain(B, 8)
+    assert state.find(B) == RunningDomain(B, 8)
     with pytest.raises(CapabilityMissingError, match=r"files of instance-1"):
         state.find(A)
     status.chmod(0o644)
-    assert state.find(A) == Domain(A, 7)
+    assert state.find(A) == RunningDomain(A, 7)
     status.write_text("<domstatus")
     with pytest.raises(CapabilityMissingError, match=r"files of instance-1"):
         state.find(A)

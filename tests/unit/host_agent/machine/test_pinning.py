@@ -7,7 +7,7 @@ import pytest
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
-from host_agent.machine.privileged.processes import Pinning
+from host_agent.machine.privileged.processes import ThreadPinner
 from host_agent.model.process import Process, Role, Thread
 
 QEMU, VCPU, VHOST, FOREIGN = 100, 101, 900, 901
@@ -33,12 +33,12 @@ class Host:
         fields = ["0"] * 19 + [str(ticks)]
         (self.folders[tid] / "stat").write_text(f"{tid} (x) {' '.join(fields)}")
 
-    def pinning(self) -> Pinning:
+    def pinning(self) -> ThreadPinner:
         threads = (
             Thread(VCPU, Role.VCPU, 0, "CPU 0/KVM", "0"),
             Thread(VHOST, Role.VHOST, -1, f"vhost-{QEMU}", "0"),
         )
-        return Pinning(self.paths, Process(QEMU, 7, "0", threads), (VHOST, FOREIGN))
+        return ThreadPinner(self.paths, Process(QEMU, 7, "0", threads), (VHOST, FOREIGN))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from nova_numa_ext.characterisation import profiles
 from nova_numa_ext.characterisation.campaign import (
+    MeasuredRun,
     NotAsPlannedError,
-    Run,
     measure,
     same_gpus,
     same_sockets,
@@ -26,10 +26,10 @@ class Scripted:
         self.changes = changes
         self.order: list[Experiment] = []
 
-    def run(self, experiment: Experiment) -> Run:
+    def run(self, experiment: Experiment) -> MeasuredRun:
         self.order.append(experiment)
         took_s = 12.0 if experiment.other else 10.0
-        return replace(Run(took_s, experiment.gpus, experiment.other_gpus), **self.changes)
+        return replace(MeasuredRun(took_s, experiment.gpus, experiment.other_gpus), **self.changes)
 
 
 def test_the_plan_on_a_dgx1() -> None:
@@ -97,12 +97,12 @@ def test_a_run_on_other_gpus_or_without_an_end_does_not_count(changes: dict[str,
 def test_in_a_cloud_other_gpus_of_the_same_shape_count() -> None:
     as_planned = same_sockets(graph("dgx1").sockets)
     pack, spread, beside = experiments(graph("dgx1"), ["a"], 2)
-    assert as_planned(pack, Run(1.0, (4, 5)))
-    assert not as_planned(pack, Run(1.0, (0, 4)))
-    assert as_planned(spread, Run(1.0, (1, 7)))
-    assert as_planned(beside, Run(1.0, (4, 5), (6, 7)))
-    assert not as_planned(beside, Run(1.0, (0, 1), (4, 5)))
-    assert not as_planned(beside, Run(1.0, (0, 1)))
+    assert as_planned(pack, MeasuredRun(1.0, (4, 5)))
+    assert not as_planned(pack, MeasuredRun(1.0, (0, 4)))
+    assert as_planned(spread, MeasuredRun(1.0, (1, 7)))
+    assert as_planned(beside, MeasuredRun(1.0, (4, 5), (6, 7)))
+    assert not as_planned(beside, MeasuredRun(1.0, (0, 1), (4, 5)))
+    assert not as_planned(beside, MeasuredRun(1.0, (0, 1)))
 
 
 def test_the_file_says_where_it_is_from_and_that_emulated_figures_are_void() -> None:

@@ -9,7 +9,7 @@ import pytest
 from nova_numa_ext.policy.gpu.candidate_sets import DEFAULT_RULES, GpuRequest, best_of_host
 from nova_numa_ext.policy.numa import coarse
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell
-from nova_numa_ext.policy.numa.coarse import Asked, Devices, Known
+from nova_numa_ext.policy.numa.coarse import CoarseRequest, Known, PoolRequest
 from nova_numa_ext.policy.numa.score import SCORED
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, DeviceView, GpuView
@@ -23,7 +23,7 @@ def guessed(request, *views):
     arrays = FleetArrays.of(views)
     known = Known(np.zeros((len(views), 0), coarse.CELL), np.zeros((len(views), 0), coarse.POOL))
     weights = np.ones((len(views), len(SCORED)))
-    return coarse.coarse(Asked(request, ()), arrays, np.arange(len(views)), known, weights)
+    return coarse.coarse(CoarseRequest(request, ()), arrays, np.arange(len(views)), known, weights)
 
 
 def possible(cpus, pools, *, count=1, guest_cells=1, policy="legacy"):
@@ -33,7 +33,9 @@ def possible(cpus, pools, *, count=1, guest_cells=1, policy="legacy"):
         cells[0, node] = (node, 0, 0, 0, free, 4096, 4096, 0, True)
     known = Known(cells, np.array([pools], coarse.POOL).reshape(1, -1))
     guest = (GuestCell(2, 2, 512, CpuPolicy.DEDICATED),) * guest_cells
-    asked = Asked(lc(), guest, devices=(Devices(count, np.array([True, False]), policy),))
+    asked = CoarseRequest(
+        lc(), guest, devices=(PoolRequest(count, np.array([True, False]), policy),)
+    )
     weights = np.ones((1, len(SCORED)))
     arrays = FleetArrays.of([host(domain(0))])
     [found] = coarse.coarse(asked, arrays, np.arange(1), known, weights).possible
@@ -164,9 +166,9 @@ def gpu_utilities(request, count, *hosts, picked=None, policy="legacy", by_alias
     pools = [[(0, node, left) for node, left in enumerate(free)] for _, free in hosts]
     known = Known(cells, np.array(pools, coarse.POOL))
     guest = (GuestCell(2, 2, 512, CpuPolicy.DEDICATED),) if picked is not None else ()
-    devices = Devices(count, np.array([True]), policy, by_alias)
+    devices = PoolRequest(count, np.array([True]), policy, by_alias)
     wanted = GpuRequest.of(request, "flavor", DEFAULT_RULES)
-    asked = Asked(request, guest, devices=(devices,), gpus=(wanted, DEFAULT_RULES))
+    asked = CoarseRequest(request, guest, devices=(devices,), gpus=(wanted, DEFAULT_RULES))
     arrays = FleetArrays.of(view for view, _ in hosts)
     weights = np.zeros((len(hosts), len(SCORED)))
     weights[:, SCORED.index(Term.GPU)] = 1.0

@@ -70,7 +70,7 @@ def _servers(sentences: Iterable[str]) -> int:
     return len({sentence.partition(":")[0] for sentence in sentences})
 
 
-class Cloud:
+class CloudChecks:
     """Placement and the task's commands.
 
     :param placement: a keystoneauth adapter of Placement, the administrator's

@@ -8,7 +8,7 @@ import pytest
 
 from nova_numa_ext.rally.asking import NoAnswerError, ask, words_of
 from nova_numa_ext.rally.checked_flavors import checked
-from nova_numa_ext.rally.cloud import Cloud, Commands, NotInTimeError
+from nova_numa_ext.rally.cloud_checks import CloudChecks, Commands, NotInTimeError
 from nova_numa_ext.rally.samples import Topic
 from placement_traits.errors import InvalidValueError
 from tests.support.partitioned_host import (
@@ -86,7 +86,7 @@ class Clock:
         self.now_s += seconds
 
 
-class ScriptedCloud(Cloud):
+class ScriptedCloud(CloudChecks):
     """A cloud whose hosts show one thing after the other, the last one for ever."""
 
     def __init__(self, *shown: Any, decisions: bool = True) -> None:
@@ -151,7 +151,7 @@ def test_allocations_are_named_by_their_providers() -> None:
             "resource_providers_u1": {"name": "h1:l3_2"},
         }
     )
-    held = Cloud(placement, Commands("")).held(LC1, "h1")
+    held = CloudChecks(placement, Commands("")).held(LC1, "h1")
     assert (held.ways, held.l3_domains, held.latency_critical) == (4, {2}, True)
     assert held.providers == {"u1"}
 
@@ -159,7 +159,7 @@ def test_allocations_are_named_by_their_providers() -> None:
 def test_scheduling_is_over_when_placement_counts_all_servers() -> None:
     usages = {"INSTANCE": {"consumer_count": 3, "VCPU": 3}, "unknown": {"consumer_count": 1}}
     clock = Clock()
-    cloud = Cloud(Placement(usages={"usages": usages}), Commands(""), clock, clock.sleep)
+    cloud = CloudChecks(Placement(usages={"usages": usages}), Commands(""), clock, clock.sleep)
     cloud.wait_for_consumers("p", 4, 1.0)
     with pytest.raises(NotInTimeError, match="4 of 5 servers were scheduled within 1 s"):
         cloud.wait_for_consumers("p", 5, 1.0)
@@ -168,7 +168,7 @@ def test_scheduling_is_over_when_placement_counts_all_servers() -> None:
 def test_a_server_without_a_decision_has_none_whatever_else_is_printed() -> None:
     """``numa-ext-explain`` answers with a what-if then: rows of hosts, or a flavor's problems."""
     for told in ([{"host": "h1", "possible": True}], {"problems": ["x"]}):
-        cloud = Cloud(
+        cloud = CloudChecks(
             Placement(),
             Commands("", f"echo '{json.dumps(told)}'".replace("{", "{{").replace("}", "}}")),
         )

@@ -19,7 +19,7 @@ _NO_ALIAS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FlavorRequest:
     """A flavor as it is asked about.
 
     :param flavor: its name
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(cloud: Cloud, name: str, parsed_args: argparse.Namespace) -> Asked:
+def read(cloud: Cloud, name: str, parsed_args: argparse.Namespace) -> FlavorRequest:
     """Return what is asked about.
 
     :param name: the flavor, by name or id
@@ -78,4 +78,4 @@ def read(cloud: Cloud, name: str, parsed_args: argparse.Namespace) -> Asked:
         image_traits=required_traits(image) | frozenset(parsed_args.image_trait),
         image_properties=topology_properties(image),
     )
-    return Asked(flavor.name, request, devices.classes_of_aliases(parsed_args.pci_alias))
+    return FlavorRequest(flavor.name, request, devices.classes_of_aliases(parsed_args.pci_alias))
