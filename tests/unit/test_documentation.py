@@ -23,7 +23,7 @@ def test_every_extra_spec_has_a_section() -> None:
 
 @pytest.mark.parametrize("key", sorted(Key))
 def test_every_example_holds_its_key_and_no_value_that_is_refused(key: Key) -> None:
-    (example,) = re.findall(r"^::\n\n((?:    .*\n)+)", SECTIONS[key], re.M)
+    (example,) = re.findall(r"^\.\. code-block:: text\n\n((?:    .*\n)+)", SECTIONS[key], re.M)
     specs = dict(word.split("=", 1) for word in example.split())
     assert key in specs
     try:
