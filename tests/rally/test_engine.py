@@ -23,7 +23,7 @@ from rally.task import atomic, scenario
 from nova_numa_ext.rally import samples
 
 class _Sampling(scenario.Scenario):
-    def run(self, looked_at=3, faults=0, what_if_s=0.01, schedule_s=0.02):
+    def run(self, looked_at=3, faults=0, what_if_s=0.05, schedule_s=0.4):
         with atomic.ActionTimer(self, "numa_ext.what_if"):
             time.sleep(what_if_s)
         with atomic.ActionTimer(self, "outer"):
@@ -109,7 +109,7 @@ def test_a_task_from_its_start_to_its_figures(
         assert rally("task", "export", uuid, "--type", kind, "--to", name).returncode == 0
     found = figures(json.loads((tmp_path / "r.json").read_text().replace("_without_cloud", "")))
     assert (found["scenarios"], found["sla_failed"]) == (len(SUBTASKS), failed)
-    assert found["explain_ratio"] == pytest.approx(0.5, abs=0.3)
+    assert found["explain_ratio"] == pytest.approx(0.125, abs=0.12)
     assert (tmp_path / "r.xml").read_text().count("<failure") == 2
     page = (tmp_path / "r.html").read_text()
     assert not re.findall(r"<(?:script|link)[^>]+(?:src|href)=[\"']https?:", page)
