@@ -4,10 +4,11 @@
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from keystoneauth1.adapter import Adapter
+from novaclient.exceptions import NotFound
 from rally.common import cfg
 from rally.task import atomic, utils
 from rally_openstack.task.scenarios.nova import utils as nova_utils
@@ -24,8 +25,6 @@ CONF = cfg.CONF
 MICROVERSION: Final = "2.96"
 """Of compute: servers without networks are there from 2.37 on, ``host`` from 2.74 on."""
 
-# While it is deleted, a server may well be in ERROR: then that is why.
-_NO_FAILURE: Final = ["-"]
 _HOST: Final = "OS-EXT-SRV-ATTR:host"
 
 
@@ -99,18 +98,23 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         """Delete servers, all at once, and wait until nova knows them no more."""
         with atomic.ActionTimer(self, "numa_ext.delete"):
             for server in servers:
-                server.delete()
+                with suppress(NotFound):
+                    server.delete()
+            end = time.monotonic() + CONF.openstack.nova_server_delete_timeout
             for server in servers:
-                utils.wait_for_status(
-                    server,
-                    ready_statuses=["deleted"],
-                    check_deletion=True,
-                    update_resource=utils.get_from_manager(_NO_FAILURE),
-                    timeout=CONF.openstack.nova_server_delete_timeout,
-                    check_interval=CONF.openstack.nova_server_delete_poll_interval,
-                )
+                while self._is_there(server.id):
+                    if time.monotonic() >= end:
+                        raise NotInTimeError(f"{server.id} is still there after its deletion")
+                    time.sleep(CONF.openstack.nova_server_delete_poll_interval)
         gone = {server.id for server in servers}
         self.made = [each for each in self.made if each.id not in gone]
+
+    def _is_there(self, uuid: str) -> bool:
+        try:
+            self._nova.servers.get(uuid)
+        except NotFound:
+            return False
+        return True
 
     def _migrate(self, server: Any, within_s: float) -> None:
         """Live-migrate a server to a host of nova's choice and wait until it runs there."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from novaclient.exceptions import NotFound
 from rally.task.sla import SLAChecker
 
 from nova_numa_ext.rally import contexts, scenarios, servers
@@ -51,19 +52,19 @@ class Nova:
             return size
         self.asked.append({"flavor": what[1].name, "image": what[0], **more})
         made = [self._one(name) for _ in range(more.get("min_count", 1))]
-        return made[0]
+        return Created(self, made[0].id)
 
     def _one(self, name: str) -> SimpleNamespace:
         uuid = next(self._uuids)
         made = SimpleNamespace(id=uuid, name=name, status="ACTIVE", manager=self, **{HOST: "h1"})
-        made.delete = lambda: self.there.pop(uuid)
+        made.delete = Created(self, uuid).delete
         self.there[uuid] = made
         return made
 
     def get(self, which: Any) -> SimpleNamespace:
         uuid = getattr(which, "id", which)
         if uuid not in self.there:
-            raise NotFoundError
+            raise NotFound(404)
         # What novaclient returns is equal to what it returned before only while nothing has changed.
         return SimpleNamespace(**vars(self.there[uuid]), asked=next(self._times))
 
@@ -84,10 +85,18 @@ class Nova:
         return self._console(uuid)
 
 
-class NotFoundError(Exception):
-    """What novaclient raises for a server that is gone."""
+class Created:
+    """What novaclient returns of a creation: the id, and all else when it is asked for, while the server is there."""
 
-    code = 404
+    def __init__(self, nova: Nova, uuid: str) -> None:
+        self.manager, self.id = nova, uuid
+
+    def delete(self) -> None:
+        if self.manager.there.pop(self.id, None) is None:
+            raise NotFound(404)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.manager.get(self.id), name)
 
 
 class Placement:
