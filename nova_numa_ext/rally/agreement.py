@@ -26,12 +26,14 @@ class Held:
     :param host: its compute host, as nova shows it
     :param amounts: by resource class, by the provider's name
     :param providers: UUIDs of these providers
+    :param decided: its flavor concerns our filter, which passes all others without a note
     """
 
     uuid: str
     host: str
     amounts: Mapping[str, Mapping[str, int]]
     providers: frozenset[str] = frozenset()
+    decided: bool = True
 
     @property
     def l3_domains(self) -> frozenset[int]:
@@ -65,6 +67,8 @@ def _placement_faults(
     server: Held, explained: Sequence[Mapping[str, Any]], facts: Facts
 ) -> Iterator[str]:
     decisions = [one for one in explained if one.get("filter") and not _alternates(one)]
+    if not decisions and not server.decided:
+        return
     if not decisions:
         yield f"{server.uuid}: the filter has noted no decision"
         return

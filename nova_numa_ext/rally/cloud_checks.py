@@ -18,6 +18,7 @@ from nova_numa_ext.rally.samples import Topic
 from placement_traits.client import PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.reader import read_tree
+from placement_traits.request import concerns_us
 from placement_traits.tree import from_tree
 
 COMMAND_S: Final = 240.0
@@ -88,17 +89,19 @@ class CloudChecks:
         self._clock = clock
         self._sleep = sleep
 
-    def held(self, uuid: str, host: str) -> Held:
+    def held(self, uuid: str, host: str, extra_specs: Mapping[str, str] | None = None) -> Held:
         """Return what Placement counts for a server.
 
         :param host: where nova says that it is
+        :param extra_specs: of its flavor; None: nova does not show them, the flavor is taken for one of ours
         """
         allocations = self._placement.get(f"/allocations/{uuid}")["allocations"]
         amounts = {
             self._placement.get(f"/resource_providers/{provider}")["name"]: entry["resources"]
             for provider, entry in allocations.items()
         }
-        return Held(uuid, host, amounts, frozenset(allocations))
+        decided = extra_specs is None or concerns_us(extra_specs)
+        return Held(uuid, host, amounts, frozenset(allocations), decided)
 
     def read_back(self, host: str) -> Facts:
         """Return what a host shows."""

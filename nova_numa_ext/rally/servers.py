@@ -162,8 +162,12 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         """A server of the scenario's own user, by its UUID."""
         return self._nova.servers.get(uuid)
 
+    def _shown(self, server: Any) -> Any:
+        """A server as administrators see it."""
+        return self.admin_clients("nova", MICROVERSION).servers.get(server.id)
+
     def _host_of(self, server: Any) -> str:
-        return str(getattr(self.admin_clients("nova", MICROVERSION).servers.get(server.id), _HOST))
+        return str(getattr(self._shown(server), _HOST))
 
     def _adapter(self, service: str) -> Adapter:
         """The administrator's access to a service for which Rally has no client, or another in each release."""
@@ -187,7 +191,10 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         return CloudChecks(self._adapter("placement"), Commands(read_back, explain))
 
     def _held(self, cloud: CloudChecks, servers: Sequence[Any]) -> list[Held]:
-        return [cloud.held(server.id, self._host_of(server)) for server in servers]
+        shown = [self._shown(server) for server in servers]
+        return [
+            cloud.held(one.id, getattr(one, _HOST), one.flavor.get("extra_specs")) for one in shown
+        ]
 
     def _examine(
         self, cloud: CloudChecks, servers: Sequence[Any], settle_s: float

@@ -20,6 +20,7 @@ from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
 
+TIER = {"numa_ext:tier": "LC"}
 HOST = "OS-EXT-SRV-ATTR:host"
 CHECKED = ("numa_ext_placement", "numa_ext_read_back", "numa_ext_overlap", "numa_ext_orphans")
 
@@ -51,12 +52,13 @@ class Nova:
             self.sizes.append(size)
             return size
         self.asked.append({"flavor": what[1].name, "image": what[0], **more})
-        made = [self._one(name) for _ in range(more.get("min_count", 1))]
+        made = [self._one(name, what[1].name) for _ in range(more.get("min_count", 1))]
         return Created(self, made[0].id)
 
-    def _one(self, name: str) -> SimpleNamespace:
+    def _one(self, name: str, flavor: str) -> SimpleNamespace:
         uuid = next(self._uuids)
         made = SimpleNamespace(id=uuid, name=name, status="ACTIVE", manager=self, **{HOST: "h1"})
+        made.flavor = {"original_name": flavor, "extra_specs": self.specs.get(flavor, TIER)}
         made.delete = Created(self, uuid).delete
         self.there[uuid] = made
         return made

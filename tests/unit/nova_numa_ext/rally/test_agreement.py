@@ -3,6 +3,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,14 @@ def test_a_server_without_a_decision_is_a_fault_of_placement(
 ) -> None:
     (found,) = placement_faults(SERVERS[0], told, host())
     assert sentence in found
+
+
+def test_of_a_server_that_does_not_concern_us_no_decision_is_expected() -> None:
+    plain = replace(SERVERS[0], decided=False)
+    assert placement_faults(plain, [], host()) == ()
+    refused = explained(plain)
+    refused[0]["filter"]["details"][0]["reasons"] = [{"text": "full"}]
+    assert "has not let pass" in placement_faults(plain, refused, host())[0]
 
 
 def test_a_host_that_the_filter_refused_is_a_fault_of_placement() -> None:
