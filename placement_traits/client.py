@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from keystoneauth1 import exceptions as ksa
 
+from placement_traits.answers import malformed
 from placement_traits.errors import (
     LONGEST_TEXT,
     ConflictError,
@@ -174,7 +175,7 @@ class PlacementClient:
         generation of what it changes or the uuid of what it creates.
 
         :raises ServiceUnavailableError: Placement or Keystone did not answer usefully in the given tries; also what is
-            looked for in the body and is not there
+            looked for in the body and is not there, or has another form
         :raises GenerationConflictError: another client was faster
         :raises NotFoundError: the thing is not there
         :raises PlacementError: any other refusal
@@ -254,5 +255,9 @@ def _body(request: str, response: Any) -> _Body:
     if not isinstance(found, dict):
         raise ServiceUnavailableError(
             f"The answer to {request} is not Placement's: {shown(response.text)}"
+        )
+    if name := malformed(found):
+        raise ServiceUnavailableError(
+            f"Placement's answer to {request} has {name} of another form: {shown(found[name])}"
         )
     return _Body(request, found)

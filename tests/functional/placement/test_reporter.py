@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import itertools
+import json
 import logging
 import random
 import threading
@@ -357,6 +358,37 @@ def test_answers_of_another_server_are_one_sentence_and_caught_up(empty_cloud, t
         Reporter(empty_cloud.connect(faulty)).sync(TREE)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "children"),
+    [
+        ("resource_providers", [7], TREE.children),
+        ("traits", None, TREE.children),
+        ("inventories", {"VCPU": {"total": "8"}}, TREE.children),
+        ("usages", [], ()),
+    ],
+)
+def test_answers_with_wrong_inner_parts_are_one_sentence_and_caught_up(
+    reported_compute, member, value, children
+):
+    """What was read before it is not lost, and what was not read is read again."""
+    wrong = {member: value}
+
+    def spoil(send):
+        found = send()
+        if found.content and member in found.json():
+            return answer(200, json.dumps(found.json() | wrong))
+        return found
+
+    faulty = FaultyAdapter(reported_compute.adapter, lambda _method, _path: spoil)
+    reporter = Reporter(reported_compute.connect(faulty))
+    with pytest.raises(ServiceUnavailableError, match=f"has {member} of another form") as caught:
+        reporter.sync(dataclasses.replace(TREE, children=children))
+    assert str(caught.value).isprintable()
+    wrong.clear()
+    assert reporter.sync(TREE).problems == ()
+    assert reported_compute.everything() == as_literal(TREE)
 
 
 def test_a_token_that_expires_is_renewed_by_the_session(one_compute):
