@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ LOG = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 32
+_DRAFT_NAME: Final = re.compile(r".+\.json\.([1-9]\d{0,9})\.new")
 # No link: root may write into a folder of another user.
 _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -129,7 +131,7 @@ class JsonStore(Generic[Content]):
         self._refused = False
 
     def _replace(self, data: bytes) -> None:
-        # A name of its own for each writer: two at once must not write into one draft.
+        # A name of its own for each writer, by which remove_drafts knows it: two must not write into one draft.
         draft = self.path.with_name(f"{self.path.name}.{threading.get_native_id()}.new")
         try:
             with os.fdopen(os.open(draft, _DRAFT, self._mode), "wb") as file:
@@ -145,6 +147,19 @@ class JsonStore(Generic[Content]):
                 draft.unlink(missing_ok=True)
             raise
         _sync_folder(self.path.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what writers that were killed in the middle of a write have left in a folder; those that live keep theirs.
+
+    The folder's owner calls it at its start. What cannot be removed is left, because it is never read.
+    """
+    with suppress(OSError):
+        for file in folder.iterdir():
+            found = _DRAFT_NAME.fullmatch(file.name)
+            if found and not Path("/proc", found[1]).exists():
+                with suppress(OSError):
+                    file.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -30,6 +30,7 @@ from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
 from placement_traits.command_line import version
 from placement_traits.errors import NumaExtError
+from placement_traits.json_store import remove_drafts
 from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger("host_agent")
@@ -65,6 +66,7 @@ def _run(conf: Configuration) -> int:
         if conf.dry_run:
             return _turn(conf, parts)
         with single_instance(parts.paths.lock, "stop it first"):
+            remove_drafts(parts.paths.state)
             if conf.rdt.enabled and not conf.once:  # before the first throttle is written
                 parts.privileged.in_control()
             return _turn(conf, parts)

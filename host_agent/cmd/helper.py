@@ -34,6 +34,7 @@ from host_agent.machine.privileged.seam import devices_of
 from host_agent.util import logs
 from placement_traits.command_line import version
 from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.json_store import remove_drafts
 
 LOG = logging.getLogger("numa-host-agent-helper")
 
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         LOG.error("%s", error)
         _refuse(error)
         return os.EX_CONFIG
+    remove_drafts(options.paths.helper_state)
     former_state.take_over(options.paths)
     lacking = missing(Path("/proc/self/status").read_text())
     if lacking:

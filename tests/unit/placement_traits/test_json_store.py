@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement_traits.errors import InvalidValueError
-from placement_traits.json_store import MAX_BYTES, MAX_DEPTH, JsonStore
+from placement_traits.json_store import MAX_BYTES, MAX_DEPTH, JsonStore, remove_drafts
 from placement_traits.plain import Value
 
 
@@ -227,3 +227,32 @@ def test_shares_are_of_one_whole() -> None:
     for wrong in ({}, {"0": 0.5}, {"0": 1.5, "1": -0.5}, {"x": 1.0}, {"-1": 1.0}):
         with pytest.raises(InvalidValueError):
             Value(wrong, "file").shares()
+
+
+def test_drafts_of_writers_that_were_killed_go_and_all_else_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash at each write left one for ever."""
+    folder = tmp_path / "state"
+
+    def killed(_file: Path, _target: Path) -> None:
+        raise SystemExit
+
+    def write() -> None:
+        with pytest.raises(SystemExit):
+            numbers(folder / "s.json").save({"a": 1})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        for writer in [threading.Thread(target=write) for _ in range(3)]:
+            writer.start()
+            writer.join()
+        write()  # by a thread that lives
+    own = f"s.json.{threading.get_native_id()}.new"
+    others = {"s.json.bad", "s.json.new", "s.json.x.new", "notes.7.new", "json.7.new", own}
+    for name in others - {own}:
+        (folder / name).write_text("")
+    assert len(list(folder.iterdir())) > len(others)
+    remove_drafts(folder)
+    assert {file.name for file in folder.iterdir()} == others
+    remove_drafts(tmp_path / "nowhere")

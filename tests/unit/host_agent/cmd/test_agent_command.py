@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from host_agent.cmd import agent
+from host_agent.conf.paths import HostPaths
 from host_agent.control.journal import FileJournal
 from host_agent.report.metrics import Metrics
 from host_agent.util.single_instance import single_instance
@@ -114,6 +115,28 @@ def test_a_second_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1
     assert "controls this host already" in capsys.readouterr().err
+
+
+def test_only_the_one_agent_of_a_host_removes_drafts_of_killed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tmp_path / "slo.json.999999999.new"
+    draft.write_text("")
+    parts = SimpleNamespace(
+        paths=HostPaths(state=tmp_path),
+        journal=SimpleNamespace(close=lambda: None),
+        privileged=SimpleNamespace(in_control=lambda: 0),
+    )
+    config = tmp_path / "agent.conf"
+    config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
+    monkeypatch.setattr(agent.assembly, "build", lambda *_arguments, **_options: parts)
+    monkeypatch.setattr(agent, "_turn", lambda *_arguments: 0)
+    with single_instance(tmp_path / "agent.lock", "test"):
+        assert agent.main([f"--config-file={config}"]) == 1
+    assert agent.main(["--dry-run", f"--config-file={config}"]) == 0
+    assert draft.exists()
+    assert agent.main([f"--config-file={config}"]) == 0
+    assert not draft.exists()
 
 
 def test_root_follows_no_link_in_the_folder_of_an_agent_without_rights(tmp_path: Path) -> None:
