@@ -28,6 +28,14 @@ _VCPU_GROUP = re.compile(r"vcpu\d+\Z")
 _DEFAULT_PERIOD_US: Final = 100_000
 _UNLIMITED: Final = -1
 _VERSION: Final = 1
+_NO_GROUP: Final = (
+    "libvirt has given the vCPUs no control group of the cpu controller (see cgroup_controllers in qemu.conf), "
+    "so their CPU time cannot be limited"
+)
+
+
+class _UnlimitedError(CapabilityMissingError):
+    """No vCPU has a group in which its CPU time could be limited, so nothing limits it either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,10 @@ def throttle(
             writes += _throttle_one(paths, uuid, level, write, libvirt)
         except processes.ProcessGoneError:
             throttled.discard(uuid)
+        except _UnlimitedError as error:
+            throttled.discard(uuid)
+            if level < FULL:
+                problems.append((uuid, str(error)))
         except (NumaExtError, OSError, ValueError) as error:
             throttled.add(uuid)
             problems.append((uuid, str(error)))
@@ -144,36 +156,45 @@ def _vcpu_groups(paths: HostPaths, pid: int) -> Sequence["_Version1 | _Version2"
     :raises CapabilityMissingError: a vCPU has none of its own: others would be throttled with it
     """
     folders: dict[Path, _Version1 | _Version2] = {}
+    without = False
     for thread in processes.read_process(paths, pid).threads:
         if thread.role == Role.VCPU:
             text = (paths.proc / str(pid) / "task" / str(thread.tid) / "cgroup").read_text()
-            folder, group = _cpu_group(paths.sys / "fs/cgroup", text)
-            folders[folder] = group
+            found = _cpu_group(paths.sys / "fs/cgroup", text)
+            folders |= dict([found] if found else [])
+            without |= found is None
+    if without:
+        raise (CapabilityMissingError if folders else _UnlimitedError)(_NO_GROUP)
     return [folders[folder] for folder in sorted(folders)]
 
 
-def _cpu_group(mount: Path, text: str) -> tuple[Path, "_Version1 | _Version2"]:
-    """Return the group of the ``cpu`` controller that a ``/proc/PID/cgroup`` names.
+def _cpu_group(mount: Path, text: str) -> tuple[Path, "_Version1 | _Version2"] | None:
+    """Return the group of the ``cpu`` controller that a ``/proc/PID/cgroup`` names, None where it names none.
 
     From within a control group namespace the kernel shows what lies outside by ``..``: that is none of ours.
+
+    :raises CapabilityMissingError: there is one, but not where this process sees it
     """
+    hidden = False
     for line in text.splitlines():
         number, controllers, path = line.split(":", 2)
-        if not _VCPU_GROUP.search(path) or ".." in path.split("/"):
+        if not _VCPU_GROUP.search(path):
             continue
+        inside = ".." not in path.split("/")
         if number == "0":
             folder = mount / path.lstrip("/")
-            if (folder / "cpu.max").exists():
+            if inside and (folder / "cpu.max").exists():
                 return folder, _Version2(folder)
+            hidden |= not (inside and folder.is_dir())
         elif "cpu" in controllers.split(","):
-            for hierarchy in _mounted(mount):
+            for hierarchy in _mounted(mount) if inside else ():
                 folder = hierarchy / path.lstrip("/")
                 if (folder / "cpu.cfs_quota_us").exists():
                     return folder, _Version1(folder)
-    raise CapabilityMissingError(
-        "libvirt has given the vCPUs no control group of the cpu controller (see cgroup_controllers in qemu.conf), "
-        "so their CPU time cannot be limited"
-    )
+            hidden = True
+    if hidden:
+        raise CapabilityMissingError(_NO_GROUP)
+    return None
 
 
 def _mounted(mount: Path) -> list[Path]:

@@ -187,7 +187,8 @@ class Booted:
         done = subprocess.run(
             [*enter, "--", *command], input=given, capture_output=True, text=True, check=False
         )
-        assert not check or done.returncode == 0, f"{command}: {done.stderr}\n{self.logs()}"
+        said = f"{done.stdout}\n{done.stderr}"
+        assert not check or done.returncode == 0, f"{command}: {said}\n{self.logs()}"
         return done.stdout.strip()
 
     def _answers(self) -> bool:

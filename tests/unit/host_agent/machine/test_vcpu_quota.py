@@ -132,6 +132,27 @@ def test_vcpus_without_a_group_of_their_own_are_told_and_nobody_else_pays(host: 
     assert host.limits(200) == "50000 100000"
 
 
+def test_what_could_not_be_throttled_is_not_taken_for_throttled(host: Host) -> None:
+    """The dead-man switch and reset would go on for ever to release what nothing limits."""
+    host.add(A, 100, group="emulator")
+    assert vcpu_quota.throttle(host.paths, {A: 50}, True).problems
+    assert vcpu_quota.throttled_servers(host.paths).load() == frozenset()
+    vcpu_quota.throttled_servers(host.paths).save(frozenset({A}))  # as an agent before may have
+    assert vcpu_quota.throttle(host.paths, {}, True).problems == ()
+    assert vcpu_quota.throttled_servers(host.paths).load() == frozenset()
+
+
+def test_a_group_that_is_out_of_sight_may_still_limit(host: Host) -> None:
+    host.add(A, 100)
+    vcpu_quota.throttle(host.paths, {A: 50}, True)
+    mount = host.paths.sys / "fs/cgroup"
+    mount.rename(mount.with_name("elsewhere"))
+    mount.mkdir()
+    ((uuid, problem),) = vcpu_quota.throttle(host.paths, {}, True).problems
+    assert (uuid, "no control group" in problem) == (A, True)
+    assert vcpu_quota.throttled_servers(host.paths).load() == frozenset({A})
+
+
 def test_a_file_that_is_a_link_is_not_written(host: Host, tmp_path: Path) -> None:
     host.add(A, 100)
     elsewhere = tmp_path / "elsewhere"
