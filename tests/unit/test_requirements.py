@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "nova_numa_ext/scheduler": ("scheduler",),
     "nova_numa_ext/policy": (),
     "nova_numa_ext/cli": ("client", "scheduler"),
+    "nova_numa_ext/orchestrator": ("jobs",),
     "nova_numa_ext/rally": ("rally",),
     "nova_numa_ext/simulator": ("sim",),
     "nova_numa_ext": ("scheduler", "metrics"),
@@ -33,6 +34,7 @@ IMPORTS = {
     "oslo.config": "oslo_config",
     "pqos": "pqos",
     "PyYAML": "yaml",
+    "SQLAlchemy": "sqlalchemy",
     "python-openstackclient": "openstackclient",
     "openstacksdk": "openstack",
 }

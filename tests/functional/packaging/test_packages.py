@@ -40,6 +40,12 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("openstack", "numa", "simulate", "trace", "--jobs", "5"),
     ),
     "rally": (("rally", "plugin", "list", "--name", "NumaExt"),),
+    "jobs": (
+        (
+            *("python", "-c"),
+            "from nova_numa_ext.orchestrator.store.database import Database as D; D('sqlite:///jobs.db').sync()",
+        ),
+    ),
     "sim": (("python", "-m", "nova_numa_ext.simulator", "--jobs", "5"),),
     "pqos": (("python", "-c", "import pqos; from host_agent.machine.rdt.pqos import PqosFiles"),),
 }

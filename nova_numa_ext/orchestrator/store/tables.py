@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables as this release uses them; ``migrations`` makes them."""
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import ColumnElement
+
+METADATA: Final = MetaData()
+
+# SQLite counts up only what it calls INTEGER.
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+_UUID: Final = String(36)
+_KEYSTONE_ID: Final = String(64)
+_WORD: Final = String(32)
+
+leader: Final = Table(
+    "leader",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("holder", String(255), nullable=False),
+    Column("term", _NUMBER, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+job: Final = Table(
+    "job",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("uuid", _UUID, nullable=False, unique=True),
+    Column("project_id", _KEYSTONE_ID, nullable=False),
+    Column("user_id", _KEYSTONE_ID, nullable=False),
+    Column("trust_id", _KEYSTONE_ID, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("state", _WORD, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("held", Boolean, nullable=False),
+    Column("cancelled", Boolean, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("walltime_s", Double),
+    Column("deadline_at", Double),
+    Column("max_wait_s", Double),
+    Column("preemptible", Boolean, nullable=False),
+    Column("target", _WORD),
+    Column("plan", JSON),
+    Column("refusals", Integer, nullable=False),
+    Column("not_before", Double, nullable=False),
+    Column("postponed", Integer, nullable=False),
+    Column("postponed_at", Double),
+    Column("excluded", JSON, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("reasons", JSON, nullable=False),
+    Column("steps", JSON, nullable=False),
+    Index("job_state", "state"),
+    Index("job_project_state", "project_id", "state"),
+    mysql_engine="InnoDB",
+)
+
+part: Final = Table(
+    "part",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("job_id", _NUMBER, ForeignKey("job.id", ondelete="CASCADE"), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("flavor", String(255), nullable=False),
+    Column("image", String(255), nullable=False),
+    Column("networks", JSON, nullable=False),
+    Column("sizes", JSON, nullable=False),
+    Column("extra_specs", JSON, nullable=False),
+    Column("wait_for", JSON, nullable=False),
+    Column("apart", Boolean, nullable=False),
+    Column("on_failure", _WORD, nullable=False),
+    Column("servers", JSON, nullable=False),
+    Column("replaced", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Index("part_of_job", "job_id", "name", unique=True),
+    mysql_engine="InnoDB",
+)
+
+event: Final = Table(
+    "event",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("job_id", _NUMBER, ForeignKey("job.id", ondelete="CASCADE"), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("term", _NUMBER),
+    Column("state", _WORD, nullable=False),
+    Column("what", _WORD, nullable=False),
+    Column("reasons", JSON, nullable=False),
+    Index("event_of_job", "job_id", "id"),
+    mysql_engine="InnoDB",
+)
+
+
+class Now(ColumnElement[float]):
+    """The database's clock: seconds since 1970, as a number to calculate with."""
+
+    inherit_cache = True
+    type = Double()
+
+
+@compiles(Now, "sqlite")
+def _now_in_sqlite(_element: Now, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(Now, "mysql", "mariadb")
+def _now_in_mariadb(_element: Now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(UNIX_TIMESTAMP(NOW(6)) AS DOUBLE)"

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine leads; who was away for too long writes nothing more, not even in a transaction that is open."""
+
+import threading
+import time
+
+import pytest
+from pymysql.connections import Connection
+from pymysql.err import OperationalError
+from sqlalchemy import text, update
+
+from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
+from nova_numa_ext.policy.jobs.states import JobState
+from placement_traits.reason import Reason
+from tests.support.jobs_database import new_job
+
+WHY = (Reason("placed", "h1"),)
+
+
+@pytest.fixture
+def expire(database):
+    """Let the term end, as time would."""
+
+    def expire():
+        with database.transaction() as connection:
+            connection.execute(update(tables.leader).values(expires_at=0.0))
+
+    return expire
+
+
+def test_one_of_two_leads_and_keeps_leading(database):
+    first, second = Election(database, "first"), Election(database, "second")
+    term = first.campaign()
+    assert term.number == 1
+    assert second.campaign() is None
+    assert first.campaign() == term
+    first.check()
+    with pytest.raises(NotLeaderError):
+        second.check()
+
+
+def test_a_term_ends_by_the_databases_clock(database):
+    first, second = Election(database, "first", lasts_s=0.3), Election(database, "second")
+    first.campaign()
+    assert second.campaign() is None
+    time.sleep(0.4)
+    assert second.campaign().number == 2
+
+
+def test_who_was_away_finds_its_term_over(database, expire):
+    paused, other = Election(database, "paused"), Election(database, "other")
+    term = paused.campaign()
+    jobs = Jobs(database)
+    job = jobs.create(new_job())
+    expire()
+    assert other.campaign().number == 2
+    with pytest.raises(NotLeaderError):
+        paused.check()
+    with pytest.raises(NotLeaderError):
+        jobs.move(job, JobState.PLANNED, WHY, Actor("paused", term))
+    assert jobs.read(job.uuid) == job
+    assert [event.what for event in jobs.events(job)] == ["state"]
+    assert paused.campaign() is None
+
+
+def test_a_term_that_ended_is_never_taken_up_again(database, expire):
+    alone = Election(database, "alone")
+    assert alone.campaign().number == 1
+    expire()
+    assert alone.campaign().number == 1, "no other has led meanwhile"
+    expire()
+    Election(database, "other").campaign()
+    expire()
+    assert alone.campaign().number == 3
+
+
+def test_who_resigns_is_followed_at_once(database):
+    first, second = Election(database, "first"), Election(database, "second")
+    first.campaign()
+    first.resign()
+    with pytest.raises(NotLeaderError):
+        first.check()
+    assert second.campaign().number == 2
+    first.resign()
+    second.check()
+
+
+def test_of_many_that_start_at_once_one_leads(url, database):
+    start = threading.Barrier(8)
+    terms = []
+
+    def engine(number):
+        election = Election(Database(url), f"engine{number}")
+        start.wait()
+        terms.append(election.campaign())
+
+    threads = [threading.Thread(target=engine, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(terms) == 8
+    assert [term.number for term in terms if term] == [1]
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_a_deadlock_means_not_leader(database, url):
+    """Two transactions wait for each other; MariaDB ends the one that has written less."""
+    election, other = Election(database, "engine"), Database(url)
+    term = election.campaign()
+    job = Jobs(database).create(new_job())
+    heavy = "UPDATE event SET actor = 'heavy' WHERE job_id = :job"
+    with other.transaction() as theirs:
+        for _ in range(3):
+            theirs.execute(text(heavy), {"job": job.number})
+        theirs.execute(text("UPDATE job SET name = 'theirs'"))
+        ended = []
+
+        def ours():
+            try:
+                with database.transaction() as connection:
+                    term.fence(connection)
+                    connection.execute(text("UPDATE job SET name = 'ours'"))
+            except LostRaceError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=ours)
+        thread.start()
+        time.sleep(0.3)
+        theirs.execute(text("UPDATE leader SET holder = 'theirs', term = 2"))
+        thread.join()
+    assert len(ended) == 1
+    assert Jobs(database).read(job.uuid).name == "theirs"
+    with pytest.raises(NotLeaderError):
+        election.check()
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_a_row_that_stays_locked_means_not_leader(url):
+    """The pool has one connection, which keeps what is set."""
+    database, other = Database(url, max_pool_size=1, max_overflow=0), Database(url)
+    election = Election(database, "engine")
+    election.campaign()
+    with database.transaction() as connection:
+        connection.execute(text("SET SESSION innodb_lock_wait_timeout = 1"))
+    with other.transaction() as theirs:
+        theirs.execute(text("UPDATE leader SET expires_at = expires_at + 1"))
+        with pytest.raises(NotLeaderError):
+            election.check()
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_a_certification_failure_means_not_leader(database, monkeypatch):
+    """As Galera reports it: at the commit, when another node has committed to the same row."""
+    election = Election(database, "engine")
+    election.campaign()
+
+    def fail(_connection):
+        raise OperationalError(1213, "Deadlock found when trying to get lock; try restarting")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "commit", fail)
+        with pytest.raises(NotLeaderError):
+            election.check()
+        assert election.campaign() is None
+    with pytest.raises(NotLeaderError):
+        election.check()
