@@ -4,10 +4,13 @@
 Nothing is run here. What README.md offers is run on the lab by ``tests/integration/test_readme.py``.
 """
 
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nova_numa_ext.cli.flavor import check as flavor_check
 from tests.support.documented_commands import (
     CHECKS,
     NOT_OURS,
@@ -85,3 +88,40 @@ def test_in_a_sentence_arguments_may_be_missing_but_not_wrong() -> None:
     check(Command("page", ("openstack", "numa", "host", "drain"), inline=True))
     with pytest.raises(WrongCommandError):
         check(Command("page", ("openstack", "numa", "host", "drain", "--al"), inline=True))
+
+
+FLAVORS = [each for each in SHOWN if each.words[:3] == ("openstack", "flavor", "create")]
+SLIPS = {"lc.big"}  # shown with nova's refusal
+OPTIONS_OF_CREATE = {"--vcpus": "vcpus", "--ram": "ram", "--disk": "disk"}
+
+
+def flavor_of(command: Command) -> SimpleNamespace:
+    """The flavor that a command makes, as openstacksdk shows it."""
+    words = command.words[3:]
+    pairs = list(pairwise(words))
+    numbers = {
+        name: int(value) for option, value in pairs if (name := OPTIONS_OF_CREATE.get(option))
+    }
+    specs = dict(value.split("=", 1) for option, value in pairs if option == "--property")
+    (name,) = {word for before, word in pairs if "--" not in word and not before.startswith("--")}
+    return SimpleNamespace(name=name, extra_specs=specs, **numbers)
+
+
+@pytest.mark.parametrize("command", FLAVORS, ids=lambda command: command.where)
+def test_a_flavor_is_accepted_by_the_check(command: Command) -> None:
+    flavor = flavor_of(command)
+    found = {result for result, _ in flavor_check(flavor, {"hw_qemu_guest_agent": "yes"})}
+    assert found == ({"wrong"} if flavor.name in SLIPS else {"ok"})
+
+
+def test_the_cookbook_has_a_flavor_for_each_load() -> None:
+    made = [flavor_of(each).name for each in FLAVORS if "cookbook" in each.where]
+    assert made == [
+        "store.lc",
+        "batch.be",
+        "train.four",
+        "stream.spread",
+        "stream.nodes",
+        "noisy.be",
+        "quiet.lc",
+    ]
