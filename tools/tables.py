@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the reference pages that are tables of what the code declares, as plain text: readable without a build."""
+"""Writes the pages that are tables of what the code declares, and the release notes: readable without a build."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent, wrap
 from typing import Final
+
+import yaml
 
 from host_agent.conf.configuration import SECTIONS
 from host_agent.report.metrics import METRICS as AGENT_METRICS
@@ -13,10 +17,31 @@ from nova_numa_ext.metrics import METRICS as SCHEDULER_METRICS
 from placement_traits import oslo_options
 from placement_traits.metrics import MetricSpec
 from placement_traits.options import Declared, Section, declared
+from tools.scheduler_figures import scheduler_rows, simple_table
 
 SOURCE: Final = Path(__file__).parents[1] / "doc/source"
 _WIDTH: Final = 118
 
+
+_NOTES: Final = SOURCE.parents[1] / "releasenotes/notes"
+_KINDS: Final = {
+    "features": "New",
+    "upgrade": "To do when you upgrade",
+    "deprecations": "Deprecated",
+    "security": "Security",
+    "fixes": "Mended",
+    "other": "Other",
+}
+_RELEASE: Final = """\
+Those of ``releasenotes/notes``; a change that users meet brings its own.
+
+0.1.0 (not released yet)
+========================"""
+
+_FIGURES: Final = re.compile(
+    r"(\.\. The table is written by ``make config`` out of bench-scheduler\.json\.\n\n)=.*?=\n(?=\n)",
+    re.S,
+)
 
 _METRICS: Final = """\
 Names are those of the declaration; on the wire counters end in ``_total`` and histograms in ``_bucket``, ``_sum`` and
@@ -74,7 +99,35 @@ def options() -> str:
     return _page("Which option to change, and when", _OPTIONS.format(**lists))
 
 
-PAGES: Final = {"reference/metrics.rst": metrics, "operator/options.rst": options}
+def release_notes() -> str:
+    """Return the page of all release notes, by kind; without a tag they are those of the first release."""
+    notes = [yaml.safe_load(file.read_text()) for file in sorted(_NOTES.glob("*.yaml"))]
+    preludes = [note["prelude"].strip() for note in notes if "prelude" in note]
+    parts = [_RELEASE, *preludes]
+    for kind, title in _KINDS.items():
+        items = [item for note in notes for item in note.get(kind, ())]
+        if items:
+            parts.append(f"{title}\n{'-' * len(title)}")
+            parts += [f"* {indent(item.strip(), '  ').strip()}" for item in items]
+    return _page("Release notes", "\n\n".join(parts))
+
+
+def performance() -> str:
+    """Return the page about performance, with the figures of its result."""
+    page, result = (
+        SOURCE / "contributor/performance.rst",
+        SOURCE / "contributor/bench-scheduler.json",
+    )
+    table = simple_table(*scheduler_rows(json.loads(result.read_text())))
+    return _FIGURES.sub(lambda found: f"{found[1]}{table}\n", page.read_text(), count=1)
+
+
+PAGES: Final = {
+    "reference/metrics.rst": metrics,
+    "operator/options.rst": options,
+    "contributor/performance.rst": performance,
+    "reference/release-notes.rst": release_notes,
+}
 
 
 def _page(title: str, text: str) -> str:

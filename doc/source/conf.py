@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-
 project = "nova-numa-ext"
 author = "nova-numa-ext developers"
 copyright = "2026, nova-numa-ext developers"  # noqa: A001 - the name that Sphinx asks for
@@ -13,7 +8,6 @@ extensions = [
     "openstackdocstheme",
     "oslo_config.sphinxext",
     "sphinx.ext.autodoc",
-    "vocabulary",
 ]
 html_theme = "openstackdocs"
 openstackdocs_repo_name = "openstack/nova-numa-ext"

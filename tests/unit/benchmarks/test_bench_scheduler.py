@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of nova's scheduler runs, on a small cloud, and measures what its names say."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tools.scheduler_figures import scheduler_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTS = 24
@@ -31,17 +32,6 @@ def result(tmp_path_factory):
         timeout=900,
     )
     return json.loads(file.read_text())
-
-
-def vocabulary():
-    """The module of the documentation's directives."""
-    pytest.importorskip("sphinx")
-    spec = importlib.util.spec_from_file_location(
-        "vocabulary", ROOT / "doc/source/_ext/vocabulary.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_our_plug_ins_answer_each_flavor_without_a_fault(result):
@@ -72,7 +62,7 @@ def test_each_flavor_has_figures_of_its_own(result):
 
 def test_the_documentation_makes_its_table_of_a_result(result):
     """Flavors that were not asked for have no row, and what was not measured is left empty."""
-    head, rows = vocabulary().scheduler_rows(result)
+    head, rows = scheduler_rows(result)
     assert head[:5] == ["flavor", "servers", "ours ms", "whole ms", "stock ms"]
     assert head[-2:] == ["ratio", "by cpu"]
     assert {row[0] for row in rows} == set(FLAVORS)
