@@ -25,6 +25,9 @@ from typing import Any, Final
 from oslo_config import cfg
 
 ROOT: Final = Path(__file__).parents[2]
+HISTORY: Final = ROOT / "doc/source/reference/release-notes.rst"
+"""The one page that also names what is gone."""
+
 PAGES: Final = (
     *sorted((ROOT / "doc/source").rglob("*.rst")),
     *(ROOT / name for name in ("README.md", "SECURITY.md", "devstack/README.rst")),
@@ -102,6 +105,8 @@ def mentioned(page: Path) -> Iterator[Command]:
 
 def _complete(literal: str) -> bool:
     """Whether a literal is a command of ours, and not a name, a family of commands or a choice of words."""
+    if literal == "openstack numa":
+        return False
     program, _, rest = literal.partition(" ")
     ours = program in PARSERS or literal.startswith("openstack numa ")
     return ours and bool(rest) and not re.search(r"…|\||\[", rest) and not rest.startswith("(")
@@ -260,8 +265,7 @@ _APPLICATION: Final = SimpleNamespace(
 """What osc-placement asks of the application while it makes a parser: with the newest version every option is there."""
 
 
-def _openstack(arguments: list[str], whole: bool) -> None:
-    words = list(arguments)
+def _openstack(words: list[str], whole: bool) -> None:
     for length in range(len(words), 0, -1):
         name = " ".join(words[:length])
         if name in _plugins():
@@ -275,7 +279,7 @@ def _openstack(arguments: list[str], whole: bool) -> None:
 def _supervisor(arguments: list[str], whole: bool) -> None:
     """The user of a host, who is not there where the documentation is tested, is root."""
     words = list(arguments)
-    if "--user" in words:
+    if "--user" in words[:-1]:
         words[words.index("--user") + 1] = "root"
     _by_argparse("host_agent.cmd.supervisor")(words, whole)
 

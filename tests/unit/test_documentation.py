@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.conf.configuration import SECTIONS as AGENT_SECTIONS
+from nova_numa_ext.conf import SchedulerOptions
 from placement_traits.names import Key
+from placement_traits.options import declared
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse
 
 REPOSITORY = Path(__file__).parents[2]
 USER_GUIDE = REPOSITORY / "doc/source/user"
+SOURCE = REPOSITORY / "doc/source"
 ARCHITECTURE = (REPOSITORY / "doc/source/contributor/architecture.rst").read_text()
 PAGE = (USER_GUIDE / "extra-specs.rst").read_text()
 SECTIONS = dict(re.findall(r"^``(numa_ext:\w+)``\n=+\n(.*?)(?=^``numa_ext:|\Z)", PAGE, re.M | re.S))
@@ -64,3 +68,45 @@ def test_twenty_questions_have_one_file_each() -> None:
     files = [re.fullmatch(r"``([\w/]+\.py)``", answer) for _, answer in rows]
     assert all(files), rows
     assert len({question for question, _ in rows}) == len(rows)
+
+
+# Sections that are nova's or Placement's, too: there an option need not be ours.
+SHARED = {"placement", "DEFAULT"}
+
+
+def test_every_option_that_a_page_names_is_declared() -> None:
+    known = {
+        f"[{section.section}]{one.name}"
+        for section in (*AGENT_SECTIONS.values(), SchedulerOptions)
+        for one in declared(section)
+    }
+    ours = {name.partition("]")[0][1:] for name in known} - SHARED
+    pattern = re.compile(rf"\[(?:{'|'.join(sorted(ours))})\]\w+")
+    unknown = {
+        f"{page.relative_to(SOURCE)}: {name}"
+        for page in SOURCE.rglob("*.rst")
+        if page.name != "release-notes.rst"  # which names options that are gone, too
+        for name in pattern.findall(page.read_text())
+        if name not in known and not name.endswith("_")  # families: [numa_ext]view_…
+    }
+    assert unknown == set()
+
+
+SIZING = (SOURCE / "operator/sizing.rst").read_text()
+SIZES = re.findall(r"^   \* - (.+)\n     - (.+)\n     - (.+)$", SIZING, re.M)[1:]
+
+
+@pytest.mark.parametrize(("what", "figure", "where"), [row for row in SIZES if row[1] != "Figure"])
+def test_a_figure_of_the_sizing_page_is_that_of_its_source(
+    what: str, figure: str, where: str
+) -> None:
+    """Measured or by arithmetic, from a result that is committed: nothing is said here that stands nowhere else."""
+    assert where.startswith(("measured", "by arithmetic", "modelled")), what
+    names = re.findall(r":doc:`([\w/-]+)`", where)
+    files = [
+        SOURCE / f"{name.strip('/') if '/' in name else f'operator/{name}'}.rst" for name in names
+    ]
+    files += [SOURCE / "contributor" / name for name in re.findall(r"``([\w-]+\.json)``", where)]
+    text = "".join(file.read_text() for file in files)
+    number = figure.partition(" ")[0]
+    assert re.search(rf"(?<![\d.]){re.escape(number)}|(?<!\d){number.replace(',', '')}\.0", text)
