@@ -110,3 +110,10 @@ def test_a_figure_of_the_sizing_page_is_that_of_its_source(
     text = "".join(file.read_text() for file in files)
     number = figure.partition(" ")[0]
     assert re.search(rf"(?<![\d.]){re.escape(number)}|(?<!\d){number.replace(',', '')}\.0", text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "SECURITY.md"])
+def test_every_link_of_a_page_without_a_build_leads_to_a_file(name: str) -> None:
+    links = re.findall(r"\]\(([^):#]+)\)", (REPOSITORY / name).read_text())
+    assert links
+    assert [link for link in links if not (REPOSITORY / link).exists()] == []

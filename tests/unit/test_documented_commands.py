@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from host_agent.cmd import ctl
 from nova_numa_ext.cli.flavor import check as flavor_check
 from tests.support.documented_commands import (
     CHECKS,
@@ -89,6 +90,16 @@ def test_in_a_sentence_arguments_may_be_missing_but_not_wrong() -> None:
     check(Command("page", ("openstack", "numa", "host", "drain"), inline=True))
     with pytest.raises(WrongCommandError):
         check(Command("page", ("openstack", "numa", "host", "drain", "--al"), inline=True))
+
+
+def test_the_page_of_commands_says_who_may_call_each_of_the_console() -> None:
+    """It says so of each openstack command and each program, too: tests/unit/test_command_lines.py."""
+    (choices,) = (
+        action.choices for action in ctl._parser()._actions if action.dest == "==SUPPRESS=="
+    )
+    page = (ROOT / "doc/source/cli/index.rst").read_text()
+    row = page[page.index("* - ``numa-host-agent-ctl``") :]
+    assert [name for name in choices if f"``{name}``" not in row] == []
 
 
 FLAVORS = [each for each in SHOWN if each.words[:3] == ("openstack", "flavor", "create")]
