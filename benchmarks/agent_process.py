@@ -194,7 +194,7 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
     )
     agent = parts.agent
     if parts.publisher is not None:
-        parts.publisher.look()  # an agent that has never read the switch of the fleet only observes
+        parts.publisher.look()  # an agent that has never read the mode in Placement only observes
         parts.publisher.start()
     last = settle(agent)
     kinds: dict[str, Callable[[], Round | None]] = {

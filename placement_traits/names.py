@@ -64,7 +64,7 @@ OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in no
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
-# See placement_traits.switch: operators set it, no agent does.
+# See placement_traits.host_modes: operators set it, no agent does.
 MODE_OBSERVE: Final = "CUSTOM_NUMA_EXT_MODE_OBSERVE"
 # Operators set it, too: as long as a host has it, no tier is offered there, whatever its agent accepts.
 DRAINED: Final = "CUSTOM_NUMA_EXT_DRAINED"

@@ -4,7 +4,7 @@
 For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
 that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
 resource classes on our children, other providers, and everything but our traits on nova's root; of those
-the switch of the fleet (:mod:`placement_traits.switch`) and ``CUSTOM_NUMA_EXT_DRAINED`` are the operators'. While a
+the mode in Placement (:mod:`placement_traits.host_modes`) and ``CUSTOM_NUMA_EXT_DRAINED`` are the operators'. While a
 root has the latter its tiers are not written, so that a drained host stays so whatever its agent publishes.
 
 Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries

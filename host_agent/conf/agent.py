@@ -18,7 +18,7 @@ class AgentOptions(Section):
     mode: Literal["observe", "enforce"] = option(
         "enforce",
         "What is done with what was decided on this host. Of this, the mode of a feature ([pinning], [memory], [rdt], "
-        "[slo]) and the switch of the fleet (openstack numa host set --mode) the one counts that does the least.",
+        "[slo]) and the mode in Placement (openstack numa host set --mode) the one counts that does the least.",
         choices={
             "observe": "everything is read and planned; what would be done is in the journal and in metrics (result "
             "would), and nothing on the host is changed",

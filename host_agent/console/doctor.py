@@ -115,8 +115,8 @@ def _mode(paths: HostPaths) -> Iterator[Finding]:
         return
     if kept.text != Mode.ENFORCE:
         why = "options of [agent], [pinning], [memory], [rdt], [slo]"
-        if kept.switch is not Mode.ENFORCE:
-            why = f"the switch of the fleet says {kept.switch or 'nothing yet'}"
+        if kept.placement_mode is not Mode.ENFORCE:
+            why = f"the mode in Placement says {kept.placement_mode or 'nothing yet'}"
         yield Finding("mode", Level.DEGRADED, f"{kept.text}: nothing of that is enforced; {why}")
     elif kept.waiting:
         yield Finding("mode", Level.GOOD, f"enforce; {len(kept.waiting)} servers wait")

@@ -19,11 +19,11 @@ from placement_traits.best_effort import BestEffortWriter, ignore_loss
 class Rollout:
     """The modes in effect; any thread may ask. A :class:`~host_agent.control.agent.Listener`.
 
-    Until the switch of the fleet has been read once the host observes: where an operator has let it observe, nothing is
+    Until the mode in Placement has been read once the host observes: where an operator has let it observe, nothing is
     done first and taken back then. What was read is kept, so that this is the agent's first start on a host alone.
 
     :param options: the operator's
-    :param switched: the host has a switch in Placement
+    :param follows_placement: the host has a mode in Placement
     :param file: state file; None keeps nothing
     :param wake: starts a round of the agent now
     :param lost: called with "rollout state" for each write that failed
@@ -36,7 +36,7 @@ class Rollout:
         options: Options,
         *,
         takeover: Takeover | None = None,
-        switched: bool = False,
+        follows_placement: bool = False,
         file: Path | None = None,
         wake: Callable[[], None] = lambda: None,
         lost: Callable[[str], None] = ignore_loss,
@@ -49,9 +49,9 @@ class Rollout:
         self._dry_run = dry_run
         self._takeover = takeover
         self._kept = self._store.load() if self._store else None
-        self._switch: Mode | None = Mode.ENFORCE
-        if switched:
-            self._switch = self._kept.switch if self._kept else None
+        self._placement_mode: Mode | None = Mode.ENFORCE
+        if follows_placement:
+            self._placement_mode = self._kept.placement_mode if self._kept else None
         self._modes = self._in_effect()
 
     @property
@@ -60,19 +60,19 @@ class Rollout:
         return self._modes
 
     @property
-    def switch_known(self) -> bool:
-        """The switch of the fleet has been read, now or by an agent before."""
-        return self._switch is not None
+    def mode_known(self) -> bool:
+        """The mode in Placement has been read, now or by an agent before."""
+        return self._placement_mode is not None
 
     def acts(self, feature: Feature) -> bool:
         """Tell whether what a feature decides is carried out now."""
         return self._modes.act(feature)
 
-    def turn(self, switch: Mode) -> None:
-        """Obey the switch of the fleet, from the next round on, which begins now where anything changes."""
-        if switch is self._switch:
+    def follow(self, mode: Mode) -> None:
+        """Obey the mode in Placement, from the next round on, which begins now where anything changes."""
+        if mode is self._placement_mode:
             return
-        self._switch = switch
+        self._placement_mode = mode
         self._modes = self._in_effect()
         self._wake()
 
@@ -98,7 +98,7 @@ class Rollout:
         if self._takeover is not None:
             self._takeover.on_round(done)
             waiting = self._takeover.waiting
-        now = rollout_store.RolloutState(self._switch, done.modes.of, waiting)
+        now = rollout_store.RolloutState(self._placement_mode, done.modes.of, waiting)
         if (
             store is not None
             and now != self._kept
@@ -109,4 +109,4 @@ class Rollout:
     def _in_effect(self) -> Modes:
         if self._dry_run:
             return Modes.all(Mode.OBSERVE)
-        return in_effect(self._options, self._switch or Mode.OBSERVE)
+        return in_effect(self._options, self._placement_mode or Mode.OBSERVE)

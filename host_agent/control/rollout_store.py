@@ -11,19 +11,20 @@ from nova_numa_ext.policy.modes import Mode
 from placement_traits.json_store import JsonStore
 from placement_traits.plain import Value
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_RENAMED: Final = {"switch": "placement_mode"}
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
     """Content of the file.
 
-    :param switch: the fleet's, as last read; None before the first time
+    :param placement_mode: of this host, as last read; None before the first time
     :param modes: the mode of each feature
     :param waiting: servers that the agent has not taken over yet, the next one first
     """
 
-    switch: Mode | None
+    placement_mode: Mode | None
     modes: Mapping[Feature, Mode]
     waiting: tuple[str, ...] = ()
 
@@ -39,14 +40,14 @@ class RolloutState:
 
 def store(path: Path) -> JsonStore[RolloutState]:
     """Return the file."""
-    return JsonStore(path, _VERSION, _decode, _encode)
+    return JsonStore(path, _VERSION, _decode, _encode, renamed=_RENAMED)
 
 
 def _decode(found: Value) -> RolloutState:
     modes = found.member("modes")
-    switch = found.member("switch").optional()
+    placement_mode = found.member("placement_mode").optional()
     return RolloutState(
-        _mode(switch) if switch is not None else None,
+        _mode(placement_mode) if placement_mode is not None else None,
         {feature: _mode(modes.member(feature.value)) for feature in Feature},
         tuple(uuid.text() for uuid in found.member("waiting").items()),
     )
@@ -60,7 +61,7 @@ def _mode(value: Value) -> Mode:
 
 def _encode(kept: RolloutState) -> dict[str, Any]:
     return {
-        "switch": kept.switch,
+        "placement_mode": kept.placement_mode,
         "modes": {feature.value: mode.value for feature, mode in kept.modes.items()},
         "waiting": list(kept.waiting),
     }

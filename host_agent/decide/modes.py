@@ -11,10 +11,10 @@ from nova_numa_ext.policy.modes import Mode, of_host
 _NEEDS: Final = {Feature.SLO: Feature.RDT}
 
 
-def in_effect(options: Options, switch: Mode) -> Modes:
+def in_effect(options: Options, placement_mode: Mode) -> Modes:
     """Return the mode of each feature: of the host's, the feature's and the fleet's, the one that does the least.
 
-    :param switch: what the operators of the cloud have set for this host
+    :param placement_mode: what the operators of the cloud have set for this host
     """
     named = {
         Feature.PINNING: options.pinning.mode,
@@ -26,7 +26,7 @@ def in_effect(options: Options, switch: Mode) -> Modes:
         {
             feature: of_host(
                 Mode.ENFORCE,
-                (switch, options.agent.mode, mode, named[_NEEDS.get(feature, feature)]),
+                (placement_mode, options.agent.mode, mode, named[_NEEDS.get(feature, feature)]),
             )
             for feature, mode in named.items()
         }

@@ -27,7 +27,7 @@ from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, pins, published_tree
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from nova_numa_ext.policy.modes import Mode
-from placement_traits import names, switch
+from placement_traits import host_modes, names
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.tree import ProviderTree, with_reserved
 
@@ -44,18 +44,18 @@ class TreeWriter(Protocol):
         """Return all traits of nova's root."""
 
 
-class Switched(Protocol):
-    """Who obeys the switch of the fleet: :class:`host_agent.control.rollout.Rollout`."""
+class ModeFollower(Protocol):
+    """Who obeys the mode in Placement: :class:`host_agent.control.rollout.Rollout`."""
 
     @property
-    def switch_known(self) -> bool:
+    def mode_known(self) -> bool:
         """It has been read, now or by an agent before."""
 
     @property
     def modes(self) -> Modes:
         """The modes that follow from it."""
 
-    def turn(self, switch: Mode) -> None:
+    def follow(self, mode: Mode) -> None:
         """Obey it; any thread may call."""
 
 
@@ -106,7 +106,7 @@ class Publisher:
     :param facts: published beside what a round shows
     :param make_claim_source: makes what reads claims, for a root's name, in the thread; called again until it succeeds;
         None: nothing is reserved for servers that are counted elsewhere
-    :param switched: gets the switch of the fleet at each pass; before it was read once nothing is published, because
+    :param follower: gets the mode in Placement at each pass; before it was read once nothing is published, because
         it would be what an agent publishes that observes
     :param make_beat: makes what beats, for a root's name, in the thread; called again until it succeeds; None: none
     """
@@ -121,9 +121,9 @@ class Publisher:
         *,
         make_claim_source: Callable[[str], ClaimSource] | None = None,
         make_beat: Callable[[str], Beat] | None = None,
-        switched: Switched | None = None,
+        follower: ModeFollower | None = None,
     ) -> None:
-        self._switched = switched
+        self._follower = follower
         self._options = options
         self._root = functools.cache(make_root)
         self._make_writer = make_writer
@@ -142,9 +142,9 @@ class Publisher:
 
     def on_round(self, done: Round) -> None:
         """Take note of a round; a paused one shows that the agent is there, and nothing new."""
-        switched = self._switched
-        if switched is not None and not (switched.switch_known and done.modes == switched.modes):
-            return  # it began before the switch was turned; the next one comes at once
+        follower = self._follower
+        if follower is not None and not (follower.mode_known and done.modes == follower.modes):
+            return  # it began before the mode was changed; the next one comes at once
         if done.paused:
             with self._changed:
                 self._take_round()
@@ -188,21 +188,21 @@ class Publisher:
         return self.look() and self._desired is not None and self._pass(self._desired)
 
     def look(self) -> bool:
-        """Read the switch of the fleet where it was never read before; tell whether it is known."""
-        switched = self._switched
-        if switched is None or switched.switch_known:
+        """Read the mode in Placement where it was never read before; tell whether it is known."""
+        follower = self._follower
+        if follower is None or follower.mode_known:
             return True
         try:
             if self._writer is None:
                 self._writer = self._make_writer()
             traits = self._writer.root_traits(self._root())
         except NumaExtError as error:
-            self._log((f"Until the switch of the fleet is known this host observes. {error}",))
+            self._log((f"Until the mode in Placement is known this host observes. {error}",))
             return False
         except Exception:  # the outermost guard of this thread: logged, and it goes on
-            LOG.exception("reading the switch of the fleet failed")
+            LOG.exception("reading the mode in Placement failed")
             return False
-        switched.turn(_mode(traits))
+        follower.follow(_mode(traits))
         return True
 
     def stop(self) -> None:
@@ -252,8 +252,8 @@ class Publisher:
                 self._writer = self._make_writer()
             elsewhere, problems = self._elsewhere(desired.claims)
             report = self._writer.sync(with_reserved(desired.tree, elsewhere))
-            if self._switched is not None:
-                self._switched.turn(_mode(report.root_traits))
+            if self._follower is not None:
+                self._follower.follow(_mode(report.root_traits))
             problems = (*problems, *report.problems, *self._beat_now())
         except NumaExtError as error:
             self._log((str(error),))
@@ -313,4 +313,4 @@ class Publisher:
 
 
 def _mode(root_traits: frozenset[str]) -> Mode:
-    return Mode.OBSERVE if switch.is_on(root_traits) else Mode.ENFORCE
+    return Mode.OBSERVE if host_modes.observes_only(root_traits) else Mode.ENFORCE

@@ -22,12 +22,12 @@ from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits import beats, names, removal
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
+from placement_traits.host_modes import HostModes
 from placement_traits.reader import hosts, read_tree
 from placement_traits.removal import Removal
 from placement_traits.reporter import Reporter
 from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
-from placement_traits.switch import Switch
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
 
@@ -157,22 +157,22 @@ class Cloud:
         members.sort(key=lambda member: (member["uuid"] != root, member["name"]))
         return tuple(self._provider(member) for member in members)
 
-    def switch(
+    def set_modes(
         self, named: Sequence[str], *, all_hosts: bool, observe: bool
     ) -> list[tuple[str, str]]:
         """Let agents observe only, or enforce; return each host with what came of it.
 
-        :param named: hosts by name; one without an agent yet is switched for its first start
-        :param all_hosts: every host with an agent that is switched the other way, instead
+        :param named: hosts by name; one without an agent yet gets the mode for its first start
+        :param all_hosts: every host with an agent whose mode is the other one, instead
         :raises InvalidValueError: Placement knows no such host
         """
-        one = Switch(self._placement)
-        one.prepare()
+        host_modes = HostModes(self._placement)
+        host_modes.prepare()
         if all_hosts:
-            roots = one.to_change(observe=observe)
+            roots = host_modes.to_change(observe=observe)
         else:
-            roots = [one.root(name) or self._unknown(name) for name in named]
-        return list(modes.turn(self._client, roots, observe=observe))
+            roots = [host_modes.root(name) or self._unknown(name) for name in named]
+        return list(modes.set_all(self._client, roots, observe=observe))
 
     def drain(self, named: Sequence[str], *, on: bool) -> list[tuple[str, str]]:
         """Keep new servers with a tier away from hosts, or no longer; return each host with what came of it.

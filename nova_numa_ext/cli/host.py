@@ -114,7 +114,7 @@ class SetHost(command.Lister):  # type: ignore[misc]
         """Return columns and rows."""
         if bool(parsed_args.host) == parsed_args.all:
             raise CommandError("Name hosts, or give --all.")
-        done = self.app.client_manager.numa.switch(
+        done = self.app.client_manager.numa.set_modes(
             parsed_args.host, all_hosts=parsed_args.all, observe=parsed_args.mode == Mode.OBSERVE
         )
         return ("Host", "Mode", "Result"), [(host, parsed_args.mode, said) for host, said in done]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts' agents may do, as Placement shows it: the switch of the fleet, and what each agent says it does."""
+"""What hosts' agents may do, as Placement shows it: the mode that operators set, and those that each agent reports."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from nova_numa_ext.cli.each import each
-from placement_traits import switch
+from placement_traits import host_modes
 from placement_traits.client import PlacementClient
+from placement_traits.host_modes import HostModes, Root
 from placement_traits.names import ObserveTrait
-from placement_traits.switch import Root, Switch
 
 
 def text(root_traits: Collection[str]) -> str:
@@ -17,23 +17,23 @@ def text(root_traits: Collection[str]) -> str:
     """
     said = [trait.name.lower() for trait in ObserveTrait if trait in root_traits]
     whole = len(said) == len(ObserveTrait)
-    if switch.is_on(root_traits):
+    if host_modes.observes_only(root_traits):
         return "observe" if whole else "observe, not obeyed yet"
     if not said:
         return "enforce"
     return "observe (its options)" if whole else f"observe {' '.join(said)}"
 
 
-def turn(
+def set_all(
     make_client: Callable[[], PlacementClient], roots: Sequence[Root], *, observe: bool
 ) -> Iterator[tuple[str, str]]:
-    """Switch hosts; yield each with what came of it: ``switched``, ``unchanged`` or a sentence.
+    """Set modes of hosts; yield each with what came of it: ``set``, ``unchanged`` or a sentence.
 
-    The trait is prepared already (:meth:`placement_traits.switch.Switch.prepare`).
+    The trait is prepared already (:meth:`placement_traits.host_modes.HostModes.prepare`).
     """
 
     def one(client: PlacementClient, root: Root) -> str:
-        return "switched" if Switch(client).set(root, observe=observe) else "unchanged"
+        return "set" if HostModes(client).set(root, observe=observe) else "unchanged"
 
     for root, result in each(make_client, roots, one):
         yield root.name, result

@@ -61,7 +61,7 @@ FILES: dict[str, dict[str, Any]] = {
         }
     },
     "rollout.json": {
-        "switch": "enforce",
+        "placement_mode": "enforce",
         "modes": dict.fromkeys(map(str, Feature), "observe"),
         "waiting": ["a", "b"],
     },
@@ -74,7 +74,7 @@ FILES: dict[str, dict[str, Any]] = {
     "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
 }
 
-VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2}
+VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2, "rollout.json": 2}
 
 
 def host_paths(folder: Path) -> HostPaths:

@@ -83,7 +83,7 @@ def build(
     )
     rollout = Rollout(
         conf,
-        switched=conf.placement.enabled and not dry_run,
+        follows_placement=conf.placement.enabled and not dry_run,
         file=None if dry_run else paths.rollout,
         wake=source.wake,
         lost=metrics.lost,
@@ -133,7 +133,7 @@ def build(
             source,
             metrics,
             unsatisfiable,
-            switched=rollout,
+            follower=rollout,
             costs=lambda: costs.total,
         )
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]

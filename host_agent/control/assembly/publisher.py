@@ -18,7 +18,7 @@ from host_agent.report.clients import (
     make_reporter,
 )
 from host_agent.report.metrics import Metrics
-from host_agent.report.publisher import PublishedFacts, Publisher, Switched
+from host_agent.report.publisher import ModeFollower, PublishedFacts, Publisher
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.best_effort import BestEffortWriter
 
@@ -29,14 +29,14 @@ def build(
     metrics: Metrics,
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
     *,
-    switched: Switched,
+    follower: ModeFollower,
     costs: Callable[[], tuple[float, float]],
 ) -> Publisher:
     """Return what publishes in Placement, not yet started.
 
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     :param costs: see :class:`~host_agent.report.beat.Beat`
-    :param switched: obeys the switch of the fleet
+    :param follower: obeys the mode in Placement
     :raises ConfigurationError: ``[placement]`` holds credentials that no restart makes usable
     """
     check_credentials(conf)
@@ -51,7 +51,7 @@ def build(
         ),
         make_claim_source=lambda root: make_claim_reader(conf, root),
         make_beat=lambda root: Beat(make_beat_writer(conf, root), costs=costs),
-        switched=switched,
+        follower=follower,
     )
 
 

@@ -9,10 +9,10 @@ from emulation.hosts import four_nodes
 from placement_traits import beats, names, removal
 from placement_traits.beats import BeatWriter
 from placement_traits.client import PlacementError
+from placement_traits.host_modes import HostModes
 from placement_traits.names import TierTrait
 from placement_traits.removal import Removal
 from placement_traits.reporter import Reporter
-from placement_traits.switch import Switch
 from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView
 from tests.support.filled_placement import as_literal
@@ -28,12 +28,12 @@ CHILDREN = (
 
 @pytest.fixture
 def used(reported_compute):
-    """The reported host after some time: with a beat, switched and drained by operators."""
+    """The reported host after some time: with a beat, a mode and drained by operators."""
     cloud = reported_compute
     BeatWriter(cloud.client, "h1").beat(5)
-    switches = Switch(cloud.client)
-    switches.prepare()
-    switches.set(switches.root("h1"), observe=True)
+    setter = HostModes(cloud.client)
+    setter.prepare()
+    setter.set(setter.root("h1"), observe=True)
     Reporter(cloud.client).drain("h1", on=True)
     return cloud
 

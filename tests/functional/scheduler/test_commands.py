@@ -58,15 +58,15 @@ def test_the_list_shows_what_each_host_has_and_has_given_away(cloud):
     assert (rows[1]["Tiers"], rows[1]["CLOS"]) == ("BE", "-")
 
 
-def test_agents_of_a_fleet_are_switched_and_the_list_shows_who_obeys(cloud):
+def test_agents_of_a_fleet_get_modes_and_the_list_shows_who_obeys(cloud):
     for name in ("h1", "h2", "h3"):
         cloud.host(name)
     code, rows = run(SetHost, cloud, Compute([]), "h1", "--mode", "observe")
-    assert (code, rows) == (0, [{"Host": "h1", "Mode": "observe", "Result": "switched"}])
+    assert (code, rows) == (0, [{"Host": "h1", "Mode": "observe", "Result": "set"}])
     cloud.publish("h1", observed=frozenset(ObserveTrait))
     cloud.publish("h3", observed=frozenset({ObserveTrait.RDT, ObserveTrait.SLO}))
     _, rows = run(SetHost, cloud, Compute([]), "--all", "--mode", "observe")
-    assert [row["Host"] for row in rows] == ["h2", "h3"], "h1 is switched already"
+    assert [row["Host"] for row in rows] == ["h2", "h3"], "h1 has it already"
 
     def shown():
         return [row["Mode"] for row in run(ListHost, cloud, Compute([]))[1]]
@@ -74,7 +74,7 @@ def test_agents_of_a_fleet_are_switched_and_the_list_shows_who_obeys(cloud):
     waits = "observe, not obeyed yet"
     assert shown() == ["observe", waits, waits]
     _, rows = run(SetHost, cloud, Compute([]), "h1", "h2", "h3", "--mode", "enforce")
-    assert {row["Result"] for row in rows} == {"switched"}
+    assert {row["Result"] for row in rows} == {"set"}
     assert shown() == ["observe (its options)", "enforce", "observe rdt slo"]
     assert run(SetHost, cloud, Compute([]), "--all", "--mode", "enforce") == (0, [])
 
@@ -97,7 +97,7 @@ def test_a_host_shows_what_its_objectives_cost_others(cloud):
     }
 
 
-def test_hosts_to_switch_are_named_or_all(cloud):
+def test_hosts_that_get_a_mode_are_named_or_all(cloud):
     cloud.host("h1")
     for arguments in ((), ("h1", "--all")):
         with pytest.raises(CommandError, match="Name hosts, or give --all"):

@@ -279,7 +279,7 @@ def test_a_host_that_observes_is_named_with_who_let_it(host: Host) -> None:
     assert (finding.level, finding.detail.split(":")[0]) == (Level.DEGRADED, "observe rdt")
     assert "options" in finding.detail
     store.save(rollout_store.RolloutState(Mode.OBSERVE, Modes.all(Mode.OBSERVE).of))
-    assert "the switch of the fleet says observe" in host.check()["mode"].detail
+    assert "the mode in Placement says observe" in host.check()["mode"].detail
     store.save(rollout_store.RolloutState(Mode.ENFORCE, whole, ("a", "b")))
     assert host.check()["mode"].detail == "enforce; 2 servers wait"
 

@@ -598,10 +598,10 @@ def test_a_dry_run_prints_the_order_in_which_servers_would_be_taken_over(busy: B
 def test_a_host_that_observes_takes_over_from_the_first_server_when_it_enforces(
     busy: Bench,
 ) -> None:
-    busy.rollout.turn(Mode.OBSERVE)
+    busy.rollout.follow(Mode.OBSERVE)
     busy.round()
     assert (busy.host.writes, taken_over(busy)) == ([], [])
-    busy.rollout.turn(Mode.ENFORCE)
+    busy.rollout.follow(Mode.ENFORCE)
     busy.agent.reapply()
     assert busy.host.writes == [], "a turn between two rounds takes nothing over"
     busy.round()

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
+from host_agent.model.modes import Feature
 from tests.support.state_files import FILES, VERSIONS, host_paths, loaded
 
 
@@ -28,6 +29,14 @@ def test_a_good_file_is_used(paths: HostPaths, name: str) -> None:
     ("name", "old"),
     [
         ("state.json", {"homes": {"a": [0, 1]}}),
+        (
+            "rollout.json",
+            {
+                "switch": "enforce",
+                "modes": dict.fromkeys(map(str, Feature), "observe"),
+                "waiting": ["a", "b"],
+            },
+        ),
         (
             "slo.json",
             {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch of the fleet: operators let a host's agent observe only, from anywhere, by a trait on nova's root.
+"""The mode of a host in Placement: operators let a host's agent observe only, from anywhere, by a trait on nova's root.
 
 ::
 
@@ -7,8 +7,9 @@
                 CUSTOM_NUMA_EXT_OBSERVES_RDT …     published by the agent: what observes there now, for whatever reason
 
 The agent finds it in what it reads anyway: it compares the generations of its tree with one request a minute, and a
-root whose traits have changed has another generation. So a fleet that is not switched costs no request, and a switched
-host one, of its root's traits. The root is written with its generation: neither writer undoes what the other has done.
+root whose traits have changed has another generation. So a fleet whose modes stay costs no request, and a host
+whose mode changes costs one, of its root's traits. The root is written with its generation: neither writer undoes what
+the other has done.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from placement_traits.errors import ConflictError
 _TRIES: Final = 12
 
 
-def is_on(root_traits: Iterable[str]) -> bool:
+def observes_only(root_traits: Iterable[str]) -> bool:
     """Return whether operators let this host observe only."""
     return names.MODE_OBSERVE in root_traits
 
@@ -35,8 +36,8 @@ class Root:
     name: str
 
 
-class Switch:
-    """Sets the switch; all errors of :class:`~placement_traits.client.PlacementClient`.
+class HostModes:
+    """Reads and sets modes; all errors of :class:`~placement_traits.client.PlacementClient`.
 
     :param client: Placement
     """
@@ -45,7 +46,7 @@ class Switch:
         self._client = client
 
     def prepare(self) -> None:
-        """Have Placement know the trait, once before anything is switched."""
+        """Have Placement know the trait, once before the first mode is set."""
         self._client.put(f"/traits/{names.MODE_OBSERVE}")
 
     def root(self, host: str) -> Root | None:
@@ -54,21 +55,21 @@ class Switch:
         return Root(found["uuid"], found["name"]) if found else None
 
     def to_change(self, *, observe: bool) -> list[Root]:
-        """Return the hosts with an agent whose switch is the other way, by name, in one request."""
-        wanted = f"{names.HOST},{'!' if observe else ''}{names.MODE_OBSERVE}"
-        body = self._client.get(f"/resource_providers?required={wanted}")
+        """Return the hosts with an agent whose mode is the other one, by name, in one request."""
+        required = f"{names.HOST},{'!' if observe else ''}{names.MODE_OBSERVE}"
+        body = self._client.get(f"/resource_providers?required={required}")
         found = [Root(each["uuid"], each["name"]) for each in body["resource_providers"]]
         return sorted(found, key=lambda root: root.name)
 
     def set(self, root: Root, *, observe: bool) -> bool:
-        """Set it for one host; tell whether it was the other way.
+        """Set one host's mode; tell whether it was the other one.
 
         :raises ConflictError: others wrote again and again
         """
         path = f"/resource_providers/{root.uuid}/traits"
         for attempt in range(_TRIES):
             there = self._client.get(path)
-            if is_on(there["traits"]) == observe:
+            if observes_only(there["traits"]) == observe:
                 return False
             traits = {*there["traits"]} ^ {names.MODE_OBSERVE}
             generation = there["resource_provider_generation"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch of the fleet in the real Placement: what it costs; agents and operators leave what is not theirs."""
+"""Modes of hosts in the real Placement: what it costs; agents and operators leave what is not theirs."""
 
 from types import SimpleNamespace
 
@@ -11,33 +11,33 @@ from host_agent.model.round import Round
 from host_agent.report.metrics import Metrics
 from host_agent.report.publisher import Publisher
 from nova_numa_ext.cli import modes
-from placement_traits import names, switch
+from placement_traits import host_modes, names
+from placement_traits.host_modes import HostModes
 from placement_traits.names import ObserveTrait, TierTrait
 from placement_traits.reporter import Reporter
-from placement_traits.switch import Switch
 
 H1 = "h1"
 
 
 def prepared(client):
     """The operators' end."""
-    switches = Switch(client)
-    switches.prepare()
-    return switches
+    setter = HostModes(client)
+    setter.prepare()
+    return setter
 
 
 def turn(cloud, *, observe):
-    """Let an operator switch the host."""
-    switches = prepared(cloud.connect())
-    return switches.set(switches.root(H1), observe=observe)
+    """Let an operator set the host's mode."""
+    setter = prepared(cloud.connect())
+    return setter.set(setter.root(H1), observe=observe)
 
 
 def root_traits(cloud):
     return set(cloud.client.get(f"/resource_providers/{cloud.root}/traits")["traits"])
 
 
-def test_an_agent_sees_the_switch_in_what_it_reads_anyway(reported_compute):
-    """One request a pass while nobody switches, as before; one more in the pass after it."""
+def test_an_agent_sees_the_mode_in_what_it_reads_anyway(reported_compute):
+    """One request a pass while no mode changes, as before; one more in the pass after it."""
     cloud = reported_compute
     passes = [cloud.reporter.sync(cloud.tree)]
     assert turn(cloud, observe=True)
@@ -46,26 +46,26 @@ def test_an_agent_sees_the_switch_in_what_it_reads_anyway(reported_compute):
     passes += [cloud.reporter.sync(cloud.tree) for _ in range(2)]
     assert [one.requests for one in passes] == [1, 2, 1, 2, 1]
     assert [one.writes for one in passes] == [0] * 5, "it is the operators'"
-    seen = [switch.is_on(one.root_traits) for one in passes]
+    seen = [host_modes.observes_only(one.root_traits) for one in passes]
     assert seen == [False, True, True, False, False]
 
 
-def test_withdrawing_tiers_leaves_the_switch(reported_compute):
+def test_withdrawing_tiers_leaves_the_mode(reported_compute):
     cloud = reported_compute
     turn(cloud, observe=True)
     withdrawn = Reporter(cloud.connect()).withdraw_tiers(H1)
-    assert switch.is_on(root_traits(cloud))
+    assert host_modes.observes_only(root_traits(cloud))
     assert root_traits(cloud).isdisjoint(TierTrait)
-    assert switch.is_on(withdrawn.root_traits)
+    assert host_modes.observes_only(withdrawn.root_traits)
     assert Reporter(cloud.connect()).withdraw_tiers(H1).writes == 0
     cloud.reporter.sync(cloud.tree)
     assert {*TierTrait, names.MODE_OBSERVE} <= root_traits(cloud)
 
 
-def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, monkeypatch):
+def test_a_mode_set_while_the_agent_writes_loses_nothing(reported_compute, monkeypatch):
     cloud = reported_compute
     client = cloud.connect()
-    switches, put = prepared(client), client.put
+    setter, put = prepared(client), client.put
     once = iter([lambda: cloud.traits(cloud.root, "CUSTOM_SITE_RACK_7")])
 
     def late(path, body=None):
@@ -74,7 +74,7 @@ def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, 
         return put(path, body)
 
     monkeypatch.setattr(client, "put", late)
-    assert switches.set(switches.root(H1), observe=True)
+    assert setter.set(setter.root(H1), observe=True)
     assert {"CUSTOM_SITE_RACK_7", "HW_CPU_X86_AVX2", names.MODE_OBSERVE, names.HOST} <= root_traits(
         cloud
     )
@@ -83,30 +83,33 @@ def test_a_switch_turned_while_the_agent_writes_loses_nothing(reported_compute, 
 def test_setting_it_again_writes_nothing_and_the_fleet_is_asked_once(reported_compute):
     cloud = reported_compute
     cloud.compute("without-agent")
-    switches = prepared(cloud.connect())
-    assert [root.name for root in switches.to_change(observe=True)] == [H1]
-    assert switches.to_change(observe=False) == []
+    setter = prepared(cloud.connect())
+    assert [root.name for root in setter.to_change(observe=True)] == [H1]
+    assert setter.to_change(observe=False) == []
     assert turn(cloud, observe=True)
     assert not turn(cloud, observe=True)
-    assert switches.to_change(observe=True) == []
-    assert [root.name for root in switches.to_change(observe=False)] == [H1]
+    assert setter.to_change(observe=True) == []
+    assert [root.name for root in setter.to_change(observe=False)] == [H1]
 
 
 def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
-    """Also one that starts for the first time: it does nothing before it has read the switch."""
+    """Also one that starts for the first time: it does nothing before it has read the mode."""
     cloud, woken = one_compute, []
     turn(cloud, observe=True)
 
     def agent():
         rollout = Rollout(
-            Options(), switched=True, file=tmp_path / "rollout.json", wake=lambda: woken.append(1)
+            Options(),
+            follows_placement=True,
+            file=tmp_path / "rollout.json",
+            wake=lambda: woken.append(1),
         )
         publisher = Publisher(
             Options(),
             lambda: H1,
             lambda: Reporter(cloud.connect()),
             Metrics(),
-            switched=rollout,
+            follower=rollout,
         )
         return rollout, publisher
 
@@ -117,14 +120,14 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
         return {feature.name for feature in done.modes.observed}
 
     rollout, publisher = agent()
-    assert not rollout.switch_known
+    assert not rollout.mode_known
     assert len(one_round()) == 4
     assert names.HOST not in root_traits(cloud)
     late = Round(Observation(four_nodes()), modes=rollout.modes)
     turn(cloud, observe=False)
     assert publisher.look()
     publisher.on_round(late)
-    assert not publisher.publish_once(), "it began before the switch was known"
+    assert not publisher.publish_once(), "it began before the mode was known"
     turn(cloud, observe=True)
     one_round()
     publisher.publish_once()
@@ -134,7 +137,7 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
     assert TierTrait.LC not in root_traits(cloud)
 
     rollout, _ = agent()
-    assert rollout.switch_known
+    assert rollout.mode_known
     assert len(rollout.modes.observed) == 4
 
     turn(cloud, observe=False)
@@ -149,7 +152,7 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
     assert root_traits(cloud).isdisjoint(ObserveTrait)
 
 
-def test_a_fleet_is_switched_by_several_writers(empty_cloud):
+def test_several_writers_set_the_modes_of_a_fleet(empty_cloud):
     hosts = [SimpleNamespace(name=f"h{n}", uuid=empty_cloud.compute(f"h{n}")) for n in range(20)]
     gone = SimpleNamespace(name="gone", uuid="11111111-1111-1111-1111-111111111111")
     prepared(empty_cloud.connect())
@@ -159,7 +162,7 @@ def test_a_fleet_is_switched_by_several_writers(empty_cloud):
         clients.append(empty_cloud.connect())
         return clients[-1]
 
-    said = dict(modes.turn(connect, [*hosts, gone], observe=True))
-    assert {said[host.name] for host in hosts} == {"switched"}
+    said = dict(modes.set_all(connect, [*hosts, gone], observe=True))
+    assert {said[host.name] for host in hosts} == {"set"}
     assert "11111111" in said["gone"]
     assert sorted(client.counters.requests for client in clients) == [1, *[2] * len(hosts)]
