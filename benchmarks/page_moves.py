@@ -105,7 +105,7 @@ def guest(kind: str, mib: int, folder: Path) -> Iterator[Guest]:
         libvirt_state.write(pids, its_uuid, its_uuid, process.pid)
         with file.open("r+b") as opened:
             stats = memoryview(mmap.mmap(opened.fileno(), 8 * guest_memory.STATS)).cast("Q")
-        operations = HostOperations(HostPaths(libvirt_pids=pids))
+        operations = HostOperations(HostPaths(pid_dir=pids))
         made = Guest(process, its_uuid, int(line), mib << 20, stats, operations)
         ours(made, {0: 1.0})
         yield made

@@ -150,9 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Report until killed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--libvirt-pids", type=Path, default=HostPaths().libvirt_pids)
+    parser.add_argument("--pid-dir", type=Path, default=HostPaths().pid_dir)
     options = parser.parse_args(arguments)
-    kernel = Kernel(HostPaths(libvirt_pids=options.libvirt_pids))
+    kernel = Kernel(HostPaths(pid_dir=options.pid_dir))
     ports: dict[str, Port] = {}
     while True:
         scenario = json.loads(options.file.read_text())

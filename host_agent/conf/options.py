@@ -48,7 +48,7 @@ class Options:
             proc=self.host.proc,
             sys=self.host.sys,
             resctrl=self.host.resctrl,
-            libvirt_pids=self.libvirt_host.pid_dir,
+            pid_dir=self.libvirt_host.pid_dir,
             state=self.agent.state_dir,
             helper_state=self.helper.state_dir,
             rdt_backend=self.rdt.backend,

@@ -12,7 +12,7 @@ class HostPaths:
     :param proc: the proc file system
     :param sys: the sysfs file system
     :param resctrl: mount point of resctrl
-    :param libvirt_pids: folder of libvirt's own files of running domains, ``NAME.pid`` and ``NAME.xml`` each
+    :param pid_dir: folder of libvirt's own files of running domains, ``NAME.pid`` and ``NAME.xml`` each
     :param state: folder of the agent's own journal, state and pause mark
     :param helper_state: folder of what the privileged helper remembers, writable for root only
     :param rdt_backend: what writes resctrl: ``resctrl`` (we ourselves) or ``pqos`` (libpqos)
@@ -22,7 +22,7 @@ class HostPaths:
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
     resctrl: Path = Path("/sys/fs/resctrl")
-    libvirt_pids: Path = Path("/run/libvirt/qemu")
+    pid_dir: Path = Path("/run/libvirt/qemu")
     state: Path = Path("/var/lib/numa-host-agent")
     helper_state: Path = Path("/run/numa-host-agent-helper")
     rdt_backend: str = "resctrl"

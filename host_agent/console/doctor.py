@@ -173,8 +173,8 @@ def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
     except NumaExtError as error:
         yield Finding("libvirt", Level.BROKEN, str(error))
         return
-    if not paths.libvirt_pids.is_dir():
-        text = f"{paths.libvirt_pids} does not exist: set [libvirt_host]pid_dir"
+    if not paths.pid_dir.is_dir():
+        text = f"{paths.pid_dir} does not exist: set [libvirt_host]pid_dir"
         yield Finding("libvirt state files", Level.BROKEN, text)
 
 

@@ -173,7 +173,7 @@ class CountedHost(FakeHost):
         self.paths = HostPaths(
             proc=folder / "proc",
             sys=folder / "sys",
-            libvirt_pids=folder / "pids",
+            pid_dir=folder / "pids",
             state=folder / "state",
             helper_state=folder / "helper",
         )
@@ -182,7 +182,7 @@ class CountedHost(FakeHost):
         (boot / "boot_id").write_text("one\n")
         (self.paths.proc / "2/task/2").mkdir(parents=True)
         (self.paths.proc / "2/task/2/children").write_text("")
-        self.paths.libvirt_pids.mkdir(mode=0o755)
+        self.paths.pid_dir.mkdir(mode=0o755)
         self.paths.state.mkdir()
         for node in range(NODES):
             path = folder / f"node/node{node}/meminfo"
@@ -237,7 +237,7 @@ class CountedHost(FakeHost):
         super().boot(server, *arguments, **named)
         threads = self.running[server.uuid].process.threads
         pid = threads[0].tid
-        libvirt_state.write(self.paths.libvirt_pids, f"instance-{pid}", server.uuid, pid)
+        libvirt_state.write(self.paths.pid_dir, f"instance-{pid}", server.uuid, pid)
         base = self.paths.proc / str(pid)
         for thread in threads:
             self._threads.spawn(thread.tid, 0 if thread.tid == pid else pid)
@@ -265,7 +265,7 @@ class CountedHost(FakeHost):
         super().delete(server)
         for thread in threads:
             self._threads.end(thread.tid)
-        for file in self.paths.libvirt_pids.glob(f"instance-{pid}.*"):
+        for file in self.paths.pid_dir.glob(f"instance-{pid}.*"):
             os.remove(file)
 
     def group_of(self, server: Server) -> str:

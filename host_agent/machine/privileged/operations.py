@@ -69,7 +69,7 @@ class HostOperations:
         self._paths = paths
         self._devices = devices or Devices()
         self._kernel = kernel or Syscalls()
-        self._libvirt = LibvirtState(paths.libvirt_pids)
+        self._libvirt = LibvirtState(paths.pid_dir)
         self._kernel_threads = KernelThreads(paths.proc)
         self._sweeps: dict[str, page_mover.Sweep] = {}
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)

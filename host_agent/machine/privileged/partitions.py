@@ -65,7 +65,7 @@ def apply(
         memory.keep_both(memory.recall() or {}, change.root_found)
         writer.carry_out(change)
         memory.keep(change.root_found)
-    libvirt = libvirt or LibvirtState(paths.libvirt_pids)
+    libvirt = libvirt or LibvirtState(paths.pid_dir)
     return tuple(
         _join(paths, writer, member, write, libvirt=libvirt, outside=outside)
         for member in change.members

@@ -44,9 +44,9 @@ def opened(
     """
     if not UUID.match(uuid):
         raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
-    domain = (libvirt or LibvirtState(paths.libvirt_pids)).find(uuid)
+    domain = (libvirt or LibvirtState(paths.pid_dir)).find(uuid)
     if domain is None:
-        raise ProcessGoneError(f"no process under {paths.libvirt_pids} runs domain {uuid}")
+        raise ProcessGoneError(f"no process under {paths.pid_dir} runs domain {uuid}")
     base = paths.proc / str(domain.pid)
     gone = ProcessGoneError(f"the process of domain {uuid} has ended")
     try:

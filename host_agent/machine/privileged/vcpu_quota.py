@@ -116,7 +116,7 @@ def throttle(
     throttled = {uuid for uuid, level in desired.items() if level < FULL}
     if write and not throttled <= before:
         memory.save(before | throttled)  # first: a crash in the middle must not lose one
-    libvirt = libvirt or LibvirtState(paths.libvirt_pids)
+    libvirt = libvirt or LibvirtState(paths.pid_dir)
     writes: list[str] = []
     problems: list[tuple[str, str]] = []
     for uuid, level in sorted(desired.items()):

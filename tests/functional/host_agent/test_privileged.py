@@ -76,9 +76,7 @@ def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     libvirt_state.write(pids, "instance-2", uuid, process.pid)
     (pids / "instance-2.pid").write_text("not a pid")
     libvirt_state.write(pids, "instance-3", OTHER, os.getpid())
-    paths = HostPaths(
-        libvirt_pids=pids, resctrl=tmp_path / "nothing", helper_state=tmp_path / "helper"
-    )
+    paths = HostPaths(pid_dir=pids, resctrl=tmp_path / "nothing", helper_state=tmp_path / "helper")
     yield StandIn(uuid, process, paths, HostOperations(paths))
     process.kill()
     process.wait(10)
@@ -103,10 +101,10 @@ def test_a_process_that_carries_another_uuid_is_not_taken(stand_in: StandIn) -> 
 
 def test_a_process_without_a_pid_file_of_libvirt_is_not_taken(stand_in: StandIn) -> None:
     """Anybody can write a UUID on a command line; only libvirt writes pid files."""
-    (stand_in.paths.libvirt_pids / "instance-1.pid").unlink()
+    (stand_in.paths.pid_dir / "instance-1.pid").unlink()
     with pytest.raises(CapabilityMissingError, match=r"instance-2\.pid: 'not a pid'"):
         stand_in.operations.process(stand_in.uuid)  # whether it runs is not known
-    (stand_in.paths.libvirt_pids / "instance-2.pid").unlink()
+    (stand_in.paths.pid_dir / "instance-2.pid").unlink()
     with pytest.raises(ProcessGoneError):
         stand_in.operations.process(stand_in.uuid)
 
@@ -186,7 +184,7 @@ class Served:
         self.socket = folder / "helper.sock"
         self.config = folder / "agent.conf"
         self.config.write_text(
-            f"[libvirt_host]\npid_dir = {stand_in.paths.libvirt_pids}\n"
+            f"[libvirt_host]\npid_dir = {stand_in.paths.pid_dir}\n"
             f"[host]\nresctrl = {folder}/nothing\n[agent]\nstate_dir = {folder}/state\n"
             f"[helper]\nagent_user = nobody\nsocket = {self.socket}\nstate_dir = {folder}/helper\n"
         )

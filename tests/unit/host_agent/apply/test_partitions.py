@@ -88,7 +88,7 @@ def paths(model: ResctrlModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("first\n")
-    return HostPaths(proc=tmp_path / "proc", helper_state=tmp_path / "state", libvirt_pids=tmp_path)
+    return HostPaths(proc=tmp_path / "proc", helper_state=tmp_path / "state", pid_dir=tmp_path)
 
 
 def test_a_foreign_group_that_appears_in_between_is_planned_for(

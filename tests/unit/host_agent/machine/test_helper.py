@@ -34,7 +34,7 @@ def operations(tmp_path: Path) -> HostOperations:
     (tmp_path / "pids").mkdir()
     return HostOperations(
         HostPaths(
-            libvirt_pids=tmp_path / "pids",
+            pid_dir=tmp_path / "pids",
             resctrl=tmp_path / "nothing",
             state=tmp_path,
             helper_state=tmp_path,

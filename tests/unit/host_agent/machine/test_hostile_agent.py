@@ -124,7 +124,7 @@ class Host:
             proc=root / "proc",
             sys=root / "sys",
             resctrl=root / "resctrl",
-            libvirt_pids=root / "pids",
+            pid_dir=root / "pids",
             state=root / "state",
             helper_state=root / "helper",
         )
@@ -134,7 +134,7 @@ class Host:
         (self.paths.proc / "cpuinfo").write_text("vendor_id : GenuineIntel\n")
         self.paths.helper_state.mkdir()
         for uuid, pid in DOMAINS.items():
-            libvirt_state.write(self.paths.libvirt_pids, f"instance-{pid}", uuid, pid)
+            libvirt_state.write(self.paths.pid_dir, f"instance-{pid}", uuid, pid)
             self._process(pid, uuid)
         self._process(INNOCENT, A)
         every = [tid for pid in (*DOMAINS.values(), INNOCENT) for tid in threads_of(pid)]

@@ -42,7 +42,7 @@ def thread() -> Iterator[int]:
 
 
 def test_a_process_whose_id_a_thread_has_got_has_ended(tmp_path: Path, thread: int) -> None:
-    paths = HostPaths(libvirt_pids=tmp_path)
+    paths = HostPaths(pid_dir=tmp_path)
     libvirt_state.write(tmp_path, "instance-1", A, thread)
     with pytest.raises(processes.ProcessGoneError), processes.opened(paths, A):
         pytest.fail("work was begun")
@@ -57,9 +57,9 @@ def test_a_host_without_descriptors_is_told_server_by_server(
     resctrl = Resctrl(ResctrlModel(Shape()))
     monkeypatch.setattr(processes.os, "pidfd_open", refused)
     monkeypatch.setattr(partitions, "tree", lambda _paths: resctrl)
-    paths = HostPaths(libvirt_pids=tmp_path / "pids", helper_state=tmp_path)
+    paths = HostPaths(pid_dir=tmp_path / "pids", helper_state=tmp_path)
     for uuid, pid in ((A, 7), (B, 8)):
-        libvirt_state.write(paths.libvirt_pids, f"instance-{pid}", uuid, pid)
+        libvirt_state.write(paths.pid_dir, f"instance-{pid}", uuid, pid)
     operations = HostOperations(paths)
 
     members = (Membership(A, "", ""), Membership(B, "", ""))
@@ -76,8 +76,8 @@ def test_a_command_line_that_is_longer_than_any_of_qemus_is_none_and_is_not_read
 ) -> None:
     """A guest that has broken out makes it as long as its memory."""
     running = os.getpid()
-    paths = HostPaths(proc=tmp_path / "proc", libvirt_pids=tmp_path / "pids")
-    libvirt_state.write(paths.libvirt_pids, "instance-1", A, running)
+    paths = HostPaths(proc=tmp_path / "proc", pid_dir=tmp_path / "pids")
+    libvirt_state.write(paths.pid_dir, "instance-1", A, running)
     files = paths.proc / str(running)
     files.mkdir(parents=True)
     (files / "stat").write_text(f"{running} (qemu) {' '.join(['7'] * 40)}")

@@ -18,9 +18,9 @@ class Qemu:
     """A process that really runs, under a /proc that says of it what the test wants."""
 
     def __init__(self, root: Path) -> None:
-        self.paths = HostPaths(proc=root / "proc", libvirt_pids=root / "pids")
+        self.paths = HostPaths(proc=root / "proc", pid_dir=root / "pids")
         self.running = subprocess.Popen(["sleep", "600"])
-        libvirt_state.write(self.paths.libvirt_pids, "instance-1", A, self.running.pid)
+        libvirt_state.write(self.paths.pid_dir, "instance-1", A, self.running.pid)
         self._files = self.paths.proc / str(self.running.pid)
         self._files.mkdir(parents=True)
         self.runs(A, started=7)

@@ -26,7 +26,7 @@ class Host:
         self.paths = HostPaths(
             proc=root / "proc",
             sys=root / "sys",
-            libvirt_pids=root / "pids",
+            pid_dir=root / "pids",
             helper_state=root / "state",
         )
         boot = self.paths.proc / "sys/kernel/random"
@@ -35,7 +35,7 @@ class Host:
 
     def add(self, uuid: str, pid: int, tune: str = "", group: str = "vcpu{}") -> None:
         name = f"instance-{pid}"
-        libvirt_state.write(self.paths.libvirt_pids, name, uuid, pid, tune)
+        libvirt_state.write(self.paths.pid_dir, name, uuid, pid, tune)
         process = self.paths.proc / str(pid)
         for number, comm in enumerate(("qemu", "CPU 0/KVM", "CPU 1/KVM")):
             task = process / "task" / str(pid + number)
@@ -167,7 +167,7 @@ def test_a_file_that_is_a_link_is_not_written(host: Host, tmp_path: Path) -> Non
 
 
 def test_a_server_that_has_ended_is_no_trouble(host: Host) -> None:
-    host.paths.libvirt_pids.mkdir()
+    host.paths.pid_dir.mkdir()
     assert vcpu_quota.throttle(host.paths, {A: 50}, True) == ((), ())
     assert vcpu_quota.throttle(host.paths, {}, True) == ((), ())
 
@@ -217,14 +217,14 @@ def test_a_release_that_failed_is_tried_again_until_it_succeeds(host: Host) -> N
     operations = HostOperations(host.paths, release_after_s=0.0)
     assert operations.dead_man_switch is not None
     operations.limit_cpu_time([(A, 30)], True)
-    host.paths.libvirt_pids.chmod(0o777)
+    host.paths.pid_dir.chmod(0o777)
     operations.dead_man_switch.turn()
     assert host.limits(100) == "30000 100000"
     assert operations.dead_man_switch.held
     with pytest.raises(NumaExtError, match=f"CPU time stays throttled: server {A}: .* written by"):
         operations.release_throttles(True)
 
-    host.paths.libvirt_pids.chmod(0o755)
+    host.paths.pid_dir.chmod(0o755)
     assert len(operations.release_throttles(True)) == 2
     assert host.limits(100) == "max 100000"
 
@@ -235,7 +235,7 @@ def test_a_throttled_server_that_cannot_be_looked_at_is_not_forgotten(
 ) -> None:
     host.add(A, 100)
     vcpu_quota.throttle(host.paths, {A: 30}, True)
-    file = host.paths.libvirt_pids / unreadable
+    file = host.paths.pid_dir / unreadable
     file.chmod(0o777)
     assert [uuid for uuid, _ in vcpu_quota.throttle(host.paths, {}, True).problems] == [A]
     file.chmod(0o755)
@@ -247,7 +247,7 @@ def test_a_throttled_server_whose_folder_has_moved_is_not_forgotten(
 ) -> None:
     host.add(A, 100)
     vcpu_quota.throttle(host.paths, {A: 30}, True)
-    host.paths.libvirt_pids.rename(tmp_path / "elsewhere")
+    host.paths.pid_dir.rename(tmp_path / "elsewhere")
     assert vcpu_quota.throttle(host.paths, {}, True).problems
-    (tmp_path / "elsewhere").rename(host.paths.libvirt_pids)
+    (tmp_path / "elsewhere").rename(host.paths.pid_dir)
     assert len(vcpu_quota.throttle(host.paths, {}, True).writes) == 2
