@@ -244,8 +244,8 @@ class Cloud:
 
     def host_states(self, roots: Iterable[str]) -> list[Any]:
         """New HostStates of these hosts, as nova makes them for each request; what never changes is shared."""
-        wanted = set(roots)
-        return [_new(state) for state in self._states if state.uuid in wanted]
+        requested = set(roots)
+        return [_new(state) for state in self._states if state.uuid in requested]
 
     def computes(self, count: int) -> Iterator[tuple[Any, Any]]:
         """Some hosts as nova's database has them, each with its HostState: (ComputeNode, HostState)."""

@@ -86,7 +86,7 @@ class RetrySettings:
     longest_s: float = 5.0
 
     def options(self, random: float) -> dict[str, Any]:
-        """Return what keystoneauth1 is told with each request.
+        """Return what keystoneauth1 gets with each request.
 
         Its own pauses are the same for everybody; one of random length for each request spreads a crowd out.
 

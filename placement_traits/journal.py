@@ -171,9 +171,9 @@ def entries(file: Iterable[bytes], containing: str = "") -> Iterator[dict[str, A
     :param containing: only lines with this text, which must be ASCII that JSON does not escape; of a large journal
         only those are decoded
     """
-    wanted = containing.encode()
+    needle = containing.encode()
     for line in file:
-        if wanted not in line:
+        if needle not in line:
             continue
         try:
             entry = json.loads(line.decode())

@@ -55,7 +55,7 @@ def read(
 ) -> S:
     """Return a section of a loaded configuration.
 
-    :param mistake: told about each value that is not of its type or not allowed, its default counts then; None: the
+    :param mistake: called with each value that is not of its type or not allowed, its default counts then; None: the
         first one is raised
     :raises ConfigurationError: names section, option and file of such a value, and says what is allowed
     :raises InvalidValueError: values contradict each other
@@ -115,24 +115,26 @@ def _given(section: str, name: str, conf: cfg.ConfigOpts) -> str:
 
 
 def _option(each: Declared) -> cfg.Opt:
-    told = each.option
+    option = each.option
     more: dict[str, Any] = {
-        "help": _paragraphs(told.text),
-        "secret": told.secret,
-        "mutable": told.mutable,
+        "help": _paragraphs(option.text),
+        "secret": option.secret,
+        "mutable": option.mutable,
     }
     kind, default = _without_none(each.kind), each.default
     names = _choices(kind)
     if names:
-        choices = [(name, told.choices[name]) for name in names] if told.choices else list(names)
+        choices = (
+            [(name, option.choices[name]) for name in names] if option.choices else list(names)
+        )
         return cfg.StrOpt(each.name, default=str(default), choices=choices, **more)
     if kind in (int, float):
         make = cfg.IntOpt if kind is int else cfg.FloatOpt
-        return make(each.name, default=default, min=told.minimum, max=told.maximum, **more)
+        return make(each.name, default=default, min=option.minimum, max=option.maximum, **more)
     if kind == Mapping[str, int]:
-        values = types.Dict(types.Integer(min=told.minimum, max=told.maximum))
+        values = types.Dict(types.Integer(min=option.minimum, max=option.maximum))
         return cfg.Opt(each.name, type=values, default=dict(default), **more)
-    if told.repeated:
+    if option.repeated:
         return cfg.MultiStrOpt(each.name, default=list(default), **more)
     return _PLAIN[kind](each.name, default=plain(default), **more)
 

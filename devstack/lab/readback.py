@@ -28,8 +28,8 @@ NOT_GROUPS = {"info", "mon_groups", "mon_data"}
 STATUS = Path("/run/libvirt/qemu")
 
 
-def running(wanted):
-    """libvirt's status of each domain that has a process, or of those of ``wanted`` UUIDs."""
+def running(uuids):
+    """libvirt's status of each domain that has a process, or of those of ``uuids``."""
     found = []
     for path in sorted(STATUS.glob("*.xml")):
         try:
@@ -37,7 +37,7 @@ def running(wanted):
         except FileNotFoundError:
             continue  # it ended while we looked
         if int(status.get("pid", "0")) > 0 and (
-            not wanted or status.findtext("domain/uuid") in wanted
+            not uuids or status.findtext("domain/uuid") in uuids
         ):
             found.append(status)
     return found
@@ -49,13 +49,13 @@ def guest_ram(pid, sizes_kb):
     A mapping holds guest RAM when its size is one of ``sizes_kb``: QEMU maps each NUMA cell's memory (or all of it) in
     one piece with guard pages around.
     """
-    wanted = list(sizes_kb)
+    left = list(sizes_kb)
     starts = set()
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         span, permissions = line.split()[:2]
         start, end = (int(part, 16) for part in span.split("-"))
-        if permissions.startswith("rw") and (end - start) // 1024 in wanted:
-            wanted.remove((end - start) // 1024)
+        if permissions.startswith("rw") and (end - start) // 1024 in left:
+            left.remove((end - start) // 1024)
             starts.add(start)
     pages, policies = {}, set()
     for line in Path(f"/proc/{pid}/numa_maps").read_text().splitlines():

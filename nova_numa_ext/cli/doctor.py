@@ -96,13 +96,13 @@ class CloudDoctor:
                 "first, then flavors and our filter: start numa-host-agent there and see numa-host-agent-ctl doctor",
             )
         last = agents.last_beats(self._placement, gone, _NAMED)
-        for state, told in _GONE.items():
+        for state, sentence in _GONE.items():
             hosts = [host for host, its in gone.items() if its is state]
             if hosts:
                 named = _some(
                     [f"{host} ({last[host]})" if host in last else host for host in hosts]
                 )
-                yield Finding("agents", Level.DEGRADED, told.format(hosts=named))
+                yield Finding("agents", Level.DEGRADED, sentence.format(hosts=named))
         yield from self._orphans(fleet, computes.keys())
 
     def _orphans(self, fleet: FleetSnapshot, computes: Collection[str]) -> Iterator[Finding]:

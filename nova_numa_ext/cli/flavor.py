@@ -95,13 +95,13 @@ def check(flavor: Any, image: Mapping[str, Any] = MappingProxyType({})) -> list[
 
 def _unguarded(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> list[tuple[str, str]]:
     """Ask for the trait by which Placement itself leaves out hosts whose agent is gone."""
-    wanted = f"trait:{TierTrait.LC}"
-    if request.tier is not Tier.LC or extra_specs.get(wanted) == "required":
+    trait = f"trait:{TierTrait.LC}"
+    if request.tier is not Tier.LC or extra_specs.get(trait) == "required":
         return []
     return [
         (
             "warning",
-            f"{wanted}=required is missing: with it Placement offers no host whose agent is gone, to any scheduler.",
+            f"{trait}=required is missing: with it Placement offers no host whose agent is gone, to any scheduler.",
         )
     ]
 

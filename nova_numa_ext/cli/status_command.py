@@ -101,8 +101,8 @@ def _result(look: Callable[[], Iterable[Finding]]) -> Result:
         found = list(look())
     except (NumaExtError, cfg.Error, keystone_errors.ClientException) as error:
         return Result(Code.FAILURE, " ".join(str(error).split()))
-    told = [finding.detail for finding in found if finding.level is not Level.GOOD]
-    return Result(max(_CODES[finding.level] for finding in found), "; ".join(told) or None)
+    details = [finding.detail for finding in found if finding.level is not Level.GOOD]
+    return Result(max(_CODES[finding.level] for finding in found), "; ".join(details) or None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

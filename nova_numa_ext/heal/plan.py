@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server of a host should hold instead of what it holds, and how that is told."""
+"""What a server of a host should hold instead of what it holds, and how that is shown."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +222,7 @@ def _novas(server: NovaServer, cells: Sequence[ServerCell]) -> dict[str, int]:
 
 
 def row_of(host: Host, plan: Plan, result: HealResult, problem: str = "") -> Row:
-    """Return how a plan is told."""
+    """Return how a plan is shown."""
     server = plan.server
     before, after = host.named(plan.held), host.named(plan.desired)
     return Row(result, host.view.name, server.name, server.uuid, before, after, problem)

@@ -24,13 +24,13 @@ class Flavor:
     extra_specs: Mapping[str, str] = field(default_factory=dict)
 
 
-def checked(wanted: Iterable[Mapping[str, Any]]) -> tuple[Flavor, ...]:
+def checked(fields: Iterable[Mapping[str, Any]]) -> tuple[Flavor, ...]:
     """Return flavors, each checked as ``openstack numa flavor check`` does.
 
-    :param wanted: fields of :class:`Flavor`
+    :param fields: those of :class:`Flavor`
     :raises InvalidValueError: a name that occurs twice, or what the check calls wrong
     """
-    flavors = tuple(Flavor(**each) for each in wanted)
+    flavors = tuple(Flavor(**each) for each in fields)
     named: set[str] = set()
     for flavor in flavors:
         if flavor.name in named:

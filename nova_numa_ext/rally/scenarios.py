@@ -438,8 +438,8 @@ class _ServersAsRuns:
         beside = [self._boot(experiment.other, "pack", endless=True)] if experiment.other else []
         booted = self._boot(experiment.workload, "spread" if spread else "pack")
         began = time.monotonic()
-        told = self.owner.printed(booted, self.ended, self.within_s)
-        took_s = float(told[1]) if told.re.groups else time.monotonic() - began
+        printed = self.owner.printed(booted, self.ended, self.within_s)
+        took_s = float(printed[1]) if printed.re.groups else time.monotonic() - began
         facts = self.cloud.read_back(self.host)
         run = MeasuredRun(took_s, self._numbers(facts, booted), self._numbers(facts, *beside))
         self.owner.delete(booted, *beside)
@@ -452,11 +452,11 @@ class _ServersAsRuns:
 
     def _numbers(self, facts: Facts, *servers: Any) -> tuple[int, ...]:
         """GPUs that servers have on the host, by their numbers in the graph."""
-        wanted = {server.id for server in servers}
+        uuids = {server.id for server in servers}
         devices = [
             address
             for domain in facts["domains"]
-            if domain["uuid"] in wanted
+            if domain["uuid"] in uuids
             for address in domain["hostdevs"]
         ]
         return tuple(sorted(self.graph.gpus.index(address) for address in devices))

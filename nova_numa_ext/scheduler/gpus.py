@@ -81,7 +81,7 @@ class GpuPlanner:
         """Read what a RequestSpec asks of its GPUs."""
         return GpuRequest.of(request, spec.flavor.name, self._rules)
 
-    def wanted(self, request: Any, spec: Any) -> tuple[GpuRequest, GpuRules]:
+    def request_and_rules(self, request: Any, spec: Any) -> tuple[GpuRequest, GpuRules]:
         """Return what a RequestSpec asks of its GPUs, and by which rules they are judged."""
         return self.gpu_request(request, spec), self._rules
 

@@ -27,7 +27,7 @@ from placement_traits.request import concerns_us
 
 
 class Decided(Protocol):
-    """What is told of a decision of the filter."""
+    """What is reported of a decision of the filter."""
 
     @property
     def judged(self) -> Judged:

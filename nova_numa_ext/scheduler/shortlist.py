@@ -2,7 +2,7 @@
 """Which hosts of a request are judged, and which of them nova sees: those that are probably best, in the first pass.
 
 Nova's own filters after ours are slow, so nova gets a list of hosts. The list is ordered by the total of all weighers:
-nova's own over all hosts, and our coarse score (:mod:`nova_numa_ext.policy.numa.coarse`). No filter is told that a
+nova's own over all hosts, and our coarse score (:mod:`nova_numa_ext.policy.numa.coarse`). No filter learns that a
 later one refused all that it let pass; so ours asks nova's own later filters itself, until enough hosts have passed
 them all. A short list thus refuses nothing: where few hosts can take the server, all hosts are judged.
 """
@@ -291,7 +291,9 @@ class ByScore:
             pack=question.context.pack,
             devices=tuple(devices),
             device_order=compat.device_order(requested=bool(devices)),
-            gpus=planner.wanted(request, question.spec) if gpus.asked(question.spec) else None,
+            gpus=planner.request_and_rules(request, question.spec)
+            if gpus.asked(question.spec)
+            else None,
         )
         guess = coarse.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
         said, novas = self._weighers.weigh(host_states, question.spec)
@@ -380,9 +382,9 @@ class Shortlist:
         through = [*by_first, *by_another, *unasked]
         # With nothing left, nova asks the later filter itself and can say which one it was.
         left = through or stopped[: size.hosts]
-        wanted = {state.uuid for state in left}
+        kept = {state.uuid for state in left}
         decided = Judged(question.parsed, verdicts, len(host_states), exhausted)
-        return decided, [state for state in host_states if state.uuid in wanted]
+        return decided, [state for state in host_states if state.uuid in kept]
 
     def observe(self, question: Question, verdict: Callable[[Any], HostVerdict]) -> Judged:
         """Judge hosts, for the record only, until enough would pass; neither they nor their candidates are touched."""

@@ -36,13 +36,14 @@ WORDS = {
     "signs? of life": "in control (dead-man switch), notification (watchdog) or beat (Placement)",
     "strangers?": "foreign groups",
     "the source's": "the system's name, with author and section",
+    "told(?! apart)": "reported, or the passive of another verb",
+    "wanted": "desired, requested or expected",
     "wish|wishes": "request, spec or desired state",
 }
 # in the agent, where each stood for several things
 IN_THE_AGENT = {
     "pressure": "reserved bandwidth",
-    "told|said": "reported",
-    "wanted": "desired, requested or expected",
+    "said": "reported",
 }
 _OLD_STATE = re.compile(
     r"renamed\b[^{\n]*\{[^}]*\}", re.IGNORECASE
@@ -91,4 +92,4 @@ def test_words_are_found_in_prose_and_in_names() -> None:
 
 def test_what_an_older_state_file_called_it_may_stand_where_it_is_renamed() -> None:
     text = '_RENAMED: Final = {"wanted": "targets"}\nwanted = 1\n'
-    assert [number for number, _ in found_in(_OLD_STATE.sub("", text), IN_THE_AGENT)] == [2]
+    assert [number for number, _ in found_in(_OLD_STATE.sub("", text), WORDS)] == [2]

@@ -91,21 +91,21 @@ def become(request: str, root: str) -> None:
     os.chroot(root)
     os.chdir("/")
     with open(request) as stream:
-        wanted = json.load(stream)
+        order = json.load(stream)
     os.environ.clear()
-    os.environ.update(wanted["environment"])
-    log = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.environ.update(order["environment"])
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     with open("/proc/self/stat") as stat, open("/proc/sys/kernel/random/boot_id") as boot:
         started = stat.read().rpartition(")")[2].split()[19]
         identity = f"{os.getpid()} {started} {boot.read()}"
-    with open(wanted["pid_file"], "w") as stream:
+    with open(order["pid_file"], "w") as stream:
         stream.write(identity)
     # Folders that were not there before may be now.
     sys.path_importer_cache.clear()
-    sys.executable = wanted["executable"]
-    sys.argv = wanted["argv"]
+    sys.executable = order["executable"]
+    sys.argv = order["argv"]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

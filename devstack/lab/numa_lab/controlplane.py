@@ -261,7 +261,7 @@ class ControlPlane:
     def _identities(self) -> None:
         """Service users, services and endpoints."""
         settings, ports = self._settings, self._settings.ports
-        wanted = {
+        desired = {
             "users": ["nova", "placement", "glance"],
             "password": settings.passwords().service,
             "host_users": configuration.host_users(settings),
@@ -272,7 +272,7 @@ class ControlPlane:
                 "network": ["network", settings.url(ports.network)],
             },
         }
-        self._catalog("identities", "service users and endpoints", wanted)
+        self._catalog("identities", "service users and endpoints", desired)
 
     def _resources(self) -> None:
         """Images without an operating system, and the example flavors.
@@ -290,7 +290,7 @@ class ControlPlane:
         run_logged(
             "building the toucher image", [script, kernel], log, environment=self._environment()
         )
-        wanted = {
+        desired = {
             "images": [
                 _image("bios", disk, "raw"),
                 _image("toucher-kernel", kernel, "aki"),
@@ -298,7 +298,7 @@ class ControlPlane:
             ],
             "flavors": json.loads((self._settings.source / _FLAVORS).read_text()),
         }
-        self._catalog("resources", "images and flavors", wanted)
+        self._catalog("resources", "images and flavors", desired)
 
     def _wait_for_daemons(self) -> None:
         """Conductor and scheduler have reported to nova since they were started."""
@@ -317,8 +317,8 @@ class ControlPlane:
         with self._progress.step("waiting for conductor and scheduler", log):
             wait_for("nova's conductor and scheduler report", up, 60, *daemons, log=log)
 
-    def _catalog(self, command: str, what: str, wanted: Mapping[str, object]) -> None:
-        text = json.dumps(wanted, sort_keys=True)
+    def _catalog(self, command: str, what: str, desired: Mapping[str, object]) -> None:
+        text = json.dumps(desired, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
         stamp = self._settings.state / "done" / command
         if stamp.exists() and stamp.read_text() == digest:
@@ -369,7 +369,7 @@ def service_environment(settings: Settings, **more: str) -> dict[str, str]:
 
 def ports_in_use(settings: Settings) -> list[int]:
     """The lab's ports on which a process listens."""
-    wanted = range(settings.ports.base, settings.ports.emulated(0))
+    ours = range(settings.ports.base, settings.ports.emulated(0))
     listing = subprocess.run(
         ["ss", "--listening", "--tcp", "--numeric", "--no-header"],
         capture_output=True,
@@ -377,7 +377,7 @@ def ports_in_use(settings: Settings) -> list[int]:
         check=True,
     )
     used = {line.split()[3].rpartition(":")[2] for line in listing.stdout.splitlines()}
-    return [port for port in wanted if str(port) in used]
+    return [port for port in ours if str(port) in used]
 
 
 def _image(name: str, path: Path, kind: str, kernel: str = "") -> dict[str, str]:

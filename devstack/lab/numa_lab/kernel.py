@@ -153,13 +153,13 @@ def initramfs(settings: Settings, kernel: Kernel) -> Path:
     return made
 
 
-def load_order(dependencies: str, builtin: str, wanted: Iterable[str]) -> list[str]:
+def load_order(dependencies: str, builtin: str, required: Iterable[str]) -> list[str]:
     """Paths of modules so that each comes after what it needs.
 
     :param dependencies: text of ``modules.dep``: ``path: path path …`` per line.
     :param builtin: text of ``modules.builtin``: one path per line.
-    :param wanted: names of modules.
-    :raises LabError: a wanted module is neither in the one nor in the other.
+    :param required: names of modules.
+    :raises LabError: a required module is neither in the one nor in the other.
     """
     needs: dict[str, list[str]] = {}
     for line in dependencies.splitlines():
@@ -175,7 +175,7 @@ def load_order(dependencies: str, builtin: str, wanted: Iterable[str]) -> list[s
                 add(needed)
             order.append(path)
 
-    for name in map(_module_name, wanted):
+    for name in map(_module_name, required):
         if name in by_name:
             add(by_name[name])
         elif name not in built_in:

@@ -65,12 +65,12 @@ class Lab:
         self._require_possible()
         self._settings.make_folders()
         with self._locked():
-            wanted = (
+            names = (
                 *packages.BUILD_PACKAGES,
                 *packages.LOCAL_COMPUTE_PACKAGES,
                 *packages.TEST_PACKAGES,
             )
-            packages.ensure(self._settings, self._progress, wanted)
+            packages.ensure(self._settings, self._progress, names)
             pyenv.ensure(self._settings, self._progress)
 
     def down(self) -> None:
@@ -142,7 +142,7 @@ class Lab:
 
     def _tasks(self, hosts: list[EmulatedHost]) -> dict[str, Task]:
         """Everything that ``up`` does, as one graph, so that nothing waits without need."""
-        wanted = {
+        names = {
             *packages.BUILD_PACKAGES,
             *packages.CONTROL_PLANE_PACKAGES,
             *packages.LOCAL_COMPUTE_PACKAGES,
@@ -151,7 +151,7 @@ class Lab:
         settings, progress = self._settings, self._progress
         cloud = ("nova-scheduler", "resources")
         tasks = {
-            "packages": Task(lambda: packages.ensure(settings, progress, wanted)),
+            "packages": Task(lambda: packages.ensure(settings, progress, names)),
             "machine parts": Task(self._machine_parts if hosts else _nothing, ("packages",)),
             "venv": Task(lambda: pyenv.ensure(settings, progress), ("packages",)),
             "local libvirt": Task(lambda: self._local.start_libvirt(progress), ("packages",)),

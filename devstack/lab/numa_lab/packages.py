@@ -36,9 +36,9 @@ _LISTS = Path("/var/lib/apt/lists")
 
 def missing(names: Iterable[str]) -> list[str]:
     """Those of the packages that are not installed."""
-    wanted = sorted(set(names))
+    required = sorted(set(names))
     answer = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *wanted],
+        ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *required],
         capture_output=True,
         text=True,
         check=False,  # it ends with 1 whenever one of them is unknown
@@ -46,7 +46,7 @@ def missing(names: Iterable[str]) -> list[str]:
     installed = {
         line.split()[0] for line in answer.stdout.splitlines() if line.endswith(" installed")
     }
-    return [name for name in wanted if name not in installed]
+    return [name for name in required if name not in installed]
 
 
 def ensure(settings: Settings, progress: Progress, names: Iterable[str]) -> None:
@@ -54,20 +54,20 @@ def ensure(settings: Settings, progress: Progress, names: Iterable[str]) -> None
 
     :raises LabError: apt could not install them.
     """
-    wanted = missing(names)
-    if not wanted:
+    absent = missing(names)
+    if not absent:
         return
     log = settings.log / "apt.log"
-    what = f"installing {len(wanted)} Debian packages"
+    what = f"installing {len(absent)} Debian packages"
     with _one_at_a_time(), progress.step(what, log), _nothing_starts():
         if not any(_LISTS.glob("*_Packages*")):
             _apt(log, "update")
         try:
-            _install(log, wanted)
+            _install(log, absent)
         except LabError:
             # The usual cause is a list that is older than the archive.
             _apt(log, "update")
-            _install(log, wanted)
+            _install(log, absent)
 
 
 def _install(log: Path, names: list[str]) -> None:

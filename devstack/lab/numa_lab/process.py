@@ -247,7 +247,7 @@ def _open_verified(recorded: Identity) -> int | None:
 
 
 def _send(descriptor: int, number: signal.Signals) -> None:
-    # It may have ended by itself between the check and the signal: that is what was wanted.
+    # It may have ended by itself between the check and the signal: that is what was asked for.
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(descriptor, number)
 

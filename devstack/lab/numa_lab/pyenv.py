@@ -29,10 +29,10 @@ def ensure(settings: Settings, progress: Progress) -> None:
         if not settings.python.exists():
             raise LabError(f"NUMA_EXT_VENV names {settings.venv}, where there is no bin/python")
         return
-    wanted = fingerprint(settings)
+    expected = fingerprint(settings)
     stamp = settings.venv / _STAMP
     usable = _usable(settings.python)
-    if usable and stamp.exists() and stamp.read_text() == wanted:
+    if usable and stamp.exists() and stamp.read_text() == expected:
         return
     log = settings.log / "pip.log"
     if not usable:
@@ -48,7 +48,7 @@ def ensure(settings: Settings, progress: Progress) -> None:
             # One of them may have been withdrawn since: the bounds of the requirements hold, too.
             progress.note("not all known versions can be had: taking the newest ones")
             _pip(settings, log, "install", *_contents(settings))
-    stamp.write_text(wanted)
+    stamp.write_text(expected)
 
 
 def fingerprint(settings: Settings) -> str:
@@ -101,4 +101,4 @@ def _require_version() -> None:
     answer = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     major, minor = map(int, answer.split())
     if (major, minor) < (3, 11):
-        raise LabError(f"Python 3.11 or newer is wanted, {_INTERPRETER} is {major}.{minor}")
+        raise LabError(f"Python 3.11 or newer is required, {_INTERPRETER} is {major}.{minor}")

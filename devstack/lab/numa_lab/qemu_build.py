@@ -82,7 +82,7 @@ class Qemu:
 
 
 def provide(settings: Settings, progress: Progress, with_rdt: bool = True) -> Qemu:
-    """The QEMU to run emulated hosts in; Debian's own one if ours is not wanted or cannot be built."""
+    """The QEMU to run emulated hosts in; Debian's own one if ours is not asked for or cannot be built."""
     if with_rdt:
         try:
             return build(settings, progress)

@@ -5,7 +5,7 @@ Rally lives in an environment of its own, for its SQLAlchemy does not fit nova's
 folder ``rally``::
 
     venv/  home/  rally.conf  rally.db     Rally with our plug-ins, and what it remembers of this run
-    arguments.json                         what the tasks are told about this lab
+    arguments.json                         what the tasks get to know of this lab
     out/report.html  junit.xml             for people (one file, nothing is loaded from elsewhere) and for CI
     out/results.json  figures.json         all that was measured, and the run in a few numbers
 """
@@ -73,9 +73,9 @@ class Rally:
 
         :raises LabError: pip failed
         """
-        wanted = fingerprint(self._settings)
+        expected = fingerprint(self._settings)
         stamp = self._folder / "venv" / ".contents"
-        if stamp.exists() and stamp.read_text() == wanted:
+        if stamp.exists() and stamp.read_text() == expected:
             return
         venv = self._folder / "venv"
         with self._progress.step("installing Rally with pip", self._log):
@@ -87,7 +87,7 @@ class Rally:
             ):
                 words = [f"{venv}/bin/python", "-m", "pip", "install", *packages]
                 run_logged("pip", words, self._log, environment=environment)
-            stamp.write_text(wanted)
+            stamp.write_text(expected)
 
     def run(self, names: Sequence[str]) -> dict[str, Any]:
         """Run tasks by the names of their files; returns the figures.
@@ -120,8 +120,8 @@ class Rally:
         self.out.mkdir(parents=True)
         (self._folder / "home").mkdir(exist_ok=True)
         (self._folder / "rally.conf").write_text(_CONFIGURATION.format(folder=self._folder))
-        told = arguments(self._settings, self.out) | self._more
-        (self._folder / "arguments.json").write_text(json.dumps(told, indent=1))
+        given = arguments(self._settings, self.out) | self._more
+        (self._folder / "arguments.json").write_text(json.dumps(given, indent=1))
         with self._progress.step("Rally looks at the cloud", self._log):
             self._rally("db", "create")
             self._rally("env", "create", "--name", _ENVIRONMENT, "--from-sysenv")
@@ -207,7 +207,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 def arguments(settings: Settings, out: Path) -> dict[str, Any]:
-    """What the tasks are told about a lab: images, hosts, and commands for what no API tells.
+    """What the tasks get to know of a lab: images, hosts, and commands for what no API tells.
 
     :param out: folder of files that tasks write
     """

@@ -44,9 +44,9 @@ class Service:
         :raises LabError: it cannot be started, ended, or does not serve in time.
         """
         stamp = self.process.pid_file.with_suffix(".started-with")
-        wanted = self.fingerprint()
+        expected = self.fingerprint()
         running = self.process.alive()
-        current = running and stamp.exists() and stamp.read_text() == wanted
+        current = running and stamp.exists() and stamp.read_text() == expected
         if current and self.ready():
             return
         verb = "waiting for" if current else "restarting" if running else "starting"
@@ -54,7 +54,7 @@ class Service:
             if not current:
                 self.process.stop()
                 stamp.parent.mkdir(parents=True, exist_ok=True)
-                stamp.write_text(wanted)
+                stamp.write_text(expected)
                 self.process.start(self.argv, self.environment)
             wait_for(f"{self.name} serves", self.ready, self.ready_within_s, self.process)
 

@@ -255,6 +255,6 @@ def _port_base(environment: Mapping[str, str]) -> int:
     text = environment.get("NUMA_EXT_PORT_BASE") or str(DEFAULT_PORT_BASE)
     if not text.isdecimal() or not 1024 <= int(text) <= 65536 - PORT_SPAN:
         raise LabError(
-            f"NUMA_EXT_PORT_BASE is {text!r}: a number from 1024 to {65536 - PORT_SPAN} is wanted"
+            f"NUMA_EXT_PORT_BASE is {text!r}: a number from 1024 to {65536 - PORT_SPAN} is required"
         )
     return int(text)

@@ -92,8 +92,8 @@ class Show:
 
         def active() -> bool:
             latest.update({server["name"]: server for server in self._api.servers()})
-            wanted = [latest[name] for name, _ in SERVERS]
-            for server in wanted:
+            shown = [latest[name] for name, _ in SERVERS]
+            for server in shown:
                 if server["status"] == "ERROR":
                     message = server.get("fault", {}).get("message", "no reason given")
                     raise LabError(
@@ -101,7 +101,7 @@ class Show:
                         f"why: {self._settings.command} explain {server['name']}",
                         log=self._settings.log / "nova-scheduler.log",
                     )
-            return all(server["status"] == "ACTIVE" for server in wanted)
+            return all(server["status"] == "ACTIVE" for server in shown)
 
         with self._progress.step("servers become ACTIVE"):
             wait_for(

@@ -7,7 +7,7 @@ does it, without a name, a file tree or GPUs, until ``guest/init`` says so; then
 not save: folders behind shares, ports, devices without state in slots that were empty.
 
 A state fits only the machine that it was saved from: the file's name has a hash of its command line, in which kernel,
-initramfs, QEMU and disk image are named by their contents. The counter's frequency, which the kernel was told when it
+initramfs, QEMU and disk image are named by their contents. The counter's frequency, which the kernel got when it
 booted, is kept beside it.
 """
 

@@ -126,9 +126,9 @@ class Database:
         """Return which version the tables have, None without tables, and which one this release wants."""
         with self.transaction() as connection:
             found = MigrationContext.configure(connection).get_current_revision()
-            wanted = ScriptDirectory.from_config(self._alembic(connection)).get_current_head()
-        assert wanted is not None, "the package has lost its migrations"
-        return found, wanted
+            newest = ScriptDirectory.from_config(self._alembic(connection)).get_current_head()
+        assert newest is not None, "the package has lost its migrations"
+        return found, newest
 
     def _alembic(self, connection: Connection) -> Config:
         config = Config()

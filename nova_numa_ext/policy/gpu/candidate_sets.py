@@ -293,7 +293,7 @@ class GpuOffer:
         host: HostGpus,
         sets: Iterable[Sequence[str]],
     ) -> None:
-        self._wanted = gpu_request
+        self._request = gpu_request
         self._rules = rules
         self._gpus = gpus
         self._host = host
@@ -313,7 +313,9 @@ class GpuOffer:
         """Return why the best set is refused and what would be needed; nothing when it is good enough."""
         if best.enough:
             return ()
-        return below_minimum(self._wanted, self._rules, self._host, len(best.addresses), best.terms)
+        return below_minimum(
+            self._request, self._rules, self._host, len(best.addresses), best.terms
+        )
 
 
 @lru_cache(maxsize=_MEMORY)

@@ -51,7 +51,7 @@ class NodeGpus:
     switched: Mask
 
 
-def utility(wanted: GpuRequest, rules: GpuRules, count: int, gpus: NodeGpus) -> Floats:
+def utility(request: GpuRequest, rules: GpuRules, count: int, gpus: NodeGpus) -> Floats:
     """Return the utility of the GPUs that a server would probably get on each host, NaN where there are too few, H.
 
     :param count: GPUs that it requests
@@ -60,15 +60,15 @@ def utility(wanted: GpuRequest, rules: GpuRules, count: int, gpus: NodeGpus) -> 
     if not sockets.members:
         return np.full(len(gpus.total), np.nan)
     distances = _distances(gpus, sockets)
-    communicates = wanted.comm > 0 or wanted.policy is GpuPolicy.PACK
-    around = _Around(wanted, rules, sockets)
+    communicates = request.comm > 0 or request.policy is GpuPolicy.PACK
+    around = _Around(request, rules, sockets)
     best, found = np.full(len(gpus.total), -np.inf), np.full(len(gpus.total), np.nan)
     for allowed in sockets.sets():
         taken = _taken(count, gpus, sockets, allowed)
         of_socket = sockets.sums(taken)
         away = _communication(count, taken, of_socket, distances) if communicates else 0.0
         utilities = 1.0 - rules.options.communication * away - around.cost(of_socket > 0)
-        keys = _preference(wanted.policy, utilities, away, of_socket)
+        keys = _preference(request.policy, utilities, away, of_socket)
         keys = np.where(taken.sum(axis=1) == count, keys, -np.inf)
         found = np.where(keys > best, utilities, found)
         best = np.maximum(best, keys)
@@ -185,10 +185,10 @@ class _Around:
     :param sockets: GPUs by socket
     """
 
-    def __init__(self, wanted: GpuRequest, rules: GpuRules, sockets: _Sockets) -> None:
+    def __init__(self, request: GpuRequest, rules: GpuRules, sockets: _Sockets) -> None:
         self._options = rules.options
         self._free = sockets.free / np.maximum(1, sockets.total)
-        rows = [_interference(wanted, rules, bits) for bits in range(1 << len(_WEIGHTS))]
+        rows = [_interference(request, rules, bits) for bits in range(1 << len(_WEIGHTS))]
         jobs, caused, suffered = np.array(rows).T[:, sockets.weights]
         self._jobs, self._caused, self._suffered = jobs.sum(axis=1), caused, suffered
 
@@ -207,7 +207,7 @@ class _Around:
         return found
 
 
-def _interference(wanted: GpuRequest, rules: GpuRules, bits: int) -> tuple[float, float, float]:
+def _interference(request: GpuRequest, rules: GpuRules, bits: int) -> tuple[float, float, float]:
     """Return the jobs on a socket, what they suffer more, summed up, and what the new one suffers.
 
     :param bits: of the jobs' communication weights
@@ -217,6 +217,6 @@ def _interference(wanted: GpuRequest, rules: GpuRules, bits: int) -> tuple[float
     caused = 0.0
     for job in jobs:
         before = max((slowdown(job, other) for other in jobs if other != job), default=1.0)
-        caused += share(max(before, slowdown(job, wanted.profile))) - share(before)
-    suffered = max((slowdown(wanted.profile, job) for job in jobs), default=1.0)
+        caused += share(max(before, slowdown(job, request.profile))) - share(before)
+    suffered = max((slowdown(request.profile, job) for job in jobs), default=1.0)
     return float(len(jobs)), caused, share(suffered)

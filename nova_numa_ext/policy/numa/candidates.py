@@ -194,13 +194,13 @@ def _off_node(
     """Twice the number of request groups that are not where their guest cells will be; equal groups may be swapped."""
     if expected is None or not used:
         return 0
-    wanted = list(zip(request.l3, expected.groups, strict=False))
+    requested = list(zip(request.l3, expected.groups, strict=False))
 
     def at_home(group: int, place: int) -> bool:
-        (asked, domains), (domain, taken) = wanted[group], used[place]
+        (asked, domains), (domain, taken) = requested[group], used[place]
         return replace(asked, group=taken.group) == taken and domain.uuid in domains
 
-    return 2 * (len(wanted) - matching(len(wanted), len(used), at_home))
+    return 2 * (len(requested) - matching(len(requested), len(used), at_home))
 
 
 def _plain(value: object) -> str | float:

@@ -264,8 +264,8 @@ def _gpu_utility(
         direct,
         switched,
     )
-    wanted, rules = asked.gpus
-    found[at] = utility(wanted, rules, sum(each.count for each in devices), gpus)
+    gpu_request, rules = asked.gpus
+    found[at] = utility(gpu_request, rules, sum(each.count for each in devices), gpus)
     return found
 
 
@@ -307,10 +307,10 @@ def _linked(
     # The other end is known by its address on the same host.
     texts = max(1, len(arrays.text_ends))
     names = arrays.gpus["host"] * texts + arrays.gpus["address"]
-    wanted = arrays.gpus["host"][links["gpu"]] * texts + links["address"]
+    address = arrays.gpus["host"][links["gpu"]] * texts + links["address"]
     ordered = np.argsort(names)
-    found = ordered[np.minimum(np.searchsorted(names[ordered], wanted), len(names) - 1)]
-    there = (names[found] == wanted) & (cell[links["gpu"]] != UNKNOWN) & (cell[found] != UNKNOWN)
+    found = ordered[np.minimum(np.searchsorted(names[ordered], address), len(names) - 1)]
+    there = (names[found] == address) & (cell[links["gpu"]] != UNKNOWN) & (cell[found] != UNKNOWN)
     one, other = links["gpu"][there], found[there]
     at, first, second = host[one], cell[one], cell[other]
     socket = cells["socket"]

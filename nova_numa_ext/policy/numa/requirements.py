@@ -52,10 +52,10 @@ def lacking_traits(request: WorkloadRequest, traits: frozenset[str] | None) -> t
         return (Reason(Term.AGENT, "absent"),)
     if names.DRAINED in traits:
         return (Reason(Term.DRAINED, "present", names.DRAINED),)
-    wanted: list[tuple[Term, str]] = [(Term.TIER, TierTrait[request.tier.name])]
+    needed: list[tuple[Term, str]] = [(Term.TIER, TierTrait[request.tier.name])]
     if request.tier is Tier.LC and request.ways:
-        wanted.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
-    return tuple(Reason(term, "absent", trait) for term, trait in wanted if trait not in traits)
+        needed.append((Term.CACHE_ALLOCATION, RdtTrait.L3_CAT))
+    return tuple(Reason(term, "absent", trait) for term, trait in needed if trait not in traits)
 
 
 def is_missed(request: WorkloadRequest, traits: frozenset[str] | None) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes Keystone's catalogue, images and flavors be as wanted, in one process: the CLI takes a second per call.
+"""Makes Keystone's catalogue, images and flavors be as desired, in one process: the CLI takes a second per call.
 
-Runs with the virtual environment's Python: ``catalog.py identities|resources|flavors``, what is wanted as JSON on
+Runs with the virtual environment's Python: ``catalog.py identities|resources|flavors``, the desired state as JSON on
 standard input. The lab gives ``OS_AUTH_URL`` and ``OS_PASSWORD`` of its administrator in the environment, the DevStack
 plug-in ``OS_CLOUD``, a name of clouds.yaml. Idempotent.
 """
@@ -39,7 +39,7 @@ def connect(environment: Mapping[str, str]) -> Connection:
     )
 
 
-def identities(cloud: Connection, wanted: Mapping[str, Any]) -> None:
+def identities(cloud: Connection, desired: Mapping[str, Any]) -> None:
     """Projects, users, roles, services, endpoints."""
     identity = cloud.identity
     project = identity.find_project("service") or identity.create_project(
@@ -48,52 +48,52 @@ def identities(cloud: Connection, wanted: Mapping[str, Any]) -> None:
     roles = {role.name: role for role in identity.roles()}
     if "service" not in roles:
         roles["service"] = identity.create_role(name="service")
-    for name in wanted["users"]:
+    for name in desired["users"]:
         user = identity.find_user(name)
         if user is None:
             user = identity.create_user(
                 name=name,
-                password=wanted["password"],
+                password=desired["password"],
                 domain_id="default",
                 default_project_id=project.id,
             )
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(project, user, roles[role])
-    for wanted_user in wanted["host_users"]:
-        _host_user(cloud, roles, wanted_user)
+    for host_user in desired["host_users"]:
+        _host_user(cloud, roles, host_user)
     known = {service.name: service for service in identity.services()}
-    for name, (kind, url) in wanted["services"].items():
+    for name, (kind, url) in desired["services"].items():
         service = known.get(name) or identity.create_service(name=name, type=kind)
         _endpoints(cloud, service.id, url)
 
 
-def _host_user(cloud: Connection, roles: dict[str, Any], wanted: Mapping[str, str]) -> None:
+def _host_user(cloud: Connection, roles: dict[str, Any], desired: Mapping[str, str]) -> None:
     """A user that one compute host has, with one role in one project."""
     identity = cloud.identity
-    project = identity.find_project(wanted["project"]) or identity.create_project(
-        name=wanted["project"], domain_id="default"
+    project = identity.find_project(desired["project"]) or identity.create_project(
+        name=desired["project"], domain_id="default"
     )
-    if wanted["role"] not in roles:
-        roles[wanted["role"]] = identity.create_role(name=wanted["role"])
-    user = identity.find_user(wanted["name"]) or identity.create_user(
-        name=wanted["name"],
-        password=wanted["password"],
+    if desired["role"] not in roles:
+        roles[desired["role"]] = identity.create_role(name=desired["role"])
+    user = identity.find_user(desired["name"]) or identity.create_user(
+        name=desired["name"],
+        password=desired["password"],
         domain_id="default",
         default_project_id=project.id,
     )
-    identity.assign_project_role_to_user(project, user, roles[wanted["role"]])
+    identity.assign_project_role_to_user(project, user, roles[desired["role"]])
 
 
-def resources(cloud: Connection, wanted: Mapping[str, Any]) -> None:
-    """Images from files, flavors with exactly the extra specs wanted."""
-    for image in wanted["images"]:
+def resources(cloud: Connection, desired: Mapping[str, Any]) -> None:
+    """Images from files, flavors with exactly the extra specs desired."""
+    for image in desired["images"]:
         _image(cloud, image)
-    flavors(cloud, wanted["flavors"])
+    flavors(cloud, desired["flavors"])
 
 
-def flavors(cloud: Connection, wanted: Sequence[Mapping[str, Any]]) -> None:
-    """Flavors with exactly the sizes and extra specs wanted."""
-    for flavor in wanted:
+def flavors(cloud: Connection, desired: Sequence[Mapping[str, Any]]) -> None:
+    """Flavors with exactly the sizes and extra specs desired."""
+    for flavor in desired:
         _flavor(cloud, flavor)
 
 
@@ -109,24 +109,24 @@ def _endpoints(cloud: Connection, service_id: str, url: str) -> None:
             cloud.identity.update_endpoint(endpoint, url=url)
 
 
-def _image(cloud: Connection, wanted: Mapping[str, Any]) -> None:
+def _image(cloud: Connection, desired: Mapping[str, Any]) -> None:
     """A public image; one made from a file with other contents, or for another kernel, is made again."""
-    image = cloud.image.find_image(wanted["name"])
-    kernel = cloud.image.find_image(wanted["kernel"]).id if wanted["kernel"] else None
+    image = cloud.image.find_image(desired["name"])
+    kernel = cloud.image.find_image(desired["kernel"]).id if desired["kernel"] else None
     if image is not None and (image.properties.get(_CONTENTS), image.kernel_id) != (
-        wanted["sha256"],
+        desired["sha256"],
         kernel,
     ):
         cloud.image.delete_image(image)
         image = None
     if image is None:
-        properties = {_CONTENTS: wanted["sha256"]}
+        properties = {_CONTENTS: desired["sha256"]}
         if kernel:
             properties["kernel_id"] = kernel
-        kind = wanted["kind"]
+        kind = desired["kind"]
         cloud.image.create_image(
-            name=wanted["name"],
-            filename=wanted["path"],
+            name=desired["name"],
+            filename=desired["path"],
             disk_format=kind,
             container_format="bare" if kind == "raw" else kind,
             visibility="public",
@@ -134,21 +134,21 @@ def _image(cloud: Connection, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _flavor(cloud: Connection, wanted: Mapping[str, Any]) -> None:
+def _flavor(cloud: Connection, desired: Mapping[str, Any]) -> None:
     """Nova cannot change a flavor's sizes: one with other sizes is made again."""
     compute = cloud.compute
-    sizes = {key: wanted[key] for key in ("vcpus", "ram", "disk")}
-    flavor = compute.find_flavor(wanted["name"], get_extra_specs=True)
+    sizes = {key: desired[key] for key in ("vcpus", "ram", "disk")}
+    flavor = compute.find_flavor(desired["name"], get_extra_specs=True)
     if flavor is not None and {key: getattr(flavor, key) for key in sizes} != sizes:
         compute.delete_flavor(flavor)
         flavor = None
     if flavor is None:
-        flavor = compute.create_flavor(name=wanted["name"], **sizes)
+        flavor = compute.create_flavor(name=desired["name"], **sizes)
     known = dict(flavor.extra_specs or {})
-    for key in known.keys() - wanted["extra_specs"].keys():
+    for key in known.keys() - desired["extra_specs"].keys():
         compute.delete_flavor_extra_specs_property(flavor, key)
-    if wanted["extra_specs"].items() - known.items():
-        compute.create_flavor_extra_specs(flavor, wanted["extra_specs"])
+    if desired["extra_specs"].items() - known.items():
+        compute.create_flavor_extra_specs(flavor, desired["extra_specs"])
 
 
 if __name__ == "__main__":
