@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
-from host_agent.machine.privileged.libvirt_state import Domain
+from host_agent.machine.privileged.libvirt_state import RunningDomain
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.syscalls import PAGE
 
@@ -31,9 +31,9 @@ class Counting:
 
 
 @contextmanager
-def opened(_paths: object, uuid: str, _libvirt: object) -> Iterator[Domain]:
+def opened(_paths: object, uuid: str, _libvirt: object) -> Iterator[RunningDomain]:
     """The process is there."""
-    yield Domain(uuid, 1)
+    yield RunningDomain(uuid, 1)
 
 
 @given(st.lists(st.integers(1, 20_000), min_size=1, max_size=8), st.integers(16, 4096))
