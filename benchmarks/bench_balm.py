@@ -28,7 +28,7 @@ from emulation.physics.parameters import Parameters
 from emulation.physics.slo_plant import Program, SloPlant, Traits
 from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import balm
-from host_agent.decide.slo.shapes import BalmState, BeServer, SloView
+from host_agent.decide.slo.shapes import BalmDecision, BalmState, BeServer, SloView
 from host_agent.model.latency import LcServer
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.window import LatencyWindow
@@ -437,7 +437,7 @@ def cost(seed: int) -> dict[str, float]:
     spent: dict[bool, list[float]] = {True: [], False: []}
     decide = balm.decide
 
-    def timed(seen: SloView, state: BalmState, options: BalmOptions, now_s: float) -> balm.Decision:
+    def timed(seen: SloView, state: BalmState, options: BalmOptions, now_s: float) -> BalmDecision:
         began = time.perf_counter()
         made = decide(seen, state, options, now_s)
         spent[state.search is not None].append(time.perf_counter() - began)

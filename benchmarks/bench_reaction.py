@@ -104,6 +104,9 @@ class Listed:
         """End a wait."""
         self._changed.set()
 
+    def end(self) -> None:
+        """No call waits for long."""
+
 
 def agent(folder: Path) -> None:
     """Run the agent for the domains that ``folder`` holds, until standard input ends."""

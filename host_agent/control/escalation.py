@@ -122,7 +122,7 @@ def bus(conf: cfg.ConfigOpts, url: str, host: str) -> Notify:
     :raises ConfigurationError: oslo.messaging is not installed, or cannot use the URL
     """
     try:
-        import oslo_messaging  # type: ignore[import-untyped]
+        import oslo_messaging
     except ImportError as error:
         raise ConfigurationError(
             "[slo]notify_url needs oslo.messaging: install nova-numa-ext[notify], or leave the option out"

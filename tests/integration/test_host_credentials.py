@@ -55,7 +55,7 @@ def test_placement_refuses_the_host_all_but_publishing(session: Session) -> None
         ("PUT", f"/allocations/{uuid.uuid4()}", 403),
         ("POST", "/reshaper", 403),
     ):
-        body = {} if method in ("PUT", "POST") else None
+        body: dict[str, object] | None = {} if method in ("PUT", "POST") else None
         answer = placement.request(path, method, json=body, raise_exc=False)
         assert answer.status_code == status, (method, path, answer.text)
 

@@ -163,8 +163,8 @@ def crowd(running_cloud: LabCloud) -> Iterator[Crowd]:
             ],
         }
         file = host.emulated.agent_conf.with_name("slo-guests.json")
-        made = Crowd(cloud, host, lcs, bes, file, told)
-        made.load(QUIET)
+        crowd = Crowd(cloud, host, lcs, bes, file, told)
+        crowd.load(QUIET)
         host.agent.stop()  # its connections are to QEMU; it will find the model at the same paths
         module = f"{sys.executable} -m emulation.slo_guests {file}"
         log = "/tmp/slo-guests.log"
@@ -172,8 +172,8 @@ def crowd(running_cloud: LabCloud) -> Iterator[Crowd]:
         try:
             eventually("the model listens", lambda: _listens(host, pid), 120, 2)
             host.agent.start()
-            made.calm()
-            yield made
+            crowd.calm()
+            yield crowd
         finally:
             host.run(f"kill {pid} || true")
             file.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ on its way out is not done either.
 import errno
 import math
 import os
+import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.journal import FileJournal
 from host_agent.control.rollout import Rollout
 from host_agent.control.takeover import Takeover
-from host_agent.machine.privileged import partitions, processes
+from host_agent.machine.privileged import partitions
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.backend import our_threads
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -194,8 +195,8 @@ class CountedHost(FakeHost):
             "_writer",
             lambda paths, tree: GroupWriter(tree, proc=str(paths.proc), limbo_wait_s=0),
         )
-        patch.setattr(processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
-        patch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
+        patch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
+        patch.setattr(select, "select", lambda *_arguments: ([], [], []))
         counted_files(self.writing, patch)
         self.start()
 

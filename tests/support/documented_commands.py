@@ -185,7 +185,7 @@ def _raising(parser: argparse.ArgumentParser, *, whole: bool) -> argparse.Argume
     parser.allow_abbrev = False
     parser.error = refuse  # type: ignore[assignment, method-assign]
     for required in (*parser._actions, *parser._mutually_exclusive_groups):
-        required.required = required.required and whole
+        required.required = required.required and whole  # type: ignore[attr-defined]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():

@@ -2,12 +2,20 @@
 """A Placement as nova would have filled it, with shortcuts to look at it and to disturb it."""
 
 import uuid
+from typing import Any
 
 from placement_traits.client import MICROVERSION, PlacementClient, RetrySettings
 
 
 class FilledPlacement:
-    """A Placement with what nova would have put there, and shortcuts to look at it."""
+    """A Placement with what nova would have put there, and shortcuts to look at it.
+
+    :ivar conf: the options of Placement, where a fixture gives them
+    :ivar root: nova's root provider, where a fixture makes one
+    """
+
+    conf: Any
+    root: str
 
     def __init__(self, adapter):
         self.adapter = adapter

@@ -23,7 +23,10 @@ class PlacementOverHttp:
 
     :ivar down: it answers 503 to everything, as a proxy without a backend does
     :ivar refused: how many requests it has answered so
+    :ivar root: nova's root provider, where a fixture makes one
     """
+
+    root: str
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self._application = application

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.cmd import agent, ctl, supervisor
+from host_agent.report.metrics import Metrics
 from nova_numa_ext.cli import heal_command
 from placement_traits.command_line import version
 
@@ -130,7 +131,7 @@ def test_an_agent_without_an_exporter_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    agent._expose(agent.Metrics(), "127.0.0.1", 1)
+    agent._expose(Metrics(), "127.0.0.1", 1)
     assert caplog.messages == [
         "no metrics: prometheus_client is not installed (nova-numa-ext[agent])"
     ]

@@ -9,7 +9,7 @@ import pytest
 from host_agent.conf.configuration import SECTIONS as AGENT_SECTIONS
 from nova_numa_ext.conf import SchedulerOptions
 from placement_traits.names import Key
-from placement_traits.options import declared
+from placement_traits.options import Section, declared
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse
 
 REPOSITORY = Path(__file__).parents[2]
@@ -75,11 +75,8 @@ SHARED = {"placement", "DEFAULT"}
 
 
 def test_every_option_that_a_page_names_is_declared() -> None:
-    known = {
-        f"[{section.section}]{one.name}"
-        for section in (*AGENT_SECTIONS.values(), SchedulerOptions)
-        for one in declared(section)
-    }
+    sections: tuple[type[Section], ...] = (*AGENT_SECTIONS.values(), SchedulerOptions)
+    known = {f"[{section.section}]{one.name}" for section in sections for one in declared(section)}
     ours = {name.partition("]")[0][1:] for name in known} - SHARED
     pattern = re.compile(rf"\[(?:{'|'.join(sorted(ours))})\]\w+")
     unknown = {

@@ -67,13 +67,17 @@ def _fork_server(settings: Settings) -> Path:
 
 
 def _standard_library(settings: Settings) -> Path:
-    asked = [settings.python, "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]
+    asked: list[str | Path] = [
+        settings.python,
+        "-c",
+        "import sysconfig; print(sysconfig.get_path('stdlib'))",
+    ]
     return Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
 
 
 def _lay_out(tree: Path, settings: Settings, folders: tuple[Path, ...]) -> None:
     """Make mount points for what is not copied; copy the interpreter and the shared libraries that it loads."""
-    for folder in (*_MOUNT_POINTS, *(path.relative_to("/") for path in folders)):
+    for folder in (*_MOUNT_POINTS, *(str(path.relative_to("/")) for path in folders)):
         (tree / folder).mkdir(parents=True)
     for name in _MERGED:
         if Path("/", name).is_symlink():
@@ -94,7 +98,7 @@ def _lay_out(tree: Path, settings: Settings, folders: tuple[Path, ...]) -> None:
 
 def _mapped_files(settings: Settings) -> list[Path]:
     """Files that a fork server has in its memory: interpreter, libraries, locale."""
-    program = [settings.python, _fork_server(settings), "--mapped"]
+    program: list[str | Path] = [settings.python, _fork_server(settings), "--mapped"]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabError(f"Python cannot import what emulated hosts need: {done.stderr[-500:]}")

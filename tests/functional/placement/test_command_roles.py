@@ -69,8 +69,8 @@ def nova():
     flavors = [*found.flavors.values()]
     found.find_flavor = lambda *_names, **_options: flavors[0]
     found.flavors = lambda **_options: flavors
-    found.hypervisors = lambda **_options: [SimpleNamespace(name="h1", state="up")]
-    found.get_endpoint_data = lambda: SimpleNamespace(max_microversion=(2, 100))
+    found.hypervisors = lambda **_options: [SimpleNamespace(name="h1", state="up")]  # type: ignore[attr-defined]
+    found.get_endpoint_data = lambda: SimpleNamespace(max_microversion=(2, 100))  # type: ignore[attr-defined]
     return found
 
 

@@ -63,11 +63,11 @@ def cloud(old):
     with placement_over_http() as placement:
         cloud = placement.cloud
         cloud.root = cloud.compute("h1")
-        cloud.old_publishes = lambda: json.loads(
+        cloud.old_publishes = lambda: json.loads(  # type: ignore[attr-defined]
             old.run(_PUBLISH, placement.url, four_nodes().to_json())
         )
-        cloud.old_reads = lambda: json.loads(old.run(_READ, placement.url))
-        cloud.publishes = lambda: Reporter(cloud.client).sync(
+        cloud.old_reads = lambda: json.loads(old.run(_READ, placement.url))  # type: ignore[attr-defined]
+        cloud.publishes = lambda: Reporter(cloud.client).sync(  # type: ignore[attr-defined]
             desired_tree("h1", four_nodes(), SETTINGS)
         )
         yield cloud

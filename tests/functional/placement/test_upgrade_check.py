@@ -35,7 +35,7 @@ def check(host, monkeypatch, capsys, tmp_path):
         checks = json.loads(capsys.readouterr().out)["checks"]
         return status, {each["check"]: each["details"] for each in checks if each["result"]}
 
-    run.file = file
+    run.file = file  # type: ignore[attr-defined]
     return run
 
 

@@ -314,7 +314,7 @@ def test_a_host_without_room_costs_no_look_at_the_view(nova_configuration):
     spec = request_spec(LC, numa_topology=pinned_guest())
     [found] = decision.decide(decision.parse_spec(spec), spec, [state], context).refused
     assert [reason.term for reason in found.reasons] == [Term.NUMA_CELLS]
-    assert not context.snapshot.host.called
+    assert not context.snapshot.host.called  # type: ignore[attr-defined]
     state.numa_topology.cells[0].pinned_cpus = {0, 1, 2}
     context = DecisionContext(FleetSnapshot(FleetArrays.of([view]), 1.0, ViewState.FRESH))
     assert decision.decide(decision.parse_spec(spec), spec, [state], context).passed

@@ -6,9 +6,8 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
-from nova import exception, objects
+from nova import context, exception, objects
 
-from nova_numa_ext.scheduler import moves
 from tests.functional.scheduler.conftest import BE
 
 SERVER = str(uuid.uuid4())
@@ -24,7 +23,7 @@ def database(monkeypatch):
     def target_cell(_context, _cell):
         yield None
 
-    monkeypatch.setattr(moves.context, "target_cell", target_cell)
+    monkeypatch.setattr(context, "target_cell", target_cell)
     monkeypatch.setattr(objects.Instance, "get_by_uuid", lambda *_args, **_options: found)
     return found
 
@@ -63,6 +62,6 @@ def test_a_database_that_does_not_answer_holds_no_server(cloud, monkeypatch, cap
         raise exception.CellTimeout
 
     cloud.host("h1")
-    monkeypatch.setattr(moves.context, "target_cell", fails)
+    monkeypatch.setattr(context, "target_cell", fails)
     assert cloud.boot(WRONG, servers=[SERVER], requested_destination=same_cell())
     assert "is unknown; it may move" in caplog.text

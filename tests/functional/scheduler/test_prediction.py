@@ -105,7 +105,7 @@ def compared(rng):
             judge = Judge(parsed.request, parsed.guest, spec, DecisionContext(view, pack=host.pack))
             ours = judge.predictions(host, None, facts.host_facts(host))(Candidate(0, (), ()))
             claimed = host.claim(request, host.allocation_candidates[0])
-            spec.numa_topology = claimed
+            spec.numa_topology = claimed  # type: ignore[attr-defined]
             yield request, host, ours, claimed
 
 

@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from placement_traits import journal as journal_module
 from placement_traits.journal import Journal, backup, read
 
 
@@ -76,7 +75,7 @@ def test_a_line_is_one_system_call(tmp_path, monkeypatch):
         written.append(data)
         return write(descriptor, data)
 
-    monkeypatch.setattr(journal_module.os, "write", one)
+    monkeypatch.setattr(os, "write", one)
     journal = Journal(tmp_path / "journal.jsonl", 2**20, 1)
     for number in range(3):
         journal.append({"number": number})

@@ -3,9 +3,10 @@
 
 import pytest
 
+from placement_traits.fleet import Amount
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.snapshot import FleetSnapshot, ViewState
-from placement_traits.view import Amount, ViewSettings, pause_s
+from placement_traits.view import ViewSettings, pause_s
 
 
 def test_on_a_small_fleet_the_interval_rules():

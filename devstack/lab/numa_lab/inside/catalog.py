@@ -9,7 +9,7 @@ plug-in ``OS_CLOUD``, a name of clouds.yaml. Idempotent.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import openstack
@@ -152,6 +152,9 @@ def _flavor(cloud: Connection, desired: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    {"identities": identities, "resources": resources, "flavors": flavors}[sys.argv[1]](
-        connect(os.environ), json.load(sys.stdin)
-    )
+    commands: dict[str, Callable[[Connection, Any], None]] = {
+        "identities": identities,
+        "resources": resources,
+        "flavors": flavors,
+    }
+    commands[sys.argv[1]](connect(os.environ), json.load(sys.stdin))

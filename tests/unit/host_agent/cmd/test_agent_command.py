@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's start: what may be missing, and what must be reported."""
 
+import faulthandler
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from host_agent.cmd import agent
 from host_agent.conf.paths import HostPaths
+from host_agent.control.assembly import agent as assembly
 from host_agent.control.journal import FileJournal
 from host_agent.report.metrics import Metrics
 from host_agent.util.single_instance import single_instance
@@ -64,7 +67,7 @@ def test_the_journal_is_closed_whatever_ends_the_agent(
         assert closed == []
         raise CapabilityMissingError("no round")
 
-    monkeypatch.setattr(agent.assembly, "build", lambda *_arguments, **_named: parts)
+    monkeypatch.setattr(assembly, "build", lambda *_arguments, **_named: parts)
     monkeypatch.setattr(agent, "_turn", fail)
     assert agent.main([f"--config-file={config}", "--dry-run"]) == 1
     assert closed == ["journal"]
@@ -101,8 +104,8 @@ def test_a_helper_that_has_ended_first_makes_no_failure_of_the_end(
         privileged=SimpleNamespace(graceful_shutdown=gone),
     )
     conf = SimpleNamespace(once=False, dry_run=True, agent=SimpleNamespace(metrics_port=0))
-    monkeypatch.setattr(agent.signal, "signal", lambda *_arguments: None)
-    monkeypatch.setattr(agent.faulthandler, "enable", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
+    monkeypatch.setattr(faulthandler, "enable", lambda: None)
     assert agent._turn(conf, parts) == 0  # type: ignore[arg-type]
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert "throttles will be released: the helper does not learn" in record.message
@@ -129,7 +132,7 @@ def test_only_the_one_agent_of_a_host_removes_drafts_of_killed_ones(
     )
     config = tmp_path / "agent.conf"
     config.write_text(f"[agent]\nstate_dir = {tmp_path}\n")
-    monkeypatch.setattr(agent.assembly, "build", lambda *_arguments, **_options: parts)
+    monkeypatch.setattr(assembly, "build", lambda *_arguments, **_options: parts)
     monkeypatch.setattr(agent, "_turn", lambda *_arguments: 0)
     with single_instance(tmp_path / "agent.lock", "test"):
         assert agent.main([f"--config-file={config}"]) == 1

@@ -3,6 +3,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -219,7 +220,7 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
             store.save(lambda: Kept(report={"phase": PAUSED}))
 
     monkeypatch.setattr(host, "release_throttles", release)
-    monkeypatch.setattr(undo.time, "sleep", looked)
+    monkeypatch.setattr(time, "sleep", looked)
     run("pause")
     with single_instance(tmp_path / "state/agent.lock", "test"):
         assert run("release-bandwidth")[0] == 0

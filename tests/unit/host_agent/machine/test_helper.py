@@ -16,10 +16,11 @@ from host_agent.conf.helper import HelperOptions
 from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.rdt import RdtOptions
-from host_agent.machine.privileged import arguments, client, edition, server
+from host_agent.machine.privileged import arguments, client, edition, server, wire
 from host_agent.machine.privileged.edition import Edition, Succession
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
+from host_agent.machine.privileged.table import Way
 from host_agent.model import partition, process, rdt
 from host_agent.model.process import GroupLevel, MoveLimits, Pin, Target
 from placement_traits.errors import ConflictError, InvalidValueError, ServiceUnavailableError
@@ -89,13 +90,13 @@ def test_what_is_out_of_bounds_is_refused_by_name(
     operations: HostOperations, call: Callable[[Any], object], words: str
 ) -> None:
     def asked(operation: Any, values: tuple[Any, ...]) -> Any:
-        request = json.dumps([operation.name, *client.wire.encode(values)]).encode()
+        request = json.dumps([operation.name, *wire.encode(values)]).encode()
         kind, name, error = json.loads(server.answer(operations, request)[4:])
         assert (kind, name) == (server.REFUSED, "InvalidValueError")
         raise InvalidValueError(*error)
 
     with pytest.raises(InvalidValueError) as caught:
-        call(client.Way(OPERATIONS, asked))
+        call(Way(OPERATIONS, asked))
     assert words in str(caught.value)
 
 

@@ -10,6 +10,7 @@ tested with real ones in ``test_processes.py``. The seed is printed, and ``NUMA_
 import json
 import os
 import random
+import select
 import sys
 import time
 from array import array
@@ -24,7 +25,7 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import partitions, processes, wire
+from host_agent.machine.privileged import partitions, wire
 from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.pmu import Event
@@ -158,11 +159,9 @@ class Host:
             "_writer",
             lambda paths, resctrl: GroupWriter(resctrl, proc=str(paths.proc), limbo_wait_s=0),
         )
-        monkeypatch.setattr(
-            processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY)
-        )
-        monkeypatch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
-        monkeypatch.setattr(processes.os, "sched_setaffinity", self.kernel.setaffinity)
+        monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
+        monkeypatch.setattr(select, "select", lambda *_arguments: ([], [], []))
+        monkeypatch.setattr(os, "sched_setaffinity", self.kernel.setaffinity)
         self.devices = WatchedDevices()
         self.operations = HostOperations(
             self.paths, self.kernel, release_after_s=3600, devices=self.devices

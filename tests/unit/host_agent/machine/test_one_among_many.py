@@ -55,7 +55,7 @@ def test_a_host_without_descriptors_is_told_server_by_server(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     resctrl = Resctrl(ResctrlModel(Shape()))
-    monkeypatch.setattr(processes.os, "pidfd_open", refused)
+    monkeypatch.setattr(os, "pidfd_open", refused)
     monkeypatch.setattr(partitions, "tree", lambda _paths: resctrl)
     paths = HostPaths(pid_dir=tmp_path / "pids", helper_state=tmp_path)
     for uuid, pid in ((A, 7), (B, 8)):

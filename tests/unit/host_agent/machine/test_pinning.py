@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which threads get an affinity: those of the process, and none that has taken the id of one meanwhile."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import processes
 from host_agent.machine.privileged.processes import ThreadPinner
 from host_agent.model.process import Process, Role, Thread
 
@@ -44,7 +44,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path)
-    monkeypatch.setattr(processes.os, "sched_setaffinity", lambda tid, _cpus: made.set.append(tid))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda tid, _cpus: made.set.append(tid))
     return made
 
 
@@ -67,5 +67,5 @@ def test_an_id_that_changes_hands_while_it_is_set_is_told(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinning = host.pinning()
-    monkeypatch.setattr(processes.os, "sched_setaffinity", lambda tid, _cpus: host.begins(tid, 8))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda tid, _cpus: host.begins(tid, 8))
     assert pinning.set(VCPU, SOME) == "No such process"

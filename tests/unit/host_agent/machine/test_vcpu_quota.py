@@ -3,13 +3,14 @@
 
 import errno
 import os
+import select
 from pathlib import Path
 
 import pytest
 
 from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import partitions, processes, vcpu_quota
+from host_agent.machine.privileged import partitions, vcpu_quota
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.vcpu_quota import Quota
 from placement_traits.errors import NumaExtError
@@ -78,8 +79,8 @@ B = "bbbbbbbb-0000-4000-8000-000000000000"
 
 @pytest.fixture(params=[1, 2])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(processes.os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
-    monkeypatch.setattr(processes.select, "select", lambda *_arguments: ([], [], []))
+    monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
+    monkeypatch.setattr(select, "select", lambda *_arguments: ([], [], []))
     return Host(tmp_path, request.param)
 
 

@@ -50,7 +50,11 @@ def test_scenarios_take_the_arguments_they_are_given(job: Path) -> None:
     known = configured("scenarios.py")
     for subtask in subtasks(job):
         ((name, given),) = subtask["scenario"].items()
-        (run,) = [each for each in known[name].body if getattr(each, "name", "") == "run"]
+        (run,) = [
+            each
+            for each in known[name].body
+            if isinstance(each, ast.FunctionDef) and each.name == "run"
+        ]
         names = [argument.arg for argument in run.args.args[1:]]
         required = names[: len(names) - len(run.args.defaults)]
         assert set(required) <= set(given) <= set(names)

@@ -12,6 +12,7 @@ from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.decide.cores import arrival, mapping, repair
 from host_agent.decide.cores.mapping_state import MappingObservation, MappingState
 from host_agent.decide.cores.performance import deviation
+from host_agent.decide.cores.reshuffle import reshuffle
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.model.terms import Term
 from placement_traits.interference import INITIAL_BENEFIT, IsolationLevel, updated_benefit
@@ -342,7 +343,7 @@ def test_a_rabbit_that_was_never_quiet_moves_when_a_slot_is_freed() -> None:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the servers for which others were looked at that could make room."""
     asked: list[str] = []
-    search = arrival.reshuffle
+    search = reshuffle
 
     def counted(occupancy: Occupancy, needy: MappedServer, *limits: Any) -> Any:
         asked.append(needy.name)

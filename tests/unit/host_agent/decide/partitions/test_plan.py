@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_agent.conf.rdt import RdtOptions
-from host_agent.decide.partitions.changes import Write, WriteKind, changes
+from host_agent.decide.partitions.changes import changes
 from host_agent.decide.partitions.classes import BE_PREFIX
 from host_agent.decide.partitions.plan import (
     PartitionPlan,
@@ -18,7 +18,7 @@ from host_agent.decide.partitions.plan import (
     vm_monitor,
 )
 from host_agent.model.levels import mba_levels
-from host_agent.model.partition import PartitionRequest
+from host_agent.model.partition import PartitionRequest, Write, WriteKind
 from host_agent.model.rdt import (
     Actual,
     BandwidthControl,
