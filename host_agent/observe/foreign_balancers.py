@@ -10,9 +10,11 @@ the reason says so. Guests bound by nova have such a policy and are not concerne
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from host_agent.util.background import BackgroundTasks
 
 LOG = logging.getLogger(__name__)
 
@@ -50,16 +52,19 @@ def _entries(proc: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class Guard:
-    """Finds why memory must not be spread on this host.
+    """Finds why memory must not be spread on this host; any thread may ask.
 
     :param proc: the proc file system
-    :param every_s: seconds between two searches for numad, which look at all processes
+    :param every_s: seconds between two searches for numad, which look at all processes. The first is made at once, so
+        that nothing is spread before; the others run beside the caller, and their answer counts when it is there
+    :param tasks: runs the searches; one may wait for another
     """
 
     proc: Path
     every_s: float
     clock: Callable[[], float] = time.monotonic
-    _looked_s: float = float("-inf")
+    tasks: BackgroundTasks = field(default_factory=lambda: BackgroundTasks("numad", 1))
+    _begun_s: float | None = None
     _numad: int | None = None
 
     def __call__(self) -> str:
@@ -67,8 +72,15 @@ class Guard:
         if numa_balancing(self.proc):
             return "kernel.numa_balancing is on and would move spread pages back: set it to 0"
         now = self.clock()
-        if now - self._looked_s >= self.every_s:
-            self._looked_s, self._numad = now, numad(self.proc)
+        if self._begun_s is None:
+            self._look()
+            self._begun_s = now
+        elif now - self._begun_s >= self.every_s:
+            self._begun_s = now
+            self.tasks.submit(self._look)
         if self._numad is not None:
             return f"numad (process {self._numad}) would move spread pages back: stop it"
         return ""
+
+    def _look(self) -> None:
+        self._numad = numad(self.proc)

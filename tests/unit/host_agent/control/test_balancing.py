@@ -6,6 +6,8 @@ The host: 2 sockets, 4 nodes of 2 CPUs and an L3 domain each. All performance fi
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
+from host_agent.observe import foreign_balancers
 from host_agent.observe.counters.source import Readings
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.report.metrics import METRICS
@@ -355,7 +358,32 @@ def test_f_004_18_the_guard_reads_the_kernel_and_finds_numad(tmp_path: Path) -> 
     (tmp_path / "77/comm").write_text("numad\n")
     assert guard() == "", "it looks at all processes now and then only"
     now = 60.0
+    assert guard() == "", "it looks beside the round that asks"
+    assert guard.tasks.finish(5) == 0
     assert guard() == "numad (process 77) would move spread pages back: stop it"
+
+
+def test_no_round_waits_until_all_processes_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of processes take a tenth of a second, and a host that swaps far longer."""
+    now = 0.0
+    guard = Guard(tmp_path, 60.0, lambda: now)
+    assert guard() == ""
+    go_on = threading.Event()
+
+    def slow(_proc: Path) -> int:
+        assert go_on.wait(30)
+        return 77
+
+    monkeypatch.setattr(foreign_balancers, "numad", slow)
+    now = 60.0
+    began_s = time.monotonic()
+    assert [guard() for _round in range(3)] == ["", "", ""]
+    assert time.monotonic() - began_s < 10
+    go_on.set()
+    assert guard.tasks.finish(5) == 0
+    assert "process 77" in guard()
 
 
 def test_a_proc_that_cannot_be_listed_stops_nothing(
