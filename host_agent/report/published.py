@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from host_agent.conf.options import Options
-from host_agent.decide.amounts.claims import Claim, Part
+from host_agent.decide.amounts.claims import DomainPart, ServerClaim
 from host_agent.decide.partitions.requests import l3_amounts
 from host_agent.model.assignment import Guest
 from host_agent.model.modes import Feature
@@ -111,7 +111,9 @@ def pins(done: Round, options: Options) -> bool:
     return options.pinning.enabled and done.modes.act(Feature.PINNING)
 
 
-def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -> list[Claim]:
+def declarations(
+    done: Round, placed: Sequence[ServerClaim], *, pinned: bool = True
+) -> list[ServerClaim]:
     """Return the claims with those of servers that the agent places: their bandwidth is split over their domains.
 
     :param placed: of the servers that nova has bound to cells
@@ -119,7 +121,7 @@ def declarations(done: Round, placed: Sequence[Claim], *, pinned: bool = True) -
     return [*placed, *_unbound(done, placed, pinned=pinned)]
 
 
-def in_use(done: Round, declared: Sequence[Claim]) -> tuple[Claim, ...]:
+def in_use(done: Round, declared: Sequence[ServerClaim]) -> tuple[ServerClaim, ...]:
     """Return the claims of servers that run: a paused one may be arriving, and nova has not finished with it."""
     running = {
         guest.uuid
@@ -129,7 +131,7 @@ def in_use(done: Round, declared: Sequence[Claim]) -> tuple[Claim, ...]:
     return tuple(claim for claim in declared if claim.uuid in running)
 
 
-def _unbound(done: Round, placed: Sequence[Claim], *, pinned: bool) -> Iterator[Claim]:
+def _unbound(done: Round, placed: Sequence[ServerClaim], *, pinned: bool) -> Iterator[ServerClaim]:
     known = {claim.uuid for claim in placed}
     for guest in done.observation.guests:
         workload = guest.workload
@@ -137,8 +139,8 @@ def _unbound(done: Round, placed: Sequence[Claim], *, pinned: bool) -> Iterator[
         if request is None or not request.bandwidth_mbps or guest.uuid in known:
             continue
         domains = sorted(_domains(done, guest, pinned=pinned))
-        parts = tuple(Part(l3, 0, request.bandwidth_mbps // len(domains)) for l3 in domains)
-        yield Claim(guest.uuid, workload.title, parts)
+        parts = tuple(DomainPart(l3, 0, request.bandwidth_mbps // len(domains)) for l3 in domains)
+        yield ServerClaim(guest.uuid, workload.title, parts)
 
 
 def published_tree(

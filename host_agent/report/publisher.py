@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from host_agent.conf.options import Options
-from host_agent.decide.amounts.claims import Claim, claimed_elsewhere, claims
+from host_agent.decide.amounts.claims import ServerClaim, claimed_elsewhere, claims
 from host_agent.model.modes import Modes
 from host_agent.model.round import Round
 from host_agent.report.beat import Beat
@@ -89,7 +89,7 @@ class _Desired:
     """
 
     tree: ProviderTree
-    claims: tuple[Claim, ...]
+    claims: tuple[ServerClaim, ...]
 
 
 _NO_FACTS: Final = PublishedFacts()
@@ -267,7 +267,7 @@ class Publisher:
         return self._synced(desired)
 
     def _elsewhere(
-        self, claims: tuple[Claim, ...]
+        self, claims: tuple[ServerClaim, ...]
     ) -> tuple[Mapping[str, Mapping[str, int]], tuple[str, ...]]:
         """Return what servers use by provider while it is counted elsewhere, and why that is not known.
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from host_agent.decide.amounts.claims import Claim, declared_mbps
+from host_agent.decide.amounts.claims import ServerClaim, declared_mbps
 from host_agent.decide.amounts.reserved_bandwidth import (
     ReservationSettings,
     excess_mbps,
@@ -40,7 +40,9 @@ class BandwidthReservation:
         self._looked: float | None = None
         self._reserved: dict[int, int] = {}
 
-    def reserved_mbps(self, topology: HostTopology, claims: Sequence[Claim]) -> Mapping[int, int]:
+    def reserved_mbps(
+        self, topology: HostTopology, claims: Sequence[ServerClaim]
+    ) -> Mapping[int, int]:
         """Return what to publish as ``reserved``, MB/s by L3 domain; looks at the counters when it is time.
 
         Without MBM nothing is held back. Where traffic is unknown (a counter began again) the value stays as it is;

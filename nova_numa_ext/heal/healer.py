@@ -26,10 +26,10 @@ from typing import Any, Final
 from nova_numa_ext.heal.nova_servers import NovaServer, NovaServers
 from nova_numa_ext.heal.plan import (
     SERVERS,
+    HealPlan,
     HealResult,
     Host,
     LeftAloneError,
-    Plan,
     Row,
     amounts_of,
     consumer_type,
@@ -119,7 +119,7 @@ class Healer:
 
     def _plans(
         self, host: Host, pending: Iterable[tuple[NovaServer, WorkloadRequest]]
-    ) -> tuple[list[Plan], list[Row]]:
+    ) -> tuple[list[HealPlan], list[Row]]:
         plans, rows = [], []
         for server, request in pending:
             if server.why_busy:
@@ -127,7 +127,7 @@ class Healer:
             cells = self._nova.cells(server.uuid)
             if cells is None:  # deleted meanwhile
                 continue
-            plan: Plan | None = None
+            plan: HealPlan | None = None
             left = problem = ""
             held: Resources = {}
             try:
@@ -141,7 +141,7 @@ class Healer:
                 continue
             busy = self._nova.why_busy(server.uuid, host.view.name)
             left = f"something is under way: {busy}" if busy else left
-            shown = plan or Plan(server, held, {}, held)
+            shown = plan or HealPlan(server, held, {}, held)
             if left:
                 rows.append(row_of(host, shown, HealResult.LEFT, left))
             elif problem:
@@ -164,7 +164,7 @@ class Healer:
         consumer = {key: body[key] for key in keys if key in body}
         return amounts_of(body), consumer
 
-    def _carry_out(self, plans: Sequence[Plan]) -> dict[str, PlacementError]:
+    def _carry_out(self, plans: Sequence[HealPlan]) -> dict[str, PlacementError]:
         """Replace allocations, all at once or, where that is refused, one by one; return refusals by server.
 
         A refusal of any kind concerns one server: /reshaper may be forbidden where /allocations is allowed.
@@ -186,14 +186,14 @@ class Healer:
                 refused |= self._carry_out([plan])
         return refused
 
-    def _is_held(self, plan: Plan) -> bool:
+    def _is_held(self, plan: HealPlan) -> bool:
         try:
             held, consumer = self._held(plan.server.uuid)
         except LeftAloneError:
             return False
         return held == plan.held and (not held or consumer == plan.consumer)
 
-    def _post(self, plans: Sequence[Plan]) -> None:
+    def _post(self, plans: Sequence[HealPlan]) -> None:
         allocations = {
             plan.server.uuid: {
                 "allocations": {
@@ -210,7 +210,7 @@ class Healer:
         else:
             self._writer.post("/allocations", allocations)
 
-    def _released(self, plans: Sequence[Plan]) -> dict[str, Any]:
+    def _released(self, plans: Sequence[HealPlan]) -> dict[str, Any]:
         """Return the inventories in which less must be reserved, so that the plans find room."""
         gained: dict[str, Counter[str]] = defaultdict(Counter)
         more: Counter[tuple[str, str]] = Counter()

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from keystoneauth1 import exceptions as keystone_errors
 
 from nova_numa_ext.policy.numa.claims import ServerCell
-from nova_numa_ext.policy.numa.nova_part import Sizes
+from nova_numa_ext.policy.numa.nova_part import FlavorSizes
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
@@ -43,7 +43,7 @@ class NovaServer:
     why_busy: str
     project: str
     user: str
-    sizes: Sizes
+    sizes: FlavorSizes
     specs: Mapping[str, str]
     image_properties: Mapping[str, str]
     from_volume: bool
@@ -159,7 +159,9 @@ def _server(shown: Mapping[str, Any]) -> NovaServer:
     if not flavor:
         nothing: Mapping[str, str] = {}
         why = "its cell does not answer"
-        return NovaServer(shown["id"], "", "", why, "", "", Sizes(0, 0), nothing, nothing, False)
+        return NovaServer(
+            shown["id"], "", "", why, "", "", FlavorSizes(0, 0), nothing, nothing, False
+        )
     place, task = "OS-EXT-SRV-ATTR:hypervisor_hostname", "OS-EXT-STS:task_state"
     if place not in shown:
         raise _refused("does not show the hosts of servers")
@@ -175,7 +177,7 @@ def _server(shown: Mapping[str, Any]) -> NovaServer:
         busy,
         shown["tenant_id"],
         shown["user_id"],
-        Sizes(*(flavor[key] for key in ("vcpus", "ram", "disk", "ephemeral", "swap"))),
+        FlavorSizes(*(flavor[key] for key in ("vcpus", "ram", "disk", "ephemeral", "swap"))),
         flavor.get("extra_specs") or {},
         (image or {}).get("properties", {}),
         from_volume=not image,

@@ -71,7 +71,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HealPlan:
     """One replacement.
 
     :param held: all that the server holds, amounts by provider uuid
@@ -191,7 +191,7 @@ def plan_of(
     cells: Sequence[ServerCell],
     held: Resources,
     consumer: Mapping[str, Any],
-) -> Plan | None:
+) -> HealPlan | None:
     """Return what to replace, None when all is right.
 
     :raises CapabilityMissingError: what the server should hold cannot be counted, or is not ours to change
@@ -208,7 +208,7 @@ def plan_of(
         raise LeftAloneError(
             "it holds nothing of nova's own provider of this host, but something elsewhere"
         )
-    return Plan(server, held, consumer, desired)
+    return HealPlan(server, held, consumer, desired)
 
 
 def _novas(server: NovaServer, cells: Sequence[ServerCell]) -> dict[str, int]:
@@ -221,7 +221,7 @@ def _novas(server: NovaServer, cells: Sequence[ServerCell]) -> dict[str, int]:
     )
 
 
-def row_of(host: Host, plan: Plan, result: HealResult, problem: str = "") -> Row:
+def row_of(host: Host, plan: HealPlan, result: HealResult, problem: str = "") -> Row:
     """Return how a plan is shown."""
     server = plan.server
     before, after = host.named(plan.held), host.named(plan.desired)

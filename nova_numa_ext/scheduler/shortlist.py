@@ -242,7 +242,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class HostOrder:
     """In which order hosts are judged: positions among the hosts.
 
     :param first: judged in any case
@@ -256,7 +256,7 @@ class Listed:
 class ListMaker(Protocol):
     """A way to make the list; the first of :class:`Shortlist` that answers decides."""
 
-    def __call__(self, question: Question, size: Size) -> Listed | None:
+    def __call__(self, question: Question, size: Size) -> HostOrder | None:
         """Return the order, None for requests that are others' to order."""
 
 
@@ -274,7 +274,7 @@ class ByScore:
         self._weighers = NovaWeighers(conf)
         self._multipliers = multipliers
 
-    def __call__(self, question: Question, size: Size) -> Listed | None:
+    def __call__(self, question: Question, size: Size) -> HostOrder | None:
         """Return the best hosts and those that nova's way of choosing needs, then the others."""
         request, host_states = question.parsed.request, question.host_states
         if request is None:
@@ -300,7 +300,7 @@ class ByScore:
         ordered = shortlist.order(novas + multipliers[:, 0] * guess.scores, guess.possible)
         cells = [state.cell_uuid for state in host_states]
         first = shortlist.chosen(ordered, guess.possible, said, cells, size)
-        return Listed(first, ordered[~np.isin(ordered, first)])
+        return HostOrder(first, ordered[~np.isin(ordered, first)])
 
 
 class Shortlist:
@@ -397,7 +397,7 @@ class Shortlist:
                 break
         return Judged(question.parsed, verdicts, hosts=len(host_states))
 
-    def _listed(self, question: Question, size: Size) -> Listed:
+    def _listed(self, question: Question, size: Size) -> HostOrder:
         return next(found for make in self._makers if (found := make(question, size)) is not None)
 
 
@@ -405,7 +405,7 @@ def _is_predicted(judged: HostVerdict) -> bool:
     return judged.offer is not None and judged.offer.home is not None
 
 
-def _chunks(listed: Listed, size: int) -> Iterator[list[int]]:
+def _chunks(listed: HostOrder, size: int) -> Iterator[list[int]]:
     yield listed.first.tolist()
     rest = listed.rest.tolist()
     for begin in range(0, len(rest), size):

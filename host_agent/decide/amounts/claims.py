@@ -18,7 +18,7 @@ from placement_traits.topology import HostTopology
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DomainPart:
     """What a server should hold of one L3 domain.
 
     :param l3: the domain
@@ -33,7 +33,7 @@ class Part:
     neighbourhood: int = 0
 
     @classmethod
-    def of(cls, l3: int, amount: L3Amount) -> "Part":
+    def of(cls, l3: int, amount: L3Amount) -> "DomainPart":
         """Return the part that one request group of a flavor is in an L3 domain."""
         return cls(l3, amount.ways, amount.bandwidth_mbps, amount.neighbourhood)
 
@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ServerClaim:
     """What one server should hold of L3 domains.
 
     :param uuid: of the server
@@ -54,10 +54,10 @@ class Claim:
 
     uuid: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[DomainPart, ...]
 
 
-def claims(observation: Observation) -> tuple[Claim, ...]:
+def claims(observation: Observation) -> tuple[ServerClaim, ...]:
     """Return the claims of all running servers whose flavor asks for something of ours.
 
     Left out are servers that nova has not bound to cells (the agent itself chooses where those run), and servers whose
@@ -67,7 +67,7 @@ def claims(observation: Observation) -> tuple[Claim, ...]:
     return tuple(claim for claim in found if claim is not None)
 
 
-def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
+def _claim(topology: HostTopology, guest: Guest) -> ServerClaim | None:
     workload = guest.workload
     request = workload.request
     if request is None or workload.floating or workload.activity is not Activity.RUNNING:
@@ -78,11 +78,11 @@ def _claim(topology: HostTopology, guest: Guest) -> Claim | None:
     found = l3_amounts(topology, domain.cells, domain.vcpu_pins, request.l3)
     if len(found) < len(request.l3):
         return None
-    parts = tuple(Part.of(l3, amount) for l3, amount in found.items())
-    return Claim(workload.uuid, workload.title, parts)
+    parts = tuple(DomainPart.of(l3, amount) for l3, amount in found.items())
+    return ServerClaim(workload.uuid, workload.title, parts)
 
 
-def declared_mbps(placed: Iterable[Claim]) -> dict[int, int]:
+def declared_mbps(placed: Iterable[ServerClaim]) -> dict[int, int]:
     """Return the memory bandwidth that servers declared, MB/s by L3 domain."""
     total: dict[int, int] = {}
     for claim in placed:
@@ -92,7 +92,7 @@ def declared_mbps(placed: Iterable[Claim]) -> dict[int, int]:
 
 
 def claimed_elsewhere(
-    present: Iterable[Claim], held: Mapping[int, Mapping[str, Mapping[str, int]]]
+    present: Iterable[ServerClaim], held: Mapping[int, Mapping[str, Mapping[str, int]]]
 ) -> dict[int, Counter[str]]:
     """Return what servers use in L3 domains while Placement counts it in another domain of this host.
 

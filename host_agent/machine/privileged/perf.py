@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from host_agent.machine.privileged.pmu import Event, events
+from host_agent.machine.privileged.pmu import PerfEvent, events
 from host_agent.model.process import CountReport, ThreadCount
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241}
@@ -46,7 +46,7 @@ _KEPT: Final = 0.75  # part of the groups that stays open when files run out
 class PerfKernel(Protocol):
     """What is needed of the kernel."""
 
-    def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
+    def open(self, event: PerfEvent, tid: int, group: int, *, guest_only: bool) -> int:
         """Open a counter of a thread; a descriptor."""
 
     def read(self, descriptor: int, events: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class PerfEvents:
         self._number = _NUMBERS.get(platform.machine())
         self._libc = ctypes.CDLL(None, use_errno=True)
 
-    def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
+    def open(self, event: PerfEvent, tid: int, group: int, *, guest_only: bool) -> int:
         """Open a counter.
 
         :param group: descriptor of the group's leader, -1 to open a leader
@@ -137,7 +137,7 @@ class ThreadCounters:
     descriptors_max: int
     kernel: PerfKernel = field(default_factory=PerfEvents)
     _groups: dict[tuple[str, int], _Group] = field(default_factory=dict)
-    _events: Mapping[str, Event] | None = None
+    _events: Mapping[str, PerfEvent] | None = None
     _absent: str = ""
 
     def count(self, requested: Mapping[str, Sequence[int]], threads: VcpuThreads) -> CountReport:

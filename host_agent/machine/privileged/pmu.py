@@ -21,7 +21,7 @@ _AMD: Final = "AuthenticAMD"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PerfEvent:
     """One event as ``perf_event_attr`` has it."""
 
     type: int
@@ -29,11 +29,11 @@ class Event:
 
 
 _GENERIC: Final = {
-    "cycles": Event(_HARDWARE, 0),
-    "instructions": Event(_HARDWARE, 1),
-    "misses": Event(_HARDWARE, 3),
+    "cycles": PerfEvent(_HARDWARE, 0),
+    "instructions": PerfEvent(_HARDWARE, 1),
+    "misses": PerfEvent(_HARDWARE, 3),
 }
-_BACKEND: Final = Event(_HARDWARE, 8)
+_BACKEND: Final = PerfEvent(_HARDWARE, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _PmuRow:
     vendor: str
     families: tuple[int, ...]
     models: tuple[int, ...] | None
-    stalls: Event
+    stalls: PerfEvent
 
 
 _IVY_TO_BROADWELL: Final = (0x3A, 0x3E, 0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56)
@@ -51,15 +51,15 @@ _SKYLAKE_TO_ICE_LAKE: Final = (0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6, 0x6A, 0
 _SAPPHIRE_RAPIDS_ON: Final = (0x8F, 0xCF, 0xAD, 0xAE)
 
 TABLE: Final = (
-    _PmuRow(_INTEL, (6,), _IVY_TO_BROADWELL, Event(_RAW, 0x060006A3)),
-    _PmuRow(_INTEL, (6,), _SKYLAKE_TO_ICE_LAKE, Event(_RAW, 0x140014A3)),
-    _PmuRow(_INTEL, (6,), _SAPPHIRE_RAPIDS_ON, Event(_RAW, 0x050021A6)),
-    _PmuRow(_AMD, (0x10, 0x15), None, Event(_RAW, 0x00D1)),
-    _PmuRow(_AMD, (0x19, 0x1A), None, Event(_RAW, 0xA2D6)),
+    _PmuRow(_INTEL, (6,), _IVY_TO_BROADWELL, PerfEvent(_RAW, 0x060006A3)),
+    _PmuRow(_INTEL, (6,), _SKYLAKE_TO_ICE_LAKE, PerfEvent(_RAW, 0x140014A3)),
+    _PmuRow(_INTEL, (6,), _SAPPHIRE_RAPIDS_ON, PerfEvent(_RAW, 0x050021A6)),
+    _PmuRow(_AMD, (0x10, 0x15), None, PerfEvent(_RAW, 0x00D1)),
+    _PmuRow(_AMD, (0x19, 0x1A), None, PerfEvent(_RAW, 0xA2D6)),
 )
 
 
-def events(cpuinfo: str) -> Mapping[str, Event]:
+def events(cpuinfo: str) -> Mapping[str, PerfEvent]:
     """Return name -> event for a CPU; the first one leads the group.
 
     :param cpuinfo: text of ``/proc/cpuinfo``

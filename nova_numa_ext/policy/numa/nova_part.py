@@ -22,7 +22,7 @@ _ENCRYPTED: Final = ("hw:mem_encryption", "hw_mem_encryption")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class FlavorSizes:
     """What a server's flavor gives it.
 
     :param vcpus: virtual CPUs
@@ -50,7 +50,7 @@ def cpus(vcpus: int, pinned: int, *, isolated_emulator: bool) -> dict[str, int]:
 
 
 def nova_part(
-    sizes: Sizes,
+    sizes: FlavorSizes,
     specs: Mapping[str, str],
     image_properties: Mapping[str, str],
     *,

@@ -13,7 +13,7 @@ from nova.scheduler import utils
 from emulation.servers import BE_SPECS, Server
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import heal_command
-from nova_numa_ext.policy.numa.nova_part import Sizes, nova_part
+from nova_numa_ext.policy.numa.nova_part import FlavorSizes, nova_part
 from nova_numa_ext.policy.numa.whatif import own_amounts
 from placement_traits.client import CODE_CONCURRENT, PlacementError
 from placement_traits.errors import CapabilityMissingError
@@ -319,7 +319,7 @@ def test_a_tier_that_the_image_requires_is_assumed(host):
 def test_novas_part_is_what_nova_would_count(extra_specs, pinned, sizes, from_volume):
     flavor = flavor_of(extra_specs, vcpus=4, **sizes)
     ours = nova_part(
-        Sizes(4, 64, flavor.root_gb, flavor.ephemeral_gb, flavor.swap),
+        FlavorSizes(4, 64, flavor.root_gb, flavor.ephemeral_gb, flavor.swap),
         extra_specs,
         {},
         pinned=pinned,
@@ -363,7 +363,7 @@ def test_what_a_flavor_asks_of_novas_provider_is_what_nova_would_count(extra_spe
 )
 def test_what_cannot_be_rebuilt_is_told(specs, image, problem):
     with pytest.raises(CapabilityMissingError, match=problem):
-        nova_part(Sizes(2, 64), specs, image, pinned=0, from_volume=False)
+        nova_part(FlavorSizes(2, 64), specs, image, pinned=0, from_volume=False)
 
 
 # Hands off -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import partitions, wire
 from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
-from host_agent.machine.privileged.pmu import Event
+from host_agent.machine.privileged.pmu import PerfEvent
 from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
 from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -91,7 +91,7 @@ class WatchedKernel:
         self.touched.add(pid)
         return 0
 
-    def open(self, _event: Event, tid: int, _group: int, *, guest_only: bool) -> int:
+    def open(self, _event: PerfEvent, tid: int, _group: int, *, guest_only: bool) -> int:
         self.touched.add(tid)
         return 10**6
 

@@ -14,7 +14,7 @@ import pytest
 
 from host_agent.machine.privileged.open_files import raise_limit
 from host_agent.machine.privileged.perf import PerfEvents, ThreadCounters
-from host_agent.machine.privileged.pmu import Event, events
+from host_agent.machine.privileged.pmu import PerfEvent, events
 from host_agent.machine.privileged.syscalls import Syscalls
 from placement_traits.errors import CapabilityMissingError
 
@@ -22,7 +22,7 @@ SKYLAKE = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
 ZEN3 = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n"
 OPTERON = "vendor_id\t: AuthenticAMD\ncpu family\t: 21\nmodel\t\t: 2\n"
 OTHER = "processor\t: 0\n"
-SOFTWARE_TASK_CLOCK = Event(1, 1)
+SOFTWARE_TASK_CLOCK = PerfEvent(1, 1)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class FakeKernel:
     files_max: int = 4000
     _next: int = 10
 
-    def open(self, event: Event, tid: int, group: int, *, guest_only: bool) -> int:
+    def open(self, event: PerfEvent, tid: int, group: int, *, guest_only: bool) -> int:
         if self.refuses and (not self.refused or tid in self.refused):
             raise OSError(self.refuses, os.strerror(self.refuses))
         if event.config in self.lacks:
@@ -204,13 +204,13 @@ def test_a_machine_whose_system_calls_are_not_known_lacks_them_and_all_else_work
 @pytest.mark.parametrize(
     ("cpuinfo", "stalls"),
     [
-        (SKYLAKE, Event(4, 0x140014A3)),
-        (ZEN3, Event(4, 0xA2D6)),
-        (OPTERON, Event(4, 0xD1)),
-        (OTHER, Event(0, 8)),
+        (SKYLAKE, PerfEvent(4, 0x140014A3)),
+        (ZEN3, PerfEvent(4, 0xA2D6)),
+        (OPTERON, PerfEvent(4, 0xD1)),
+        (OTHER, PerfEvent(0, 8)),
     ],
 )
-def test_stalls_are_counted_by_the_event_of_the_cpu(cpuinfo: str, stalls: Event) -> None:
+def test_stalls_are_counted_by_the_event_of_the_cpu(cpuinfo: str, stalls: PerfEvent) -> None:
     assert events(cpuinfo)["stalls"] == stalls
     assert list(events(cpuinfo)) == ["cycles", "instructions", "misses", "stalls"]
 

@@ -15,7 +15,7 @@ from host_agent.conf import configuration
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
-from host_agent.decide.amounts.claims import Claim, Part, declared_mbps
+from host_agent.decide.amounts.claims import DomainPart, ServerClaim, declared_mbps
 from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.process import Process, Role, Thread
@@ -114,7 +114,7 @@ def test_without_pinning_a_server_lives_where_it_is_and_not_where_it_was_decided
 
 def test_declared_bandwidth_of_a_floating_server_is_split_over_its_domains() -> None:
     specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
-    placed = (Claim("lc", "lc", (Part(0, 4, 1_000),)),)
+    placed = (ServerClaim("lc", "lc", (DomainPart(0, 4, 1_000),)),)
     found = declarations(floating(specs, shared="0-3"), placed)
     assert declared_mbps(found) == {0: 3_000, 1: 2_000}
 
@@ -125,7 +125,7 @@ def test_only_what_runs_is_in_use(activity: Activity) -> None:
     specs = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "4000"}
     round_ = turn((Server("be", specs), 4), activity=activity)
     found = in_use(round_, declarations(round_, ()))
-    expected = [(Part(2, 0, 4_000),)] if activity is Activity.RUNNING else []
+    expected = [(DomainPart(2, 0, 4_000),)] if activity is Activity.RUNNING else []
     assert [claim.parts for claim in found] == expected
 
 

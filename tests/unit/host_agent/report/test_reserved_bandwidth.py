@@ -2,7 +2,7 @@
 """``reserved`` in Placement follows the memory traffic that was measured and not declared."""
 
 from emulation.hosts import four_nodes
-from host_agent.decide.amounts.claims import Claim, Part
+from host_agent.decide.amounts.claims import DomainPart, ServerClaim
 from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
@@ -37,7 +37,7 @@ class Counters:
 
 
 def test_what_is_measured_and_not_declared_is_held_back() -> None:
-    declared = [Claim("lc", "lc", (Part(1, 4, 2_000),))]
+    declared = [ServerClaim("lc", "lc", (DomainPart(1, 4, 2_000),))]
     reservation = BandwidthReservation(Counters(0, 8_000, 3_000, 0), CALM, 10.0, Clock())
     assert reservation.reserved_mbps(HOST, declared) == {0: 0, 1: 6_000, 2: 3_000, 3: 0}
 

@@ -5,7 +5,7 @@ import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
-from host_agent.decide.amounts.claims import Claim, Part, claimed_elsewhere, claims
+from host_agent.decide.amounts.claims import DomainPart, ServerClaim, claimed_elsewhere, claims
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, parse
 
@@ -13,13 +13,13 @@ SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 WAYS = {"CUSTOM_LLC_WAY": 4}
 
 
-def claims_of(server: Server, activity: Activity = Activity.RUNNING) -> tuple[Claim, ...]:
+def claims_of(server: Server, activity: Activity = Activity.RUNNING) -> tuple[ServerClaim, ...]:
     return claims(Observation(four_nodes(), (Guest(parse(server.xml, activity)),)))
 
 
 def test_a_server_claims_where_nova_has_bound_it() -> None:
     server = Server("lc", SPECS, cpus=(5,), node=2)
-    assert claims_of(server) == (Claim(server.uuid, "lc", (Part(2, 4, 2_000),)),)
+    assert claims_of(server) == (ServerClaim(server.uuid, "lc", (DomainPart(2, 4, 2_000),)),)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_who_makes_no_claim(activity: Activity, server: Server) -> None:
 
 def test_only_what_is_missing_where_a_server_runs_counts_as_elsewhere() -> None:
     """Two groups, one of them where it should be; of the other Placement counts half there."""
-    claim = Claim("a", "a", (Part(0, 4, 2_000), Part(1, 4, 2_000)))
+    claim = ServerClaim("a", "a", (DomainPart(0, 4, 2_000), DomainPart(1, 4, 2_000)))
     half = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 500}
     whole = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 2_000}
     held = {0: {"a": whole}, 1: {"a": half}, 3: {"a": whole}}
@@ -45,12 +45,15 @@ def test_only_what_is_missing_where_a_server_runs_counts_as_elsewhere() -> None:
 
 
 def test_servers_in_each_others_domain_are_reserved_where_they_run() -> None:
-    a, b = Claim("a", "a", (Part(0, 4, 0),)), Claim("b", "b", (Part(1, 2, 0),))
+    a, b = (
+        ServerClaim("a", "a", (DomainPart(0, 4, 0),)),
+        ServerClaim("b", "b", (DomainPart(1, 2, 0),)),
+    )
     held = {0: {"b": {"CUSTOM_LLC_WAY": 2}}, 1: {"a": WAYS}}
     assert claimed_elsewhere([a, b], held) == {0: WAYS, 1: {"CUSTOM_LLC_WAY": 2}}
 
 
 def test_a_server_that_holds_nothing_here_is_left_out() -> None:
     """It is being moved, and a migration holds its part; or it has lost its allocation, and heal gives it back."""
-    claim = Claim("a", "a", (Part(0, 4, 0),))
+    claim = ServerClaim("a", "a", (DomainPart(0, 4, 0),))
     assert claimed_elsewhere([claim], {0: {"migration": WAYS}}) == {}
