@@ -160,12 +160,17 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
         ExtraSpec(
             Key.MIN_UTILITY,
             float,
-            "Placements whose utility is lower are refused (topo_p: postponed).",
+            "Placements whose utility is lower are refused.",
             "0.0",
             minimum=0.0,
             maximum=1.0,
         ),
-        ExtraSpec(Key.REMOTE_GPU, RemoteGpu, "May the GPUs be on another host.", "never"),
+        ExtraSpec(
+            Key.REMOTE_GPU,
+            RemoteGpu,
+            "May the GPUs be on another host; this release places local ones only and refuses required.",
+            "never",
+        ),
         ExtraSpec(
             Key.REMOTE_GPU_NETWORK_SHARE,
             float,
@@ -507,9 +512,9 @@ def _combination_problems(
             f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}.",
         ),
         (
-            request.remote_gpu is RemoteGpu.REQUIRED and not request.devices,
-            f"{Key.REMOTE_GPU}=required needs an amount of GPUs, by pci_passthrough:alias, a resource class or "
-            "accel:device_profile.",
+            request.remote_gpu is RemoteGpu.REQUIRED,
+            f"{Key.REMOTE_GPU}=required cannot be met: this release places local GPUs only; allowed: "
+            f"{RemoteGpu.NEVER}, {RemoteGpu.ALLOWED}.",
         ),
         (
             request.remote_gpu is RemoteGpu.NEVER and request.remote_gpu_network_share > 0,

@@ -87,7 +87,8 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.GPU_BELOW_MINIMUM: "the best GPUs it offers have utility {value}, numa_ext:min_utility is {against}",
         Term.GPU_UNKNOWN: "numa_ext:min_utility={against} cannot be judged: {value}",
         Term.GPU_NEEDED: "needed: {value}",
-        Term.GPU_POSTPONED: "numa_ext:gpu_policy={value} would wait: create the server again when that is free",
+        Term.GPU_POSTPONED: "nothing waits in nova, with numa_ext:gpu_policy={value} neither: create the server again "
+        "when that is free",
     }
 )
 

@@ -53,7 +53,7 @@ def test_the_api_refuses_an_unknown_key_and_names_the_near_one(cloud: LabCloud) 
         {"numa_ext:tier": "BE", "hw:numa_nodes": "1", "numa_ext:memory_policy": "bwap"},
         {"numa_ext:tier": "BE", "numa_ext:remote_gpu": "required"},
     ],
-    ids=["lc-without-dedicated-cpus", "slo-on-be", "bwap-on-one-node", "remote-gpu-without-amount"],
+    ids=["lc-without-dedicated-cpus", "slo-on-be", "bwap-on-one-node", "remote-gpu-required"],
 )
 def test_a_bad_combination_gets_the_same_sentence_everywhere(
     cloud: LabCloud, extra_specs: dict[str, str]

@@ -217,7 +217,7 @@ def test_f_000_15_a_placement_below_the_minimum_is_refused_and_says_what_is_need
     assert "the best GPUs it offers have utility 0.167, numa_ext:min_utility is 0.5" in told
     assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.66" in told
     assert "when the jobs on 0000:21:00.0 end" in told
-    assert "numa_ext:gpu_policy=topo_p would wait" in told
+    assert "nothing waits in nova, with numa_ext:gpu_policy=topo_p neither" in told
 
 
 def test_f_000_15_it_is_placed_when_a_socket_is_whole_again(minskys):

@@ -80,7 +80,11 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
             "hw:numa_nodes=1 with CUSTOM_LLC_WAY in 2 groups",
         ),
         ({"numa_ext:memory_policy": "bwap"}, "NUMA topology has one node"),
-        ({"numa_ext:remote_gpu": "required"}, "needs an amount of GPUs"),
+        ({"numa_ext:remote_gpu": "required"}, "places local GPUs only"),
+        (
+            {"numa_ext:remote_gpu": "required", "pci_passthrough:alias": "a100:2"},
+            "places local GPUs only",
+        ),
         ({"numa_ext:remote_gpu_network_share": "0.5"}, "has no meaning with"),
         ({"hw:numa_nodes": "two"}, "hw:numa_nodes=two is not allowed; allowed: an integer >= 1."),
         (

@@ -195,7 +195,7 @@ def test_waiting_is_advised_only_where_it_helps(min_utility: str, waits: bool) -
     best = offered.of(("gpu-0", "gpu-3"))
     assert best is not None
     said = [sentence(reason) for reason in offered.refusal(best)]
-    assert any("would wait" in one for one in said) is waits
+    assert any("nothing waits in nova" in one for one in said) is waits
     assert any("even when it is empty" in one for one in said) is not waits
 
 
