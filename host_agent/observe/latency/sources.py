@@ -81,7 +81,8 @@ class SloSources:
             if not feed.guess:
                 for uuid in readings.keys() - found.keys():
                     readings[uuid] = feed.read(self._lcs[uuid], now_s, since_s)
-                    if readings[uuid].p99_us is not None:
+                    # An answer that is too early to judge an action by is no silence.
+                    if feed.read(self._lcs[uuid], now_s, -math.inf).p99_us is not None:
                         found[uuid] = feed.name
         self._known |= dict.fromkeys(found, now_s)
         self._known = {u: at for u, at in self._known.items() if now_s - at <= SILENCE_S}
