@@ -285,6 +285,16 @@ SERVER: Final = Dashboard(
             "percentunit",
         ),
         Panel(
+            "Best-effort traffic that it took in the last hour beyond what it declares",
+            {f"numa_ext_server_account_spent_seconds{{{MINE}}}": "{{instance}}"},
+            "s",
+        ),
+        Panel(
+            "Mean bandwidth level of the last hour",
+            {f"numa_ext_server_hour_level_percent{{{MINE}}}": "{{instance}}"},
+            "percent",
+        ),
+        Panel(
             "What came through its port",
             {f"deriv(numa_ext_slo_feed{{{MINE}}}{RANGE})": "{{kind}}"},
             "ops",

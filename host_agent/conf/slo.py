@@ -33,6 +33,7 @@ class BalmOptions(Section):
     :param at_risk_pause_s: no new search for objectives at risk alone so soon after one that could do no better
     :param effect: an action that changes the worst latency by less than this part is without effect
     :param ignore_s: a server that nothing helped is ignored, or not tried again, for so long
+    :param traffic_s: traffic that is read so long after the last action is surely not from before it
     """
 
     at_risk_slack_percent: float = option(
@@ -70,11 +71,22 @@ class BalmOptions(Section):
     )
     budget_s_per_hour: float = option(
         300.0,
-        "Seconds per hour in which best-effort servers may be throttled in vain or in silence because of one "
-        "latency-critical server; after that it is ignored for ten minutes. It bounds what a lying guest can do.",
+        "What one latency-critical server may take of best-effort servers beyond what its flavor declares "
+        "(CUSTOM_MEMORY_BANDWIDTH_MBPS), seconds of all their memory traffic per hour: half of it for ten seconds are "
+        "five. After that it gets what it declares, no more, until half of this has grown back. It bounds what a lying "
+        "guest can do.",
         minimum=1.0,
-        change="guests are your own and are to be trusted (raise)",
+        change="flavors declare no bandwidth, or guests are your own and are to be trusted (raise)",
         leave="guests are customers': it bounds what a lying one can do to others",
+    )
+    be_floor_percent: float = option(
+        20.0,
+        "Least mean level of a best-effort server over any hour, per cent, whatever latency-critical servers declare "
+        "and need: one that would fall below is not throttled for a while.",
+        minimum=1.0,
+        maximum=90.0,
+        change="best-effort servers are promised more (raise)",
+        leave="latency-critical flavors declare what they need",
     )
     throttle_step: int = 10
     page_step: float = 0.10
@@ -92,6 +104,7 @@ class BalmOptions(Section):
     at_risk_pause_s: float = 30.0
     effect: float = 0.05
     ignore_s: float = 600.0
+    traffic_s: float = 3.0
 
     @property
     def at_risk_slack(self) -> float:

@@ -110,7 +110,7 @@ class SloController:
         self._report, self._clock = report, clock
         kept = store.load()
         report.restore(kept.report)
-        self._state = BalmState(targets=kept.targets)
+        self._state = BalmState(targets=kept.targets, taken=kept.taken.since_boot(clock()))
         sources.restore(kept.reporting, clock())
         self._reporting = sources.reporting
         self._acts = bool(self._reporting)
@@ -310,7 +310,7 @@ class SloController:
         """Report what would be done first. Nothing is done, so nothing can be judged and nothing more be foreseen."""
         readings = self._sources.read(now, self._state.judge_from_s)
         self._reporting = self._sources.reporting
-        seen = view.measured(readings, self._traffic)
+        seen = view.measured(readings, self._traffic, self._groups())
         self._report.violations(seen, self._sources)
         if not readings:
             return
@@ -321,13 +321,12 @@ class SloController:
             self._forget_targets()
 
     def _forget_targets(self) -> None:
-        state = self._state
-        self._state = BalmState(parked=state.parked, ignored=state.ignored, spent_s=state.spent_s)
+        self._state = self._state.resting({})
 
     def _decide(self, view: SloView, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
         self._reporting = self._sources.reporting
-        seen = view.measured(readings, self._traffic)
+        seen = view.measured(readings, self._traffic, self._groups())
         self._acts = bool(readings)
         if not self._acts:
             self._report.violations(seen, self._sources)
@@ -342,6 +341,12 @@ class SloController:
         self._report.decision(seen, decision, Result.FAILED if self._problem else Result.DONE)
         if decision.changes or decision.events or before.phase is not decision.state.phase:
             self._save()
+
+    def _groups(self) -> dict[str, str]:
+        """Return best-effort server -> control group; levels of CPU time are each server's own."""
+        if not self._allocates:
+            return {}
+        return {uuid: place.group for uuid, place in self._places.items()}
 
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
@@ -410,7 +415,7 @@ class SloController:
             self._enforce(self._view)
         if now - self._shown_s >= _QUIET_S:
             self._shown_s = now
-            whole = self._view.measured(self._sources.read(now, -math.inf), {})
+            whole = self._view.measured(self._sources.read(now, -math.inf), {}, {})
             self._report.show(whole, self._sources)
         every = _QUIET_S if self._state.phase is not BalmPhase.WATCH else _IDLE_S
         if self._acts and now - self._traffic_s >= every:
@@ -431,12 +436,14 @@ class SloController:
         phase = state.phase if self._acts else None
         held = self._paused and self._round_paused  # neither thread does anything any more
         status = self._report.status(self._view, state.targets, phase, self._sources, paused=held)
-        return Kept(state.targets, self._reporting, status)
+        return Kept(state.targets, self._reporting, status, state.taken)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""
         phase = self._state.phase if self._acts else None
-        yield from self._report.samples(self._view, phase, self._traffic, self._sources.counts)
+        yield from self._report.samples(
+            self._view, phase, self._traffic, self._sources.counts, self._state.taken
+        )
 
 
 def _shares(view: SloView, state: BalmState) -> dict[str, Shares]:

@@ -12,16 +12,19 @@ from typing import Any, Final
 
 from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_store import PAUSED, UNWATCHED
+from host_agent.decide.slo.floor import LevelHour
 from host_agent.decide.slo.shapes import (
+    AccountSpent,
     BalmDecision,
     BalmPhase,
     BeTarget,
-    BudgetExhausted,
     CannotFixSloViolation,
     Event,
+    FloorReached,
     Released,
     ShouldLeave,
     SloView,
+    Taken,
 )
 from host_agent.decide.slo.violation import SloState, states
 from host_agent.model.journal import ActionJournal, Entry, Result
@@ -31,12 +34,14 @@ from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
 from host_agent.report.metrics import Sample
+from placement_traits import names
 from placement_traits.reason import Reason
 
 LOG = logging.getLogger(__name__)
 
 _ACTIONS: Final = 10
 _FORESEEN_AGAIN_S: Final = 60.0
+_ROUND_MBPS: Final = 100
 _LOOK_MAX_S: Final = 5.0  # objectives are looked at more often, but not while the agent is paused
 
 Escalate = Callable[[CannotFixSloViolation | ShouldLeave, Mapping[str, str]], None]
@@ -110,6 +115,7 @@ class SloReport:
         self.count, self._escalate = count, escalate
         self._actions: deque[dict[str, Any]] = deque(maxlen=_ACTIONS)
         self._titles: Mapping[str, str] = {}
+        self._flavors: Mapping[str, str] = {}
         self._shown = _Shown()
         self._violated: dict[str, float] = {}
         self._unsatisfiable: frozenset[str] = frozenset()
@@ -134,6 +140,7 @@ class SloReport:
     def violations(self, seen: SloView, sources: SloSources) -> None:
         """Write when an objective begins and ceases to be violated."""
         self._titles = seen.titles
+        self._flavors = {lc.uuid: lc.flavor for lc in seen.lcs}
         found = states(seen.objectives, self._options.balm)
         self._charge(seen)
         for lc in seen.objectives:
@@ -213,14 +220,34 @@ class SloReport:
             case Released():
                 what = {"what": event.what.value, "in_vain_for": list(event.lcs)}
                 self._note("release", event.be, what=what)
-            case BudgetExhausted():
-                ignored = self._options.balm.ignore_s
+            case AccountSpent():
+                self._account_spent(event)
+            case FloorReached():
+                least = self._options.balm.be_floor_percent
                 problem = (
-                    f"others were throttled for {event.seconds:.0f} s while it was violated or silent all the same; "
-                    f"it is not listened to for {ignored:.0f} s"
+                    f"its mean level of the last hour is {event.mean_level:.0f} %, and "
+                    f"[slo]be_floor_percent allows {least:g}: it is not throttled for a while"
                 )
-                LOG.warning("server %s: %s", event.lc, problem)
-                self._note("ignore", event.lc, problem=problem)
+                LOG.warning("server %s: %s", event.be, problem)
+                self._note("floor", event.be, what={"for": list(event.lcs)}, problem=problem)
+
+    def _account_spent(self, event: AccountSpent) -> None:
+        flavor = self._flavors.get(event.lc, "")
+        declares = (
+            f"{names.MEMORY_BANDWIDTH_MBPS} of its flavor {flavor} ({event.declared_mbps:.0f})"
+        )
+        if event.needed_mbps is None:
+            advice = f"if it tells the truth, raise {declares}"
+        else:
+            needed = math.ceil(event.needed_mbps / _ROUND_MBPS) * _ROUND_MBPS
+            advice = f"if it tells the truth, raise {declares} to {needed}"
+        how = "by their traffic" if event.measured else "by their levels"
+        problem = (
+            f"best-effort servers lost {event.seconds:.0f} s of their memory traffic to it ({how}) beyond what it "
+            f"declares; it gets what it declares, no more; {advice}"
+        )
+        LOG.warning("server %s: %s", event.lc, problem)
+        self._note("account_spent", event.lc, problem=problem)
 
     def guests(
         self, titles: Mapping[str, str], faults: Iterable[tuple[str, FeedCounts, str]]
@@ -307,6 +334,7 @@ class SloReport:
         phase: BalmPhase | None,
         traffic: Mapping[str, Traffic],
         counts: Mapping[str, FeedCounts],
+        taken: Taken,
     ) -> Iterator[Sample]:
         """Yield the metrics."""
         for one in BalmPhase:
@@ -327,6 +355,12 @@ class SloReport:
                 yield "numa_ext_server_slo_ratio", (*who, source), measured["ratio"]
             if lc.uuid in shown.states:
                 yield "numa_ext_server_slo_state", who, float(shown.states[lc.uuid])
+            if lc.slo_p99_us is not None:
+                spent = taken.spent_s.get(lc.uuid, 0.0)
+                yield "numa_ext_server_account_spent_seconds", who, spent
+        for be in view.bes:
+            level = taken.hours.get(be.uuid, LevelHour()).mean_level
+            yield "numa_ext_server_hour_level_percent", (be.uuid, be.title), level
         for uuid, port in sorted(counts.items()):
             for kind, number in asdict(port).items():
                 yield "numa_ext_slo_feed", (uuid, titles.get(uuid, ""), kind), float(number)

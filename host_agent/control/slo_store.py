@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.decide.slo.shapes import BeTarget
+from host_agent.decide.slo.floor import LevelHour
+from host_agent.decide.slo.shapes import BeTarget, Taken
 from host_agent.model.levels import FULL
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.json_store import JsonStore
@@ -19,6 +20,7 @@ from placement_traits.plain import Value
 
 _VERSION: Final = 2
 _RENAMED: Final = {"wanted": "targets", "fed": "reporting", "told": "report"}
+_SPENT_S: Final = 10
 PAUSED: Final = "paused"
 UNWATCHED: Final = "unwatched"
 """Phase of an agent that has noticed that it is paused: it writes nothing any more."""
@@ -30,12 +32,14 @@ class Kept:
 
     :param targets: by best-effort server
     :param reporting: latency-critical servers whose latency was known
+    :param taken: what latency-critical servers have taken of best-effort ones
     :param report: for the console: ``phase``, ``lcs``, ``bes``, ``actions``; ``time`` of the last change of these
     """
 
     targets: Mapping[str, BeTarget] = field(default_factory=dict)
     reporting: frozenset[str] = frozenset()
     report: Mapping[str, Any] = field(default_factory=dict)
+    taken: Taken = field(default_factory=Taken)
 
 
 def load(path: Path) -> Kept:
@@ -49,8 +53,32 @@ def _file(path: Path) -> JsonStore[Kept]:
 
 def _decode(found: Value) -> Kept:
     targets = {uuid: _target(entry) for uuid, entry in found.member("targets").members().items()}
-    reporting = frozenset(uuid.text() for uuid in found.member("reporting").items())
-    return Kept(targets, reporting, _report(found.member("report")))
+    taken = found.members().get("taken")  # agents before it kept none, and would not miss it
+    return Kept(
+        targets,
+        _uuids(found.member("reporting")),
+        _report(found.member("report")),
+        Taken() if taken is None else _taken(taken),
+    )
+
+
+def _uuids(found: Value) -> frozenset[str]:
+    return frozenset(uuid.text() for uuid in found.items())
+
+
+def _taken(found: Value) -> Taken:
+    return Taken(
+        {uuid: used.number(0.0) for uuid, used in found.member("spent_s").members().items()},
+        _uuids(found.member("overdrawn")),
+        _uuids(found.member("payers")),
+        {uuid: _hour(entry) for uuid, entry in found.member("hours").members().items()},
+        _uuids(found.member("spared")),
+    )
+
+
+def _hour(found: Value) -> LevelHour:
+    minutes = tuple((n, entry.number(0.0)) for n, entry in sorted(found.numbered().items()))
+    return LevelHour(minutes, sum(deficit for _, deficit in minutes))
 
 
 def _target(entry: Value) -> BeTarget:
@@ -80,7 +108,19 @@ def _encode(kept: Kept) -> dict[str, Any]:
         },
         "reporting": sorted(kept.reporting),
         "report": kept.report,
+        "taken": {
+            "spent_s": {u: _SPENT_S * round(s / _SPENT_S) for u, s in kept.taken.spent_s.items()},
+            "overdrawn": sorted(kept.taken.overdrawn),
+            "payers": sorted(kept.taken.payers),
+            "hours": {uuid: _whole_minutes(hour) for uuid, hour in kept.taken.hours.items()},
+            "spared": sorted(kept.taken.spared),
+        },
     }
+
+
+def _whole_minutes(hour: LevelHour) -> dict[str, int]:
+    """Leave the minute that goes on out: a file that changes by the second would be written by the second."""
+    return {str(minute): round(deficit) for minute, deficit in hour.minutes[:-1]}
 
 
 def of_server(report: Mapping[str, Any], uuid: str) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class LcServer:
     :param source: where its latency is read
     :param socket: host's end of its port, "" without one
     :param pluggable: a port can be plugged in
+    :param declared_mbps: memory bandwidth that its flavor declares (``CUSTOM_MEMORY_BANDWIDTH_MBPS``), MB/s
     """
 
     uuid: str
@@ -67,6 +68,7 @@ class LcServer:
     source: SloSource = SloSource.AUTO
     socket: str = ""
     pluggable: bool = False
+    declared_mbps: float = 0.0
 
     @property
     def ratio(self) -> float | None:

@@ -110,7 +110,9 @@ class Term(StrEnum):
     TRY_WITHOUT_PAGES = "try_without_pages"
     PARKED = "parked"
     IGNORED = "ignored"
-    THROTTLE_BUDGET_S = "throttle_budget_s"
+    ACCOUNT_SPENT_S = "account_spent_s"
+    FLOOR = "floor"
+    HOLD = "hold"
     LATENCY_UNKNOWN = "latency_unknown"
 
 
@@ -206,7 +208,11 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.TRY_WITHOUT_PAGES: "does the place of the pages of server {where} help? {value}, before {against}",
         Term.PARKED: "no search is begun for server {where} for {value} s",
         Term.IGNORED: "server {where} is not listened to for {value} s",
-        Term.THROTTLE_BUDGET_S: "others were throttled for server {where} in vain for {value} s, {against} are allowed",
+        Term.ACCOUNT_SPENT_S: "server {where} took {value} s of best-effort traffic beyond what it declares, {against} "
+        "are allowed: it gets what it declares, no more",
+        Term.FLOOR: "server {where} is not throttled for a while: its mean level of the last hour is {value} %, "
+        "{against} % is the least",
+        Term.HOLD: "server {where} is held to what is paid for and allowed: {value}, before {against}",
         Term.LATENCY_UNKNOWN: "no latency is known: {value}",
     }
 )

@@ -197,6 +197,19 @@ METRICS: Final[dict[str, MetricSpec]] = {
             _SERVER,
         ),
         MetricSpec(
+            "numa_ext_server_account_spent_seconds",
+            "gauge",
+            "Seconds of best-effort traffic charged to a latency-critical server in the last hour, of "
+            "[slo]budget_s_per_hour: taken beyond what its flavor declares.",
+            _SERVER,
+        ),
+        MetricSpec(
+            "numa_ext_server_hour_level_percent",
+            "gauge",
+            "Mean bandwidth level of a best-effort server over the last hour; never below [slo]be_floor_percent.",
+            _SERVER,
+        ),
+        MetricSpec(
             "numa_ext_balm_phase",
             "gauge",
             "1 for the phase of the SLO controller.",

@@ -32,6 +32,7 @@ class Be:
     mbps: float = 20_000.0
     movable: bool = True
     room: Shares = field(default_factory=dict)
+    group: str = ""
 
     def local(self, node: int) -> float:
         """Share of its pages on a node."""
@@ -52,6 +53,8 @@ class Host:
     :param bes: best-effort servers by name
     :param plant: latencies from what is in force
     :param pages_per_s: part of a server's pages that the mover moves per second
+    :param declared_mbps: LC server -> bandwidth that its flavor declares, MB/s
+    :param capacity_mbps: bandwidth of each node, MB/s; None: not known
     """
 
     def __init__(
@@ -65,10 +68,14 @@ class Host:
         nodes: tuple[int, ...] = (0, 1),
         pages_per_s: float = 0.5,
         poll_s: float = 0.1,
+        declared_mbps: Mapping[str, float] | None = None,
+        capacity_mbps: float | None = None,
     ) -> None:
         self.lcs, self.bes, self.plant, self.options = dict(lcs), dict(bes), plant, options
         self.levels, self.nodes = levels, nodes
         self.pages_per_s, self.poll_s = pages_per_s, poll_s
+        self.declared_mbps = declared_mbps or {}
+        self.capacity_mbps = {} if capacity_mbps is None else dict.fromkeys(nodes, capacity_mbps)
         self.state, self.now = BalmState(), 0.0
         self.events: list[Event] = []
         self.changes: list[tuple[str, BeTarget]] = []
@@ -108,12 +115,19 @@ class Host:
         }
         return SloView(
             tuple(
-                LcServer(lc, frozenset({node}), SLO_US, readings[lc])
+                LcServer(
+                    lc,
+                    frozenset({node}),
+                    SLO_US,
+                    readings[lc],
+                    declared_mbps=self.declared_mbps.get(lc, 0.0),
+                )
                 for lc, node in self.lcs.items()
             ),
             tuple(self._seen(uuid, found) for uuid, found in self.bes.items()),
             self.nodes,
             self.levels,
+            self.capacity_mbps,
         )
 
     @staticmethod
@@ -129,6 +143,7 @@ class Host:
             traffic,
             found.movable,
             found.room,
+            group=found.group,
         )
 
     def poll(self) -> BalmDecision:

@@ -45,6 +45,13 @@ FILES: dict[str, dict[str, Any]] = {
         "targets": {"be": {"level": 40, "shares": {"0": 1.0}}},
         "reporting": ["lc"],
         "report": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
+        "taken": {
+            "spent_s": {"lc": 20},
+            "overdrawn": ["lc"],
+            "payers": ["lc"],
+            "hours": {"be": {"7": 5400}},
+            "spared": ["be"],
+        },
     },
     "calibration.json": {
         "measured": "today",

@@ -35,7 +35,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from host_agent.conf.slo import BalmOptions
-from host_agent.decide.slo import budget, reclaim, release
+from host_agent.decide.slo import account, reclaim, release
 from host_agent.decide.slo import search as balm_search
 from host_agent.decide.slo.shapes import BalmDecision, BalmPhase, BalmState, BeTarget, SloView
 from host_agent.decide.slo.turn import Turn
@@ -56,11 +56,9 @@ def decide(view: SloView, state: BalmState, options: BalmOptions, now_s: float) 
     turn = Turn(view, state, options, now_s)
     _come_and_go(turn)
     turn.listen()
-    budget.charge(turn)
-    turn.listen()
-    objectives = [lc.uuid for lc in view.objectives if lc.uuid not in turn.state.ignored]
-    if not objectives:
-        release.free(turn, turn.state.ignored)
+    account.charge(turn)
+    if not turn.listened:
+        release.free(turn, turn.state.ignored.keys() | turn.state.taken.overdrawn)
         return turn.decision()
     {
         BalmPhase.WATCH: _watch,
@@ -95,9 +93,13 @@ def _watch(turn: Turn) -> None:
 def _come_and_go(turn: Turn) -> None:
     """Take new servers in as they are, forget those that left, listen again to those whose time is over."""
     state, view = turn.state, turn.view
-    targets = {
+    found = {
         uuid: state.targets.get(uuid) or BeTarget(levels.legal(view.levels, be.level))
         for uuid, be in turn.bes.items()
+    }
+    targets = {
+        uuid: replace(target, level=min(found[mate].level for mate in turn.mates(uuid)))
+        for uuid, target in found.items()
     }
     lcs = {lc.uuid for lc in view.objectives}
     turn.keep(

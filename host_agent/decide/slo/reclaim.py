@@ -15,7 +15,6 @@ from host_agent.decide.pages.steps import towards
 from host_agent.decide.slo.shapes import BalmPhase, GiveBack
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import SloState
-from host_agent.model.levels import FULL
 from host_agent.model.terms import Term
 
 
@@ -57,7 +56,8 @@ def _hold_s(turn: Turn) -> float:
 
 
 def _begin(turn: Turn) -> None:
-    throttled = [u for u, target in sorted(turn.state.targets.items()) if target.level < FULL]
+    most = turn.most
+    throttled = [u for u, target in sorted(turn.state.targets.items()) if target.level < most]
     displaced = [u for u, target in sorted(turn.state.targets.items()) if target.shares is not None]
     able = throttled if turn.view.levels else []
     candidates = able or displaced

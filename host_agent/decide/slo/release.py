@@ -48,7 +48,7 @@ def give_up(turn: Turn) -> None:
     turn.reason(Term.CANNOT_FIX, ",".join(violated), f"{turn.state.retries} retries")
     queue: list[tuple[str, Release]] = []
     for uuid, target in sorted(turn.state.targets.items()):
-        if target.level < FULL:
+        if target.level < FULL and uuid == min(turn.mates(uuid)):
             queue.append((uuid, Release.THROTTLE))
         if target.shares is not None:
             queue.append((uuid, Release.PAGES))
@@ -96,10 +96,8 @@ def free(turn: Turn, ignored: Iterable[str]) -> None:
     """
     lcs = tuple(sorted(ignored))
     for uuid, target in sorted(turn.state.targets.items()):
-        if target != BeTarget():
-            turn.set_target(uuid, BeTarget(), Term.FREE)
-            if lcs:
-                turn.events.append(Released(uuid, Release.ALL, lcs))
+        if target != BeTarget() and turn.set_target(uuid, BeTarget(), Term.FREE) and lcs:
+            turn.events.append(Released(uuid, Release.ALL, lcs))
     turn.watch(moving=None, retries=0)
 
 

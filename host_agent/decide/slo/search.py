@@ -15,7 +15,11 @@ What BALM's algorithm 4 leaves open or gets wrong is decided here like this:
 * a step up is not taken when the last one, taken once more, would violate (latency rises ever faster with load, so it
   would): pages are moved first;
 * a violation without a new action means that the world has changed: the pass starts again;
-* servers that came during a pass join it, those that left drop out.
+* servers that came during a pass join it, those that left drop out;
+* what a violated server has paid for it gets at once: best-effort servers together are held down to their own
+  bandwidth first (:mod:`~host_agent.decide.slo.entitlement`), in one action however many they are;
+* servers of one class of service have one level: each step is one of the class, and once its limit is found its other
+  servers are asked for pages only.
 
 Source: Gureya 2021, algorithm 4 and section 5.3.
 """
@@ -28,7 +32,6 @@ from host_agent.decide.slo import release
 from host_agent.decide.slo.shapes import BalmPhase, BeServer, BeTarget, Moving, Search
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import SloState
-from host_agent.model.levels import FULL
 from host_agent.model.terms import Term
 
 
@@ -43,7 +46,8 @@ def start(turn: Turn) -> None:
         turn.keep(before=dict(state.targets), retries=0)
     turn.keep(phase=BalmPhase.HEAL, search=Search(order, location), moving=None, trial=None)
     turn.reason(Term.SEARCH, _nodes(location), turn.verdict.state.name.lower())
-    _throttle_next(turn)
+    if not _hold(turn, order, location):
+        _throttle_next(turn)
 
 
 def heal(turn: Turn) -> None:
@@ -94,12 +98,22 @@ def _search(turn: Turn) -> Search:
     return search
 
 
+def _hold(turn: Turn, order: tuple[str, ...], location: frozenset[int]) -> bool:
+    """Take what is paid for, of all servers of the pass together; return whether that was anything."""
+    level, held = turn.entitled(location, order), False
+    for uuid in order:
+        now = turn.target(uuid)
+        if now.level > level:
+            held |= turn.set_target(uuid, replace(now, level=level), Term.HOLD)
+    return held
+
+
 def _throttle_next(turn: Turn) -> bool:
     """Throttle the next server of the pass that is not at the minimum; return whether there was one."""
     for uuid in _search(turn).order:
-        if uuid in turn.bes and turn.target(uuid).level > turn.lowest:
-            turn.set_target(uuid, replace(turn.target(uuid), level=turn.lowest), Term.THROTTLE)
-            return True
+        if uuid in turn.bes and turn.target(uuid).level > turn.least(uuid):
+            lowest = replace(turn.target(uuid), level=turn.lowest)
+            return turn.set_target(uuid, lowest, Term.THROTTLE)
     return False
 
 
@@ -111,7 +125,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
     now = turn.target(moving.be)
     if verdict.location - search.location and moving.be not in search.capped:
         _roll_back(turn, moving.be)
-    elif moving.careful and now.level > turn.lowest:
+    elif moving.careful and now.level > turn.least(moving.be):
         # Moving costs bandwidth, too.
         turn.set_target(moving.be, replace(now, level=turn.lowest), Term.THROTTLE_WHILE_MOVING)
     elif moving.careful:
@@ -124,7 +138,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
 def _upwards(turn: Turn, be: BeServer) -> bool:
     """All is well: one level up; at the top, or at its limit, it is the next server's turn."""
     search, now = _search(turn), turn.target(be.uuid)
-    if now.level >= FULL or not turn.view.levels or be.uuid in search.capped:
+    if now.level >= turn.most or not turn.view.levels or be.uuid in search.capped:
         _next(turn)
         return False
     search = _with_rises(search, turn.verdict.ratios)
@@ -133,7 +147,8 @@ def _upwards(turn: Turn, be: BeServer) -> bool:
         (ratio + search.rises.get(lc, 0.0) for lc, ratio in turn.verdict.ratios.items()),
         default=0.0,
     )
-    if turn.options.foresee and foreseen > 1.0:
+    at_limit = search.undo is None and not search.capped.isdisjoint(turn.mates(be.uuid))
+    if at_limit or (turn.options.foresee and foreseen > 1.0):
         turn.reason(Term.FORESEEN, foreseen, 1.0, be.uuid)
         shares = _pages_away(turn, be)
         if shares is None:
@@ -231,7 +246,9 @@ def _end(turn: Turn) -> None:
         rest = tuple(
             uuid
             for uuid in search.order
-            if uuid in turn.bes and turn.target(uuid).level < FULL and uuid not in search.capped
+            if uuid in turn.bes
+            and turn.target(uuid).level < turn.most
+            and uuid not in search.capped
         )
         if rest and turn.view.levels:
             turn.keep(

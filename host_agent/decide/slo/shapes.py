@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from host_agent.decide.slo.floor import LevelHour
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import FULL
 from host_agent.model.pages import Shares
@@ -32,6 +33,7 @@ class BeServer:
     :param room: node -> largest share of its memory that the node can hold; nodes that are missing take all
     :param title: its name
     :param fixed: level by the simple rule in each L3 domain of its CPUs
+    :param group: servers of the same group can only be throttled together; "" for one that can be throttled alone
     """
 
     uuid: str
@@ -44,6 +46,7 @@ class BeServer:
     room: Shares = field(default_factory=dict)
     title: str = ""
     fixed: Levels = field(default_factory=dict)
+    group: str = ""
 
     def traffic_at(self, nodes: frozenset[int]) -> float | None:
         """Return its traffic to some memory nodes, MB/s; None when unknown."""
@@ -61,21 +64,34 @@ class SloView:
     :param bes: best-effort servers
     :param nodes: memory nodes of the host
     :param levels: legal throttle levels, per cent, ascending; empty when nothing can be throttled
+    :param capacity_mbps: memory node -> its bandwidth, MB/s, where that is known
     """
 
     lcs: tuple[LcServer, ...] = ()
     bes: tuple[BeServer, ...] = ()
     nodes: tuple[int, ...] = ()
     levels: tuple[int, ...] = ()
+    capacity_mbps: Mapping[int, float] = field(default_factory=dict)
 
     def measured(
-        self, readings: Mapping[str, LatencyReading], traffic: Mapping[str, Traffic]
+        self,
+        readings: Mapping[str, LatencyReading],
+        traffic: Mapping[str, Traffic],
+        groups: Mapping[str, str],
     ) -> "SloView":
-        """Return the view of this poll: readings of the servers that are listened to, traffic where known."""
+        """Return the view of this poll.
+
+        :param readings: of the servers that are listened to
+        :param traffic: of best-effort servers, where it is known
+        :param groups: best-effort server -> group with which it is throttled
+        """
         return replace(
             self,
             lcs=tuple(replace(lc, reading=readings.get(lc.uuid)) for lc in self.lcs),
-            bes=tuple(replace(be, traffic=traffic.get(be.uuid)) for be in self.bes),
+            bes=tuple(
+                replace(be, traffic=traffic.get(be.uuid), group=groups.get(be.uuid, ""))
+                for be in self.bes
+            ),
         )
 
     @property
@@ -159,18 +175,38 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetExhausted:
-    """A latency-critical server had others throttled in vain, or in silence, for as long as it may; it is ignored.
+class AccountSpent:
+    """A latency-critical server has taken all that it may beyond what its flavor declares; it gets that, no more.
 
     :param lc: the server
-    :param seconds: time used
+    :param seconds: charged in the last hour: time in which best-effort servers lost all their traffic
+    :param declared_mbps: memory bandwidth that it declares, MB/s
+    :param needed_mbps: what it took with the last throttles, MB/s; None where traffic is not monitored
+    :param measured: charged by the traffic lost, else by levels
     """
 
     lc: str
     seconds: float
+    declared_mbps: float
+    needed_mbps: float | None
+    measured: bool
 
 
-Event = CannotFixSloViolation | ShouldLeave | Released | BudgetExhausted
+@dataclass(frozen=True, slots=True)
+class FloorReached:
+    """A best-effort server is not throttled for a while: its mean level over the last hour is as low as it may be.
+
+    :param be: the server
+    :param mean_level: over the last hour, per cent
+    :param lcs: latency-critical servers for whose sake it was throttled
+    """
+
+    be: str
+    mean_level: float
+    lcs: tuple[str, ...]
+
+
+Event = CannotFixSloViolation | ShouldLeave | Released | AccountSpent | FloorReached
 
 # -- kept --------------------------------------------------------------------------------------------------------------
 
@@ -257,6 +293,31 @@ class Releasing:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What latency-critical servers have taken of best-effort ones: survives a restart of the agent.
+
+    :param spent_s: latency-critical server -> what is charged to its account, seconds, refilled over the hour
+    :param overdrawn: latency-critical servers whose account is used up, until half of it has grown back
+    :param payers: latency-critical servers for whose sake throttles are held
+    :param hours: best-effort server -> how far it was throttled in the last hour; those never throttled are missing
+    :param spared: best-effort servers that may not be throttled now
+    """
+
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    overdrawn: frozenset[str] = frozenset()
+    payers: frozenset[str] = frozenset()
+    hours: Mapping[str, LevelHour] = field(default_factory=dict)
+    spared: frozenset[str] = frozenset()
+
+    def since_boot(self, now_s: float) -> "Taken":
+        """Return what a file has kept without minutes that are yet to come: they are of the boot before.
+
+        :param now_s: host's monotonic clock, seconds
+        """
+        return replace(self, hours={uuid: hour.until(now_s) for uuid, hour in self.hours.items()})
+
+
+@dataclass(frozen=True, slots=True)
 class BalmState:
     """All the controller remembers.
 
@@ -272,7 +333,8 @@ class BalmState:
     :param barred: best-effort servers whose pages stay for now, because moving them did harm -> time until
     :param parked: servers beyond help -> time when they are tried again
     :param ignored: servers that are not listened to -> time until
-    :param spent_s: server -> throttle budget used, seconds, refilled over the hour
+    :param taken: what latency-critical servers have taken
+    :param unthrottled: best-effort server -> its traffic when it was last not throttled
     :param seen_s: time of the last decision
     """
 
@@ -293,8 +355,22 @@ class BalmState:
     barred: Mapping[str, float] = field(default_factory=dict)
     parked: Mapping[str, float] = field(default_factory=dict)
     ignored: Mapping[str, float] = field(default_factory=dict)
-    spent_s: Mapping[str, float] = field(default_factory=dict)
+    taken: Taken = field(default_factory=Taken)
+    unthrottled: Mapping[str, Traffic] = field(default_factory=dict)
     seen_s: float | None = None
+
+    def resting(self, targets: Mapping[str, BeTarget]) -> "BalmState":
+        """Return a state that tries nothing and remembers who has taken what.
+
+        :param targets: by best-effort server
+        """
+        return BalmState(
+            targets=targets,
+            parked=self.parked,
+            ignored=self.ignored,
+            taken=self.taken,
+            unthrottled=self.unthrottled,
+        )
 
 
 @dataclass(frozen=True, slots=True)

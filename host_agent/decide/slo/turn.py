@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decision of BALM while it is being made: what is seen, the state as it changes, and what all phases share."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 from host_agent.conf.slo import BalmOptions
+from host_agent.decide.slo import entitlement
 from host_agent.decide.slo.shapes import (
     BalmDecision,
     BalmPhase,
@@ -18,6 +19,7 @@ from host_agent.decide.slo.shapes import (
 )
 from host_agent.decide.slo.violation import SloState, SloVerdict, evaluate
 from host_agent.model import levels as throttle
+from host_agent.model.latency import LcServer
 from host_agent.model.pages import Shares, share_error
 from host_agent.model.terms import Term
 from placement_traits.reason import Reason
@@ -41,6 +43,10 @@ class Turn:
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.targets
+        self._most = (frozenset[str](), throttle.FULL)
+        self._groups: dict[str, tuple[str, ...]] = {}
+        for be in view.bes:
+            self._groups[be.group] = (*self._groups.get(be.group, ()), be.uuid)
 
     def keep(self, **changes: Any) -> None:
         """Change the state."""
@@ -55,10 +61,15 @@ class Turn:
         """
         self.reasons.append(Reason(term, value, against, where))
 
+    @property
+    def listened(self) -> tuple[LcServer, ...]:
+        """Servers with an objective for which something may be done."""
+        deaf = self.state.ignored.keys() | self.state.taken.overdrawn
+        return tuple(lc for lc in self.view.objectives if lc.uuid not in deaf)
+
     def listen(self) -> None:
-        """Evaluate all objectives but those of ignored servers."""
-        listened = [lc for lc in self.view.objectives if lc.uuid not in self.state.ignored]
-        self.verdict = evaluate(listened, self.options)
+        """Evaluate the objectives for which something may be done."""
+        self.verdict = evaluate(self.listened, self.options)
         if self.verdict.state.bad and self.now_s < self.state.healing_until_s:
             # What was received while queues drained counts against nothing: only the latest requests do.
             latest = self.now_s - self.options.judge_s
@@ -82,9 +93,39 @@ class Turn:
         levels = self.view.levels
         return levels[0] if levels else throttle.FULL
 
+    def mates(self, uuid: str) -> tuple[str, ...]:
+        """Return the servers that are throttled together with one, and itself."""
+        group = self.bes[uuid].group
+        return self._groups[group] if group else (uuid,)
+
+    def least(self, uuid: str) -> int:
+        """Return the strongest throttle that a server may have now."""
+        spared = self.state.taken.spared
+        return throttle.FULL if not spared.isdisjoint(self.mates(uuid)) else self.lowest
+
+    @property
+    def most(self) -> int:
+        """The weakest throttle now: overdrawn servers still get what they declare."""
+        overdrawn = self.state.taken.overdrawn
+        if self._most[0] != overdrawn:
+            nodes = (lc.nodes for lc in self.view.lcs if lc.uuid in overdrawn)
+            self._most = overdrawn, self.entitled(frozenset[int]().union(*nodes), self.bes)
+        return self._most[1]
+
+    def entitled(self, location: frozenset[int], servers: Collection[str]) -> int:
+        """Return the level at which servers use no more than what is best-effort servers' own at some nodes."""
+        return entitlement.level(self.view, self.held, location, servers)
+
+    @property
+    def held(self) -> entitlement.Held:
+        """How best-effort servers are held."""
+        levels = {uuid: target.level for uuid, target in self.state.targets.items()}
+        return entitlement.Held(levels, self.state.unthrottled)
+
     def level_up(self, level: int) -> int:
         """Return the next level that is a step weaker."""
-        return throttle.step_up(self.view.levels, level, self.options.throttle_step)
+        up = throttle.step_up(self.view.levels, level, self.options.throttle_step)
+        return min(up, max(level, self.most))
 
     def target(self, uuid: str) -> BeTarget:
         """Return the target of a server."""
@@ -117,27 +158,39 @@ class Turn:
         return tuple(order)
 
     def noticeable(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
-        """Return those servers whose part of the best-effort traffic at some nodes is worth a throttle."""
+        """Return those servers whose part of the best-effort traffic at some nodes, with mates, is worth a throttle."""
         found = self._traffic_at(location)
-        total = sum(value for value in found.values() if value is not None)
-        least = self.options.noticeable * total
-        return tuple(u for u in order if (value := found[u]) is None or value > least)
+        least = self.options.noticeable * sum(value or 0.0 for value in found.values())
+        return tuple(
+            uuid
+            for uuid in order
+            if found[uuid] is None or sum(found[mate] or 0.0 for mate in self.mates(uuid)) > least
+        )
 
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
-    def set_target(self, uuid: str, target: BeTarget, why: Term) -> None:
-        """Change the target of a server; its effect is judged from now on."""
+    def set_target(self, uuid: str, target: BeTarget, why: Term) -> bool:
+        """Change the target of a server, and the level of its mates; the effect is judged from now on.
+
+        The level is one that floors and accounts allow.
+
+        :returns: whether something has changed
+        """
         old = self.target(uuid)
-        if target == old:
-            return
+        level = max(min(target.level, self.most), self.least(uuid))
+        targets = {mate: replace(self.target(mate), level=level) for mate in self.mates(uuid)}
+        targets[uuid] = target = replace(target, level=level)
+        if all(self.target(mate) == one for mate, one in targets.items()):
+            return False
         self.keep(
-            targets={**self.state.targets, uuid: target},
+            targets={**self.state.targets, **targets},
             judge_from_s=self.now_s + self.options.settle_s,
         )
-        if target.level < old.level or target.shares is not old.shares:
+        if level < old.level or target.shares is not old.shares:
             self.keep(healing_until_s=self.now_s + self.options.heal_s)
         self.reason(why, _text(target), _text(old), uuid)
+        return True
 
     def move(
         self, uuid: str, target: BeTarget, meanwhile: int, why: Term, *, careful: bool

@@ -18,12 +18,7 @@ def unwatched(state: BalmState, coarse: Mapping[str, int]) -> BalmState:
     :param state: of the last decision
     :param coarse: best-effort server -> level by the simple rule: for servers that came during the search
     """
-    return BalmState(
-        targets={**state.targets, **_settled(state, coarse)},
-        parked=state.parked,
-        ignored=state.ignored,
-        spent_s=state.spent_s,
-    )
+    return state.resting({**state.targets, **_settled(state, coarse)})
 
 
 def _settled(state: BalmState, coarse: Mapping[str, int]) -> dict[str, BeTarget]:

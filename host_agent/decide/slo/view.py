@@ -43,7 +43,13 @@ def look(
         else:
             be = _be(guest, assignment, assignment.partition, room)
             bes.append(be if moves else replace(be, movable=False))
-    return SloView(tuple(lcs), tuple(bes), observation.topology.node_ids, levels)
+    topology = observation.topology
+    capacity = {
+        node.id: float(node.bandwidth_mbps)
+        for node in topology.nodes
+        if node.bandwidth_mbps is not None
+    }
+    return SloView(tuple(lcs), tuple(bes), topology.node_ids, levels, capacity)
 
 
 def _lc(guest: Guest, assignment: Assignment, partition: PartitionRequest) -> LcServer:
@@ -59,6 +65,7 @@ def _lc(guest: Guest, assignment: Assignment, partition: PartitionRequest) -> Lc
         source=request.slo_source,
         socket=domain.ports.get(PORT, ""),
         pluggable=domain.serial_controller and PORT not in domain.ports,
+        declared_mbps=float(request.bandwidth_mbps),
     )
 
 

@@ -169,8 +169,13 @@ class Bench:
         return ()
 
     def _traffic(self, places: object) -> dict[str, Bandwidth]:
+        """What servers use, by the lowest level written last."""
         bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
-        return {uuid: Bandwidth({0: Traffic(5000.0, 9000.0)}) for uuid in bes}
+        written = [
+            level for one in self.levels[-1:] for group in one for _, level in group.mba_percent
+        ]
+        part = min(written, default=100) / 100
+        return {uuid: Bandwidth({0: Traffic(5000.0 * part, 9000.0 * part)}) for uuid in bes}
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -731,7 +736,9 @@ def test_the_operators_limits_reach_the_controller(tmp_path: Path) -> None:
     bench = Bench(tmp_path, balm=BalmOptions(budget_s_per_hour=1.0))
     lc, _ = bench.watch()
     bench.report(2000, 6.0)
-    assert [entry.server for entry in bench.entries("ignore")] == [lc.uuid]
+    (spent,) = bench.entries("account_spent")
+    assert spent.server == lc.uuid
+    assert "raise CUSTOM_MEMORY_BANDWIDTH_MBPS of its flavor" in spent.problem
     for guest in bench.guests.values():
         guest.close()
     bench.controller.close()

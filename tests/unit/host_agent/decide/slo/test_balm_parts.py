@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from host_agent.conf.slo import BalmOptions
 from host_agent.decide.pages.steps import away, towards
 from host_agent.decide.partitions.plan import plan
-from host_agent.decide.slo.budget import charge
-from host_agent.decide.slo.shapes import BalmState, SloView
+from host_agent.decide.slo.account import charge
+from host_agent.decide.slo.shapes import BalmState, SloView, Taken
 from host_agent.decide.slo.turn import Turn
 from host_agent.decide.slo.violation import SloState, evaluate, state_of
 from host_agent.model.latency import LatencyReading, LcServer
@@ -86,13 +86,13 @@ def test_thresholds_out_of_order_are_refused() -> None:
 def test_an_account_refills_over_the_hour() -> None:
     """300 s an hour are 50 s in ten minutes in which nothing is throttled."""
     view = SloView((_lc("a", 0, 400.0),), ())
-    spent = BalmState(spent_s={"a": 120.0}, seen_s=0.0)
+    spent = BalmState(taken=Taken(spent_s={"a": 120.0}), seen_s=0.0)
     turn = Turn(view, spent, BalmOptions(budget_s_per_hour=300.0), now_s=600.0)
     charge(turn)
-    assert turn.state.spent_s == {"a": pytest.approx(70.0)}
+    assert turn.state.taken.spent_s == {"a": pytest.approx(70.0)}
     later = Turn(view, turn.state, BalmOptions(budget_s_per_hour=300.0), now_s=3600.0)
     charge(later)
-    assert later.state.spent_s == {}
+    assert later.state.taken.spent_s == {}
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

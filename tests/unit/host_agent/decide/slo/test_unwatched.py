@@ -13,6 +13,7 @@ from host_agent.decide.slo.shapes import (
     Moving,
     Releasing,
     Search,
+    Taken,
 )
 from host_agent.decide.slo.unwatched import unwatched
 
@@ -34,8 +35,10 @@ BEFORE = {"a": BeTarget(80)}
     ids=["a level was good", "none was yet", "nothing helps", "trial", "pages under way", "at rest"],
 )  # fmt: skip
 def test_levels_that_may_stand(state: dict[str, Any], levels: tuple[int, int]) -> None:
-    found = unwatched(BalmState(targets=LOW, spent_s={"L": 1.0}, **state), {"a": 50, "b": 50})
+    found = unwatched(
+        BalmState(targets=LOW, taken=Taken(spent_s={"L": 1.0}), **state), {"a": 50, "b": 50}
+    )
     assert {uuid: target.level for uuid, target in found.targets.items()} == dict(
         zip("ab", levels, strict=True)
     )
-    assert (found.phase, found.search, found.spent_s) == (BalmPhase.WATCH, None, {"L": 1.0})
+    assert (found.phase, found.search, found.taken.spent_s) == (BalmPhase.WATCH, None, {"L": 1.0})
