@@ -35,6 +35,7 @@ IMPORTS = {
     "pqos": "pqos",
     "PyYAML": "yaml",
     "SQLAlchemy": "sqlalchemy",
+    "python-novaclient": "novaclient",
     "python-openstackclient": "openstackclient",
     "openstacksdk": "openstack",
 }
