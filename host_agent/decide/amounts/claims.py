@@ -2,17 +2,18 @@
 """What each running server should hold of L3 domains in Placement, by where nova-compute really put it. Pure.
 
 Placement's candidate names an L3 domain; nova-compute then picks the host cells itself, and may pick others. The host
-wins: a server's ways, declared bandwidth and cache neighbourhood belong to the L3 domains of its cells. The agent
-reserves there what is counted elsewhere; allocations are moved on the controller's side, by ``numa-ext-heal``.
+wins: a server's ways, declared bandwidth and cache neighbourhood belong to the L3 domains of its cells; those of a cell
+that shares all its CPUs with other servers may be counted in any domain with such CPUs. The agent reserves there what
+is counted elsewhere; allocations are moved on the controller's side, by ``numa-ext-heal``.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from host_agent.decide.partitions.requests import l3_amounts
+from host_agent.decide.partitions.requests import l3_amounts, own_cpus, shared_cpus
 from host_agent.model.assignment import Guest, Observation
-from host_agent.model.workload import Activity
+from host_agent.model.workload import Activity, Cell
 from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
 
@@ -25,17 +26,19 @@ class DomainPart:
     :param ways: cache ways, 0 when none
     :param bandwidth_mbps: declared memory bandwidth, MB/s, 0 when none
     :param neighbourhood: units of the cache neighbourhood, 0 when none
+    :param also: domains where Placement may count it just as well: the cell has no CPU of its own
     """
 
     l3: int
     ways: int
     bandwidth_mbps: int
     neighbourhood: int = 0
+    also: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, l3: int, amount: L3Amount) -> "DomainPart":
+    def of(cls, l3: int, amount: L3Amount, also: Iterable[int] = ()) -> "DomainPart":
         """Return the part that one request group of a flavor is in an L3 domain."""
-        return cls(l3, amount.ways, amount.bandwidth_mbps, amount.neighbourhood)
+        return cls(l3, amount.ways, amount.bandwidth_mbps, amount.neighbourhood, frozenset(also))
 
     @property
     def resources(self) -> dict[str, int]:
@@ -75,11 +78,34 @@ def _claim(topology: HostTopology, guest: Guest) -> ServerClaim | None:
     if not request.l3:
         return None
     domain = workload.domain
-    found = l3_amounts(topology, domain.cells, domain.vcpu_pins, request.l3)
-    if len(found) < len(request.l3):
-        return None
-    parts = tuple(DomainPart.of(l3, amount) for l3, amount in found.items())
-    return ServerClaim(workload.uuid, workload.title, parts)
+    parts = parts_of(topology, domain.cells, domain.vcpu_pins, request.l3)
+    return (
+        ServerClaim(workload.uuid, workload.title, parts) if len(parts) == len(request.l3) else None
+    )
+
+
+def parts_of(
+    topology: HostTopology,
+    cells: Iterable[Cell],
+    pins: Mapping[int, frozenset[int]],
+    amounts: Sequence[L3Amount],
+) -> tuple[DomainPart, ...]:
+    """Return the parts of a guest that nova has placed, ascending by L3 domain; arguments as of ``l3_amounts``."""
+    by_number = sorted(cells, key=lambda cell: cell.id)
+    cell_of = dict(zip((amount.group for amount in amounts), by_number, strict=False))
+    return tuple(
+        DomainPart.of(l3, amount, _also(topology, cell_of[amount.group], pins, l3))
+        for l3, amount in l3_amounts(topology, by_number, pins, amounts).items()
+    )
+
+
+def _also(
+    topology: HostTopology, cell: Cell, pins: Mapping[int, frozenset[int]], chosen: int
+) -> frozenset[int]:
+    if own_cpus(cell, pins):
+        return frozenset()
+    found = {topology.l3_of_cpu(cpu) for cpu in shared_cpus(cell, pins)}
+    return frozenset(l3 for l3 in found if l3 is not None and l3 != chosen)
 
 
 def declared_mbps(placed: Iterable[ServerClaim]) -> dict[int, int]:
@@ -107,9 +133,18 @@ def claimed_elsewhere(
     for claim in present:
         if claim.uuid not in counted:
             continue
+        there = {l3: Counter(servers.get(claim.uuid, {})) for l3, servers in held.items()}
+        counted_in = {
+            part.l3 for part in claim.parts if there.get(part.l3) == Counter(part.resources)
+        }
         for part in claim.parts:
-            there = held.get(part.l3, {}).get(claim.uuid, {})
-            missing = Counter(part.resources) - Counter(there)
-            if missing:
+            missing = Counter(part.resources) - there.get(part.l3, Counter())
+            if not missing:
+                continue
+            others = sorted(part.also - counted_in)
+            same = [l3 for l3 in others if there.get(l3) == Counter(part.resources)]
+            if same:
+                counted_in.add(same[0])
+            else:
                 found[part.l3] = found.get(part.l3, Counter()) + missing
     return found

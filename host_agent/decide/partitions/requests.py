@@ -55,8 +55,9 @@ def l3_amounts(
 ) -> dict[int, L3Amount]:
     """Distribute a flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
 
-    Where the CPUs of a cell are in several domains, its group is counted in the one that holds most of them, then in
-    the one with the lowest id; never in one that another cell has. A group that finds no cell or no domain is left out.
+    Where the CPUs of a cell are in several domains, its group is counted in the one that holds most of those that it
+    has for its own, without any most of those that it shares; then in the one with the lowest id; never in one that
+    another cell has. A group that finds no cell or no domain is left out.
 
     :param cells: the guest's cells, of a guest that nova has placed
     :param pins: vCPU -> host CPUs
@@ -67,13 +68,22 @@ def l3_amounts(
     for cell, amount in zip(sorted(cells, key=lambda cell: cell.id), amounts, strict=False):
         held = Counter(
             l3
-            for vcpu in cell.vcpus
-            for cpu in pins.get(vcpu, ())
+            for cpu in own_cpus(cell, pins) or shared_cpus(cell, pins)
             if (l3 := topology.l3_of_cpu(cpu)) is not None and l3 not in taken
         )
         if held:
             taken[min(held, key=lambda l3: (-held[l3], l3))] = amount
     return dict(sorted(taken.items()))
+
+
+def own_cpus(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
+    """Return the host CPUs that one vCPU of a cell has for its own."""
+    return [cpu for vcpu in cell.vcpus for cpu in pins.get(vcpu, ()) if len(pins[vcpu]) == 1]
+
+
+def shared_cpus(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
+    """Return the host CPUs that vCPUs of a cell may run on beside others."""
+    return [cpu for vcpu in cell.vcpus for cpu in pins.get(vcpu, ()) if len(pins[vcpu]) > 1]
 
 
 def bandwidth_levels(domains: Iterable[int], levels: Mapping[int, int]) -> dict[int, int]:

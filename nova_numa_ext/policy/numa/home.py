@@ -2,7 +2,7 @@
 """In which L3 domains will a guest run, and which of its request groups belongs where?
 
 The agent counts each request group of a flavor in the L3 domain of one guest cell: groups in order of name, cells in
-order of number, and of several domains the one that holds most of the cell's CPUs
+order of number, and of several domains the one that holds most of the CPUs that the cell has for its own, or shares
 (:func:`host_agent.decide.partitions.requests.l3_amounts`). This says beforehand which one that will be. Where a NUMA
 node has one domain, the node is enough; where it has several, the CPUs that nova-compute pins decide.
 """
@@ -61,18 +61,15 @@ def home(
     used: set[str] = set()
     taken: set[str] = set()
     for node, pinning, guest_cell in zip(prediction.nodes, prediction.pinnings, guest, strict=True):
-        cpus = Counter(pinning.vcpus)
-        if guest_cell.cpus:
-            cpus.update(dict.fromkeys(cell_of[node].cpuset, guest_cell.cpus))
-        if cpus.keys() <= l3_of.keys():
-            held: Counter[str] = Counter()
-            for cpu, count in cpus.items():
-                held[l3_of[cpu].uuid] += count
+        shared = cell_of[node].cpuset if guest_cell.cpus else ()
+        cpus = frozenset(pinning.vcpus).union(shared)
+        if cpus <= l3_of.keys():
+            held = Counter(l3_of[cpu].uuid for cpu in pinning.vcpus or shared)
             free = [d for d in domains if d.uuid in held and d.uuid not in taken]
             best = min(free, key=lambda d: (-held[d.uuid], d.l3_id), default=None)
             group = frozenset({best.uuid}) if best is not None else frozenset()
             taken |= group
-            used |= held.keys()
+            used |= {l3_of[cpu].uuid for cpu in cpus}
         else:
             where = _pinned_on(pinning, host, node)
             group = frozenset(domain.uuid for domain in domains if where in domain.nodes)

@@ -57,3 +57,12 @@ def test_a_server_that_holds_nothing_here_is_left_out() -> None:
     """It is being moved, and a migration holds its part; or it has lost its allocation, and heal gives it back."""
     claim = ServerClaim("a", "a", (DomainPart(0, 4, 0),))
     assert claimed_elsewhere([claim], {0: {"migration": WAYS}}) == {}
+
+
+def test_what_no_cpu_binds_may_be_counted_in_any_domain_of_its_cell_once() -> None:
+    claim = ServerClaim(
+        "a", "a", (DomainPart(0, 4, 0, also=frozenset({1, 2})), DomainPart(1, 4, 0))
+    )
+    assert claimed_elsewhere([claim], {1: {"a": WAYS}, 2: {"a": WAYS}}) == {}
+    assert claimed_elsewhere([claim], {1: {"a": WAYS}}) == {0: WAYS}
+    assert claimed_elsewhere([claim], {1: {"a": WAYS}, 3: {"a": WAYS}}) == {0: WAYS}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.decide.partitions.requests import l3_amounts
+from host_agent.decide.amounts.claims import ServerClaim, claimed_elsewhere, parts_of
 from host_agent.model.workload import Cell
 from nova_numa_ext.policy.numa.claims import Resources, ServerCell, healed
 from placement_traits import names
@@ -150,7 +150,7 @@ def view_of(topology: HostTopology) -> HostView:
 
 @given(data=st.data())
 def test_agent_and_controller_count_a_server_in_the_same_domains(data: st.DataObject) -> None:
-    """Else what one reserves the other would never move."""
+    """Else what one reserves the other would never move; servers with CPUs of their own, shared ones, or both."""
     topology = data.draw(topologies())
     with_cpus = [
         node.id
@@ -166,17 +166,29 @@ def test_agent_and_controller_count_a_server_in_the_same_domains(data: st.DataOb
     for cell in range(number):
         node = data.draw(st.sampled_from(with_cpus))
         cpus = [cpu for core in topology.cores_of_node(node) for cpu in core.cpus]
-        chosen = data.draw(st.lists(st.sampled_from(cpus), min_size=1, max_size=4, unique=True))
-        vcpus = range(len(pins), len(pins) + len(chosen))
-        pins |= {vcpu: frozenset({cpu}) for vcpu, cpu in zip(vcpus, chosen, strict=True)}
+        chosen = data.draw(st.lists(st.sampled_from(cpus), max_size=4, unique=True))
+        shared = frozenset(cpus) - set(chosen)
+        floating = data.draw(st.integers(0 if chosen else 1, 2)) if len(shared) > 1 else 0
+        if not chosen and not floating:
+            return
+        vcpus = range(len(pins), len(pins) + len(chosen) + floating)
+        places = [*(frozenset({cpu}) for cpu in chosen), *[shared] * floating]
+        pins |= dict(zip(vcpus, places, strict=True))
         guest.append(Cell(cell, frozenset(vcpus), 64, frozenset({node})))
         cells.append(ServerCell(node, tuple(chosen)))
     wanted = request(*(data.draw(st.integers(1, 5)) for _ in range(number)))
-    theirs = l3_amounts(topology, guest, pins, wanted.l3)
+    parts = parts_of(topology, guest, pins, wanted.l3)
+    ids = [domain.id for domain in topology.l3_domains]
+    held = {
+        f"l3_{l3}": amount.resources
+        for l3, amount in zip(data.draw(st.permutations(ids)), wanted.l3, strict=False)
+    }
     try:
-        ours = healed(wanted, cells, view_of(topology), {}, {})
+        ours = healed(wanted, cells, view_of(topology), held, {})
     except CapabilityMissingError:
-        assert len(theirs) < number, "the agent makes no claim for such a server, either"
+        assert len(parts) < number, "the agent makes no claim for such a server, either"
         return
-    if len(theirs) == number:
-        assert ways_of(ours) == {f"l3_{l3}": amount.ways for l3, amount in theirs.items()}
+    if len(parts) == number:
+        del ours["rdt"]
+        there = {int(name.removeprefix("l3_")): {"a": kept} for name, kept in ours.items()}
+        assert claimed_elsewhere([ServerClaim("a", "a", parts)], there) == {}

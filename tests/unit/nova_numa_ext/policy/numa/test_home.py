@@ -61,12 +61,14 @@ def test_two_cells_in_one_domain_do_not_share_it():
     assert groups(pins, [PINNED] * 2, host, domains)[0] == [["l3-0"], ["l3-1"]]
 
 
-def test_each_shared_vcpu_may_run_on_all_shared_cpus_of_its_cell():
-    """Two shared vCPUs on CPUs 0 and 1 weigh more than three pinned ones on 4, 5 and 6."""
+def test_the_cpus_that_a_cell_has_for_its_own_decide_where_it_is_counted():
+    """It also runs where the CPUs are that it shares; without any of its own those decide."""
     host = [cell(0, 4, 5, 6, 7, shared=(0, 1))]
     domains = [l3(0, 0, cpus=((0, 3),)), l3(1, 0, cpus=((4, 7),))]
     mixed = GuestCell(2, 3, 512, CpuPolicy.MIXED)
-    assert groups([(0, (4, 5, 6))], [mixed], host, domains)[0] == [["l3-0"]]
+    assert groups([(0, (4, 5, 6))], [mixed], host, domains) == ([["l3-1"]], ["l3-0", "l3-1"])
+    shared = GuestCell(2, 0, 512, CpuPolicy.SHARED)
+    assert groups([(0, ())], [shared], host, domains) == ([["l3-0"]], ["l3-0"])
 
 
 def test_a_cell_with_the_number_of_one_node_and_the_cpus_of_another_is_where_its_cpus_are():
