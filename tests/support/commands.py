@@ -64,16 +64,17 @@ def running_server(name, uuid, host, its_flavor):
 
 def run(command_class, cloud, compute, *arguments):
     """Run a command with JSON output; returns (exit code, parsed output)."""
-    code, output = _run(command_class, cloud, compute, [*arguments, "-f", "json"])
+    code, output = execute(command_class, cloud, compute, [*arguments, "-f", "json"])
     return code, json.loads(output)
 
 
 def as_table(command_class, cloud, compute, *arguments):
     """Run a command for people; returns what it prints."""
-    return _run(command_class, cloud, compute, arguments)[1]
+    return execute(command_class, cloud, compute, arguments)[1]
 
 
-def _run(command_class, cloud, compute, arguments):
+def execute(command_class, cloud, compute, arguments):
+    """Run a command; returns (exit code, what it prints)."""
     connection = SimpleNamespace(placement=cloud.adapter, compute=compute, image=compute.image)
     app = SimpleNamespace(
         client_manager=SimpleNamespace(numa=Cloud(connection)),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -265,15 +266,22 @@ _APPLICATION: Final = SimpleNamespace(
 """What osc-placement asks of the application while it makes a parser: with the newest version every option is there."""
 
 
-def _openstack(words: list[str], whole: bool) -> None:
+def plugin_of(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the class of an ``openstack`` command and its arguments.
+
+    :param words: after ``openstack``
+    :raises WrongCommandError: there is none
+    """
     for length in range(len(words), 0, -1):
         name = " ".join(words[:length])
         if name in _plugins():
-            command: Any = _plugins()[name].load()
-            parser = command(_APPLICATION, None).get_parser(f"openstack {name}")
-            _raising(parser, whole=whole).parse_args(words[length:])
-            return
+            return _plugins()[name].load(), list(words[length:])
     raise WrongCommandError(f"there is no command openstack {' '.join(words[:3])}")
+
+
+def _openstack(words: list[str], whole: bool) -> None:
+    command, arguments = plugin_of(words)
+    _raising(command(_APPLICATION, None).get_parser("openstack"), whole=whole).parse_args(arguments)
 
 
 def _supervisor(arguments: list[str], whole: bool) -> None:
@@ -410,3 +418,16 @@ def check(command: Command) -> None:
     except SystemExit as ended:  # --help, --version
         if ended.code:
             raise WrongCommandError(f"ends with {ended.code}") from ended
+
+
+_NUMBERS: Final = {"--vcpus": "vcpus", "--ram": "ram", "--disk": "disk"}
+
+
+def flavor_of(command: Command) -> SimpleNamespace:
+    """The flavor that a command makes, as openstacksdk shows it."""
+    words = command.words[3:]
+    pairs = list(pairwise(words))
+    numbers = {name: int(value) for option, value in pairs if (name := _NUMBERS.get(option))}
+    specs = dict(value.split("=", 1) for option, value in pairs if option == "--property")
+    (name,) = {word for before, word in pairs if "--" not in word and not before.startswith("--")}
+    return SimpleNamespace(name=name, extra_specs=specs, **numbers)

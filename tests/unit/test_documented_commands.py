@@ -4,9 +4,7 @@
 Nothing is run here. What README.md offers is run on the lab by ``tests/integration/test_readme.py``.
 """
 
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +21,7 @@ from tests.support.documented_commands import (
     WrongCommandError,
     check,
     commands,
+    flavor_of,
     mentioned,
 )
 
@@ -104,19 +103,6 @@ def test_the_page_of_commands_says_who_may_call_each_of_the_console() -> None:
 
 FLAVORS = [each for each in SHOWN if each.words[:3] == ("openstack", "flavor", "create")]
 SLIPS = {"lc.big"}  # shown with nova's refusal
-OPTIONS_OF_CREATE = {"--vcpus": "vcpus", "--ram": "ram", "--disk": "disk"}
-
-
-def flavor_of(command: Command) -> SimpleNamespace:
-    """The flavor that a command makes, as openstacksdk shows it."""
-    words = command.words[3:]
-    pairs = list(pairwise(words))
-    numbers = {
-        name: int(value) for option, value in pairs if (name := OPTIONS_OF_CREATE.get(option))
-    }
-    specs = dict(value.split("=", 1) for option, value in pairs if option == "--property")
-    (name,) = {word for before, word in pairs if "--" not in word and not before.startswith("--")}
-    return SimpleNamespace(name=name, extra_specs=specs, **numbers)
 
 
 @pytest.mark.parametrize("command", FLAVORS, ids=lambda command: command.where)
