@@ -17,10 +17,9 @@ there is picked up with the next change of an L3 or RDT provider of the host, or
 """
 
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import inf
@@ -35,27 +34,23 @@ from placement_traits.client import (
     RetrySettings,
 )
 from placement_traits.errors import NumaExtError
-from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
+from placement_traits.fleet import Amount, HostView
 from placement_traits.fleet_arrays import FleetArrays
-from placement_traits.names import GpuLink, TierTrait
+from placement_traits.host_view import (
+    DEVICES,
+    ProviderFacts,
+    bounded,
+    host_view,
+    known_names,
+    relevant,
+)
+from placement_traits.names import TierTrait
 from placement_traits.shards import Shard
 from placement_traits.snapshot import FleetSnapshot, ViewState
-from placement_traits.tree import gpu_edges, gpu_place, l3_place
 
 LOG = logging.getLogger(__name__)
 
-# Nova marks its providers of PCI devices with the first, those of vGPUs and other mediated devices with the second.
-_DEVICES: Final = (names.MANAGED_PCI_DEVICE, names.OWNER_NOVA)
-
 _ASKED_FOR: Final = (names.OWNER, names.HOST, names.GPU, names.BEAT, *shards.all_traits())
-
-_MOST: Final = 2**62
-
-# How nova's libvirt driver names the provider of a GPU that is shared as mediated devices.
-_MDEV_PARENT: Final = re.compile(
-    r"^pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])$", re.IGNORECASE
-)
-
 
 # A refresh may take longer than the one before: aim at this share of the age that is allowed.
 _SAFE_SHARE_OF_AGE: Final = 0.8
@@ -141,24 +136,6 @@ class Freshness:
                     last_error,
                 )
         return state
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """One provider as the API returned it, as far as it concerns us."""
-
-    traits: frozenset[str]
-    amounts: Mapping[str, Amount]
-
-    @property
-    def named(self) -> bool:
-        """The name holds something that the traits do not: host or PCI address."""
-        return not self.traits.isdisjoint((names.HOST, names.GPU, *_DEVICES))
-
-    @property
-    def device(self) -> bool:
-        """It is a device that servers allocate; what describes it is another provider, ours, or it does so itself."""
-        return names.OWNER not in self.traits and not self.traits.isdisjoint((names.GPU, *_DEVICES))
 
 
 class FleetView:
@@ -317,7 +294,7 @@ class FleetView:
             living = beats.living(self._client) if names.BEAT in self._traits else None
             named = [trait for trait in (names.HOST, names.GPU) if trait in self._traits]
             names_of: dict[str, dict[str, str]] = {}
-            for provider in self._list(f"required=in:{','.join((*named, *_DEVICES))}"):
+            for provider in self._list(f"required=in:{','.join((*named, *DEVICES))}"):
                 tree = names_of.setdefault(provider["root_provider_uuid"], {})
                 tree[provider["uuid"]] = provider["name"]
             hosts = {
@@ -329,13 +306,13 @@ class FleetView:
                 read[root] = (
                     self._read_tree_slowly(root)
                     if facts is None
-                    else _host(root, facts, names_of.get(root, {}))
+                    else host_view(root, facts, names_of.get(root, {}))
                 )
                 if (host := read[root]) is not None:
                     read[root] = _marked(host, beats.is_silent(host.name, living))
         self._replace(read, fingerprints)
 
-    def _read_trees(self, hosts: Mapping[str, str]) -> dict[str, dict[str, _Facts]]:
+    def _read_trees(self, hosts: Mapping[str, str]) -> dict[str, dict[str, ProviderFacts]]:
         """Read the trees of all hosts with a probe, in as few queries as Placement's limit allows.
 
         Where hosts are missing in the answers, either a limit is new or lower than thought, or their agents publish no
@@ -349,7 +326,7 @@ class FleetView:
             if root not in self._without_probe
             and self._traits.issuperset((shard := shards.shard_of(name)).traits)
         }
-        trees: dict[str, dict[str, _Facts]] = {}
+        trees: dict[str, dict[str, ProviderFacts]] = {}
         shortest = self._read_parts(shard, self._limit, trees)
         if shard.keys() - trees.keys() and shortest > 0:
             before = len(trees)
@@ -360,7 +337,10 @@ class FleetView:
         return trees
 
     def _read_parts(
-        self, shard: Mapping[str, Shard], limit: int | None, trees: dict[str, dict[str, _Facts]]
+        self,
+        shard: Mapping[str, Shard],
+        limit: int | None,
+        trees: dict[str, dict[str, ProviderFacts]],
     ) -> int:
         """Ask for the hosts that are missing; returns how many hosts the shortest incomplete answer showed.
 
@@ -427,21 +407,21 @@ class FleetView:
             prints[root] = prints.get(root, 0) ^ mark
         return prints
 
-    def _summaries(self, query: str) -> dict[str, dict[str, _Facts]]:
+    def _summaries(self, query: str) -> dict[str, dict[str, ProviderFacts]]:
         """Return what the provider summaries of a query for the probe hold: facts by provider, by root.
 
         :param query: further parameters, each with its ``&``
         """
         body = self._client.get(f"/allocation_candidates?resources={names.PROBE}:1{query}")
-        trees: dict[str, dict[str, _Facts]] = {}
+        trees: dict[str, dict[str, ProviderFacts]] = {}
         for uuid, summary in body["provider_summaries"].items():
-            traits = _telling(summary["traits"])
+            traits = relevant(summary["traits"])
             amounts = {
-                name: _amount(resource["capacity"], resource["used"])
+                name: bounded(resource["capacity"], resource["used"])
                 for name, resource in summary["resources"].items()
                 if traits and (name in names.RESOURCE_CLASSES or names.HOST not in traits)
             }
-            facts = _Facts(traits, amounts)
+            facts = ProviderFacts(traits, amounts)
             root = summary["root_provider_uuid"]
             trees.setdefault(root, {})[uuid] = facts
             if self._root_amounts is not None and uuid == root:
@@ -458,10 +438,10 @@ class FleetView:
         if facts is None:
             return self._read_tree_slowly(root)
         self._without_probe.discard(root)
-        known = {} if before is None else _known_names(before)
+        known = {} if before is None else known_names(before)
         if any(fact.named and uuid not in known for uuid, fact in facts.items()):
             known = self._names(root)
-        return _host(root, facts, known)
+        return host_view(root, facts, known)
 
     def _read_again(self, root: str, before: HostView | None) -> HostView | None:
         """Read one host; whether its agent is silent shows at the next complete reading."""
@@ -482,19 +462,19 @@ class FleetView:
                 facts[uuid] = self._read_provider(uuid)
             except NotFoundError:
                 LOG.debug("Provider %s went away while it was read.", name)
-        return _host(root, facts, names_of)
+        return host_view(root, facts, names_of)
 
-    def _read_provider(self, uuid: str) -> _Facts:
+    def _read_provider(self, uuid: str) -> ProviderFacts:
         path = f"/resource_providers/{uuid}"
-        traits = _telling(self._client.get(f"{path}/traits")["traits"])
+        traits = relevant(self._client.get(f"{path}/traits")["traits"])
         if not traits or names.HOST in traits:
-            return _Facts(traits, {})
+            return ProviderFacts(traits, {})
         inventories = self._client.get(f"{path}/inventories")["inventories"]
         used = self._client.get(f"{path}/usages")["usages"]
-        return _Facts(
+        return ProviderFacts(
             traits,
             {
-                name: _amount(
+                name: bounded(
                     int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
                     used.get(name, 0),
                 )
@@ -514,16 +494,6 @@ def _is_named(root: str, names_of: Mapping[str, Mapping[str, str]]) -> bool:
     return root in names_of.get(root, ())
 
 
-def _amount(capacity: int, used: int) -> Amount:
-    """Return an amount that fits a record, whatever overcommit an operator has written."""
-    return Amount(min(capacity, _MOST), used)
-
-
-def _telling(traits: Iterable[str]) -> frozenset[str]:
-    """Drop the traits that do not concern us; a fleet of nova's own would fill the memory."""
-    return frozenset(trait for trait in traits if names.is_ours(trait) or trait in _DEVICES)
-
-
 def pause_s(settings: ViewSettings, duration_s: float) -> float:
     """Return the seconds to wait after a refresh that took ``duration_s``.
 
@@ -533,112 +503,3 @@ def pause_s(settings: ViewSettings, duration_s: float) -> float:
     polite_s = duration_s * (1 / settings.busy_share - 1)
     in_time_s = settings.max_age_s * _SAFE_SHARE_OF_AGE - 2 * duration_s
     return max(settings.interval_s, min(polite_s, in_time_s))
-
-
-def _known_names(host: HostView) -> dict[str, str]:
-    """Names by uuid of the providers whose name matters, as far as a host's view holds them."""
-    return {
-        host.root_uuid: host.name,
-        **{gpu.uuid: names.gpu_provider(host.name, gpu.address) for gpu in host.gpus},
-        **{device.uuid: f"{host.name}_{device.address}" for device in host.devices},
-    }
-
-
-def _host(root: str, facts: Mapping[str, _Facts], names_of: Mapping[str, str]) -> HostView | None:
-    """Put one host together; None when its root is not among the facts."""
-    if root not in facts or root not in names_of:
-        return None
-    name = names_of[root]
-    ours = {uuid: fact for uuid, fact in facts.items() if names.OWNER in fact.traits}
-    gpus = {uuid: fact for uuid, fact in ours.items() if names.GPU in fact.traits}
-    devices = {
-        uuid: _address(name, names_of[uuid])
-        for uuid, fact in facts.items()
-        if fact.device and uuid != root and uuid in names_of
-    }
-    l3 = [view for uuid, fact in ours.items() if (view := _l3(uuid, fact)) is not None]
-    rest = ours.keys() - gpus.keys() - {view.uuid for view in l3}
-    return HostView(
-        root,
-        name,
-        facts[root].traits.difference(_DEVICES),
-        _rdt(rest, ours),
-        tuple(sorted(l3, key=lambda view: view.l3_id)),
-        _gpus(_described(gpus, devices, name, names_of, facts), facts),
-        tuple(
-            DeviceView(
-                uuid,
-                address,
-                _sum(facts[uuid].amounts.values()),
-                min(facts[uuid].amounts, default=""),
-            )
-            for uuid, address in sorted(devices.items(), key=lambda device: device[1])
-        ),
-    )
-
-
-def _described(
-    gpus: Iterable[str],
-    devices: Mapping[str, str],
-    host: str,
-    names_of: Mapping[str, str],
-    facts: Mapping[str, _Facts],
-) -> dict[str, str]:
-    """PCI address by provider that locates a GPU: a device's own provider only where we have none for it."""
-    prefix = names.gpu_provider(host, "")
-    ours = {uuid: names_of[uuid].removeprefix(prefix) for uuid in gpus if uuid in names_of}
-    known = frozenset(ours.values())
-    themselves = {
-        uuid: address
-        for uuid, address in devices.items()
-        if names.GPU in facts[uuid].traits and address not in known
-    }
-    return ours | themselves
-
-
-def _address(host: str, name: str) -> str:
-    """PCI address in the name of a device's provider, as sysfs writes it; without one the name less the host's."""
-    own = name.removeprefix(f"{host}_")
-    parent = _MDEV_PARENT.match(own)
-    return f"{parent[1]}:{parent[2]}:{parent[3]}.{parent[4]}".lower() if parent else own.lower()
-
-
-def _sum(amounts: Iterable[Amount]) -> Amount:
-    found = list(amounts)
-    return Amount(sum(amount.capacity for amount in found), sum(amount.used for amount in found))
-
-
-def _rdt(candidates: Iterable[str], facts: Mapping[str, _Facts]) -> RdtView | None:
-    for uuid in sorted(candidates):
-        return RdtView(uuid, facts[uuid].amounts.get(names.RDT_CLOS))
-    return None
-
-
-def _l3(uuid: str, fact: _Facts) -> L3View | None:
-    place = l3_place(fact.traits)
-    if place is None:
-        return None
-    return L3View(
-        uuid,
-        place.l3_id,
-        place.nodes,
-        place.socket,
-        place.chassis,
-        fact.amounts.get(names.LLC_WAY),
-        fact.amounts.get(names.MEMORY_BANDWIDTH_MBPS),
-        place.neighbours,
-        fact.amounts.get(names.LLC_NEIGHBOURHOOD),
-        place.cpus,
-    )
-
-
-def _gpus(address_of: Mapping[str, str], facts: Mapping[str, _Facts]) -> tuple[GpuView, ...]:
-    """Read where GPUs are from the traits of the providers that describe them, by provider with PCI address."""
-    uuid_of = {address: uuid for uuid, address in address_of.items()}
-    links: dict[str, dict[str, GpuLink]] = {address: {} for address in uuid_of}
-    for edge in gpu_edges({address: facts[uuid].traits for address, uuid in uuid_of.items()}):
-        links[edge.a][edge.b] = links[edge.b][edge.a] = edge.link
-    return tuple(
-        GpuView(uuid, address, *gpu_place(facts[uuid].traits), links[address])
-        for address, uuid in sorted(uuid_of.items())
-    )
