@@ -21,8 +21,9 @@ from placement_traits.names import (
     PackingTrait,
     Tier,
 )
+from placement_traits.offers import L3State, TreeSettings
 from placement_traits.topology import HostTopology
-from placement_traits.tree import L3State, ProviderTree, TreeSettings, desired_tree
+from placement_traits.tree import ProviderTree, desired_tree
 
 _PACKING: Mapping[str, PackingTrait] = {"pack": PackingTrait.PACK, "spread": PackingTrait.SPREAD}
 

@@ -12,8 +12,8 @@ from host_agent.decide.amounts.reserved_bandwidth import (
     next_reserved,
 )
 from host_agent.observe.bandwidth import Bandwidth
+from placement_traits.offers import bandwidth_shares
 from placement_traits.topology import HostTopology
-from placement_traits.tree import bandwidth_shares
 
 _TOTAL: Final = "mbm_total_bytes"
 

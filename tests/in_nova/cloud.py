@@ -22,8 +22,9 @@ from nova_numa_ext.scheduler import process
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
+from placement_traits.offers import L3State, TreeSettings
 from placement_traits.reporter import Reporter
-from placement_traits.tree import L3State, TreeSettings, desired_tree
+from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView, ViewSettings
 
 LC = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from placement_traits.names import GpuLink, NeighbourTrait, PackingTrait, Tier
+from placement_traits.offers import L3State, TreeSettings
 from placement_traits.topology import (
     Core,
     Gpu,
@@ -22,7 +23,6 @@ from placement_traits.topology import (
     Socket,
     implied_link,
 )
-from placement_traits.tree import L3State, TreeSettings
 
 SETTINGS = TreeSettings(PackingTrait.PACK)
 

@@ -21,16 +21,10 @@ from nova.scheduler.client import report
 from emulation.hosts import four_nodes
 from placement_traits import names, presets
 from placement_traits.device_spec import device_spec_lines
+from placement_traits.offers import publish, publishable
 from placement_traits.reader import read_tree
 from placement_traits.reporter import Reporter
-from placement_traits.tree import (
-    desired_tree,
-    from_tree,
-    gpu_edges,
-    gpu_place,
-    publish,
-    publishable,
-)
+from placement_traits.tree import desired_tree, from_tree, gpu_edges, gpu_place
 from tests.support.hosts import SETTINGS
 
 VENDOR, PRODUCT = "10de", "20b0"

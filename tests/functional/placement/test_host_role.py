@@ -10,8 +10,9 @@ from host_agent.report.claimed import ClaimReader
 from placement_traits.beats import BeatWriter
 from placement_traits.client import PlacementError
 from placement_traits.names import NeighbourTrait
+from placement_traits.offers import L3State
 from placement_traits.reporter import Reporter
-from placement_traits.tree import L3State, desired_tree
+from placement_traits.tree import desired_tree
 from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 from tests.support.placement_roles import PlacementWithRoles, granted, operations, rules_of

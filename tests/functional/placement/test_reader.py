@@ -6,9 +6,10 @@ import pytest
 from emulation.hosts import four_nodes
 from placement_traits import presets
 from placement_traits.errors import InvalidValueError
+from placement_traits.offers import publishable
 from placement_traits.reader import hosts, read_tree
 from placement_traits.reporter import Reporter
-from placement_traits.tree import desired_tree, from_tree, publishable
+from placement_traits.tree import desired_tree, from_tree
 from tests.support.hosts import SETTINGS
 
 

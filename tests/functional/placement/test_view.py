@@ -15,10 +15,11 @@ from placement_traits.client import PlacementClient
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.fleet import Amount
 from placement_traits.names import GpuLink, NeighbourTrait
+from placement_traits.offers import L3State
 from placement_traits.reporter import Reporter
 from placement_traits.snapshot import ViewState
 from placement_traits.topology import Gpu
-from placement_traits.tree import L3State, desired_tree
+from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView, ViewSettings
 from tests.support.faults import FaultyAdapter, lose_request
 from tests.support.hosts import SETTINGS

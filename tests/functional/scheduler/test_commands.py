@@ -27,8 +27,8 @@ from placement_traits import names
 from placement_traits.beats import SILENT_AFTER_MINUTES, BeatWriter
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, ObserveTrait
+from placement_traits.offers import L3State
 from placement_traits.reporter import Reporter
-from placement_traits.tree import L3State
 from tests.functional.scheduler.conftest import BE, LC, STRICT_RABBIT
 from tests.support.commands import Compute, as_table, flavor, run, running_server
 

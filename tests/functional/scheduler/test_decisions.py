@@ -14,7 +14,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, explain_command
 from nova_numa_ext.scheduler import process, session
 from placement_traits.names import NeighbourTrait, Tier
-from placement_traits.tree import L3State
+from placement_traits.offers import L3State
 from tests.functional.scheduler.conftest import BE, LC, compute_node
 
 

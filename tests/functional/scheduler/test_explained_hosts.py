@@ -16,7 +16,7 @@ from nova.scheduler import utils as scheduler_utils
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain_command
 from placement_traits.names import NeighbourTrait
-from placement_traits.tree import L3State
+from placement_traits.offers import L3State
 from tests.functional.scheduler.conftest import LC
 
 WITH_BE = L3State(frozenset({NeighbourTrait.BE}))

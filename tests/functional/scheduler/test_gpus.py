@@ -16,8 +16,8 @@ from nova_numa_ext.scheduler import process, session
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink
+from placement_traits.offers import L3State
 from placement_traits.topology import Gpu, GpuEdge
-from placement_traits.tree import L3State
 from tests.support.commands import Compute, flavor, run, running_server
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")

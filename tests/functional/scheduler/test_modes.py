@@ -18,7 +18,7 @@ from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.scheduler import NumaExtFilter, aggregates, fleet, process, session
 from placement_traits.fleet import HostView
 from placement_traits.names import NeighbourTrait, Tier
-from placement_traits.tree import L3State
+from placement_traits.offers import L3State
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.functional.scheduler.test_invariants import TRAITS, Fleet, state_of
 from tests.support.fleet import domain

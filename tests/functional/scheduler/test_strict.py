@@ -11,7 +11,7 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_numa_ext.scheduler import process
 from placement_traits.names import NeighbourTrait
-from placement_traits.tree import L3State
+from placement_traits.offers import L3State
 from tests.functional.scheduler.conftest import BE, LC
 from tests.functional.scheduler.conftest import STRICT_DEVIL as DEVIL
 from tests.functional.scheduler.conftest import STRICT_RABBIT as RABBIT

@@ -12,8 +12,9 @@ from placement_traits.draw import draw_text
 from placement_traits.draw_svg import draw_svg
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
+from placement_traits.offers import publishable
 from placement_traits.topology import Gpu, HostTopology
-from placement_traits.tree import desired_tree, from_tree, publishable
+from placement_traits.tree import desired_tree, from_tree
 from tests.support.hosts import SETTINGS, topologies
 
 SVG = "{http://www.w3.org/2000/svg}"

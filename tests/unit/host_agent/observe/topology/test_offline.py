@@ -11,8 +11,9 @@ from emulation.hosts import four_nodes
 from host_agent.control.topology_store import KnownTopology
 from host_agent.observe.topology.offline import all_online, with_offline
 from placement_traits.names import PackingTrait
+from placement_traits.offers import TreeSettings
 from placement_traits.topology import Core, HostTopology, L3Domain
-from placement_traits.tree import TreeSettings, desired_tree
+from placement_traits.tree import desired_tree
 from tests.support.hosts import shown, topologies
 
 SETTINGS = TreeSettings(PackingTrait.SPREAD)
