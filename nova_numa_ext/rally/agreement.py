@@ -19,7 +19,7 @@ _NAMED: Final = 13  # characters of a server's UUID in the names of its groups
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAmounts:
     """A server with what Placement counts for it.
 
     :param uuid: the server
@@ -53,7 +53,7 @@ class Held:
 
 
 def placement_faults(
-    server: Held, explained: Sequence[Mapping[str, Any]], facts: Facts
+    server: HeldAmounts, explained: Sequence[Mapping[str, Any]], facts: Facts
 ) -> tuple[str, ...]:
     """Tell where the decision, the allocation and the place of a server differ; nothing when all agree.
 
@@ -64,7 +64,7 @@ def placement_faults(
 
 
 def _placement_faults(
-    server: Held, explained: Sequence[Mapping[str, Any]], facts: Facts
+    server: HeldAmounts, explained: Sequence[Mapping[str, Any]], facts: Facts
 ) -> Iterator[str]:
     decisions = [one for one in explained if one.get("filter") and not _alternates(one)]
     if not decisions and not server.decided:
@@ -97,12 +97,12 @@ def _placement_faults(
         )
 
 
-def read_back_faults(server: Held, facts: Facts) -> tuple[str, ...]:
+def read_back_faults(server: HeldAmounts, facts: Facts) -> tuple[str, ...]:
     """Tell what a host does not do for a server that was allocated to it; nothing when it does all."""
     return tuple(_read_back_faults(server, facts))
 
 
-def _read_back_faults(server: Held, facts: Facts) -> Iterator[str]:
+def _read_back_faults(server: HeldAmounts, facts: Facts) -> Iterator[str]:
     domain = _domain(facts, server.uuid)
     if domain is None:
         yield f"{server.uuid}: does not run on {server.host}"
@@ -130,7 +130,7 @@ def _read_back_faults(server: Held, facts: Facts) -> Iterator[str]:
             yield f"{server.uuid}: {server.ways} L3 ways are allocated, its group has {given}"
 
 
-def shared_ways(servers: Iterable[Held], facts: Facts) -> tuple[int, int]:
+def shared_ways(servers: Iterable[HeldAmounts], facts: Facts) -> tuple[int, int]:
     """Return the pairs of latency-critical servers of a host, and the L3 ways that pairs share.
 
     A way counts in the L3 domains where one of the two runs. A server that has no group of its own shares nothing here:
@@ -155,7 +155,7 @@ def shared_ways(servers: Iterable[Held], facts: Facts) -> tuple[int, int]:
 
 
 def orphans(
-    gone: Iterable[Held],
+    gone: Iterable[HeldAmounts],
     before: Facts,
     after: Facts,
     allocated: Mapping[str, Collection[str]],
@@ -170,7 +170,7 @@ def orphans(
 
 
 def _orphans(
-    gone: Iterable[Held],
+    gone: Iterable[HeldAmounts],
     before: Facts,
     after: Facts,
     allocated: Mapping[str, Collection[str]],

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_topology
 from nova_numa_ext.rally import agreement, samples
-from nova_numa_ext.rally.agreement import Facts, Held
+from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.samples import Topic
 from placement_traits.client import PlacementClient
@@ -89,7 +89,9 @@ class CloudChecks:
         self._clock = clock
         self._sleep = sleep
 
-    def held(self, uuid: str, host: str, extra_specs: Mapping[str, str] | None = None) -> Held:
+    def held(
+        self, uuid: str, host: str, extra_specs: Mapping[str, str] | None = None
+    ) -> HeldAmounts:
         """Return what Placement counts for a server.
 
         :param host: where nova says that it is
@@ -101,7 +103,7 @@ class CloudChecks:
             for provider, entry in allocations.items()
         }
         decided = extra_specs is None or concerns_us(extra_specs)
-        return Held(uuid, host, amounts, frozenset(allocations), decided)
+        return HeldAmounts(uuid, host, amounts, frozenset(allocations), decided)
 
     def read_back(self, host: str) -> Facts:
         """Return what a host shows."""
@@ -114,12 +116,12 @@ class CloudChecks:
         # A server without a decision is answered by a what-if: rows of hosts, or the flavor's problems.
         return [one for one in found if "filter" in one] if isinstance(found, list) else []
 
-    def settled(self, servers: Sequence[Held], within_s: float) -> dict[str, Facts]:
+    def settled(self, servers: Sequence[HeldAmounts], within_s: float) -> dict[str, Facts]:
         """Read back the hosts of servers until all of them do what was allocated, or the time is over.
 
         :returns: what each host showed last
         """
-        by_host: dict[str, list[Held]] = defaultdict(list)
+        by_host: dict[str, list[HeldAmounts]] = defaultdict(list)
         for server in servers:
             by_host[server.host].append(server)
         deadline = self._clock() + within_s
@@ -133,7 +135,7 @@ class CloudChecks:
                 return facts
             self._sleep(_PAUSE_S)
 
-    def findings(self, servers: Sequence[Held], facts: Mapping[str, Facts]) -> Findings:
+    def findings(self, servers: Sequence[HeldAmounts], facts: Mapping[str, Facts]) -> Findings:
         """Hold decision, allocation and host of some servers against each other.
 
         :param facts: what each of their hosts shows
@@ -157,7 +159,7 @@ class CloudChecks:
         )
 
     def left(
-        self, gone: Sequence[Held], before: Mapping[str, Facts], within_s: float
+        self, gone: Sequence[HeldAmounts], before: Mapping[str, Facts], within_s: float
     ) -> tuple[str, ...]:
         """Return what is left of deleted servers, once nothing is or the time is over.
 
@@ -173,7 +175,7 @@ class CloudChecks:
 
         return self._until_nothing(look, within_s)
 
-    def left_behind(self, moved: Held, before: Facts, within_s: float) -> tuple[str, ...]:
+    def left_behind(self, moved: HeldAmounts, before: Facts, within_s: float) -> tuple[str, ...]:
         """Return what is left on the old host of a server that has moved, once nothing is or the time is over.
 
         :param moved: as it was on the old host
@@ -216,5 +218,5 @@ class CloudChecks:
         return from_topology(from_tree(read_tree(self._placement, host)).topology)
 
 
-def _wrong(servers: Iterable[Held], facts: Facts) -> bool:
+def _wrong(servers: Iterable[HeldAmounts], facts: Facts) -> bool:
     return any(agreement.read_back_faults(server, facts) for server in servers)

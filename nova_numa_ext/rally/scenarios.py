@@ -18,7 +18,7 @@ from nova_numa_ext.cli.fleet import what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.rally import agreement, samples
-from nova_numa_ext.rally.agreement import Facts, Held
+from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.cloud_checks import COMMAND_S, CloudChecks
 from nova_numa_ext.rally.figures import WHAT_IF
@@ -97,7 +97,7 @@ class Churn(NumaScenario):
         """
         draw, cloud = random.Random(seed), self._cloud(read_back, explain)
         servers: list[Any] = []
-        gone: list[Held] = []
+        gone: list[HeldAmounts] = []
         with self._servers(server):
             for step in range(1, steps + 1):
                 if servers and (len(servers) >= most or draw.random() < 0.4):

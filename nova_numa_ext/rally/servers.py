@@ -14,7 +14,7 @@ from rally.task import atomic, utils
 from rally_openstack.task.scenarios.nova import utils as nova_utils
 
 from nova_numa_ext.rally import samples
-from nova_numa_ext.rally.agreement import Facts, Held
+from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.cloud_checks import CloudChecks, Commands, NotInTimeError
 from nova_numa_ext.rally.figures import SCHEDULE
 from nova_numa_ext.rally.samples import Topic
@@ -190,7 +190,7 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
     def _cloud(self, read_back: str = "", explain: str = "") -> CloudChecks:
         return CloudChecks(self._adapter("placement"), Commands(read_back, explain))
 
-    def _held(self, cloud: CloudChecks, servers: Sequence[Any]) -> list[Held]:
+    def _held(self, cloud: CloudChecks, servers: Sequence[Any]) -> list[HeldAmounts]:
         shown = [self._shown(server) for server in servers]
         return [
             cloud.held(one.id, getattr(one, _HOST), one.flavor.get("extra_specs")) for one in shown
@@ -198,7 +198,7 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
 
     def _examine(
         self, cloud: CloudChecks, servers: Sequence[Any], settle_s: float
-    ) -> tuple[list[Held], dict[str, Facts]]:
+    ) -> tuple[list[HeldAmounts], dict[str, Facts]]:
         """Wait until hosts do what was allocated and hand on samples; returns allocations and what hosts show."""
         held = self._held(cloud, servers)
         with atomic.ActionTimer(self, "numa_ext.settle"):
@@ -213,11 +213,11 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         self,
         cloud: CloudChecks,
         servers: Sequence[Any],
-        held: Sequence[Held],
+        held: Sequence[HeldAmounts],
         before: Mapping[str, Facts],
         settle_s: float,
         *,
-        earlier: Sequence[Held] = (),
+        earlier: Sequence[HeldAmounts] = (),
     ) -> None:
         """Delete servers and hand on what is left of them, and of those that were deleted earlier."""
         self.delete(*servers)

@@ -14,7 +14,7 @@ from novaclient.exceptions import NotFound
 from rally.task.sla import SLAChecker
 
 from nova_numa_ext.rally import contexts, scenarios, servers
-from nova_numa_ext.rally.agreement import Held
+from nova_numa_ext.rally.agreement import HeldAmounts
 from nova_numa_ext.rally.cloud_checks import NotInTimeError
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
@@ -104,7 +104,7 @@ class Created:
 class Placement:
     """Counts one way-holding allocation for each server that is there."""
 
-    def __init__(self, nova: Nova, held: Callable[[str], Held]) -> None:
+    def __init__(self, nova: Nova, held: Callable[[str], HeldAmounts]) -> None:
         self._nova, self._held = nova, held
 
     def request(self, url: str, method: str, **_: Any) -> Any:
@@ -125,7 +125,7 @@ class Placement:
         return SimpleNamespace(status_code=200, content=content, json=lambda: body)
 
 
-def held(uuid: str) -> Held:
+def held(uuid: str) -> HeldAmounts:
     """The allocations of one of the servers."""
     return next(server for server in SERVERS if server.uuid == uuid)
 

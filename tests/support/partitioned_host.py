@@ -7,7 +7,7 @@ each, in L3 domains 0 and 1; the best-effort server floats.
 
 from typing import Any
 
-from nova_numa_ext.rally.agreement import Held
+from nova_numa_ext.rally.agreement import HeldAmounts
 
 LC1, LC2, BE = (f"{digit}0000000-0000-4000-8000-000000000000" for digit in "123")
 NAMES = {LC1: "numa_ext-lc-1", LC2: "numa_ext-lc-2", BE: "numa_ext-be"}
@@ -46,18 +46,18 @@ def host() -> Facts:
     }
 
 
-def held(uuid: str, l3: int | None) -> Held:
+def held(uuid: str, l3: int | None) -> HeldAmounts:
     """What Placement counts for a server."""
     amounts = {"h1": {"MEMORY_MB": 128}}
     if l3 is not None:
         amounts[f"h1:l3_{l3}"] = {"CUSTOM_LLC_WAY": 4}
-    return Held(uuid, "h1", amounts, frozenset(f"uuid of {name}" for name in amounts))
+    return HeldAmounts(uuid, "h1", amounts, frozenset(f"uuid of {name}" for name in amounts))
 
 
 SERVERS = (held(LC1, 0), held(LC2, 1), held(BE, None))
 
 
-def explained(server: Held) -> list[Facts]:
+def explained(server: HeldAmounts) -> list[Facts]:
     """The decision that put a server where it is."""
     nodes = sorted(server.l3_domains) or None
     details = {
