@@ -50,9 +50,15 @@ _MEMBERS: Final[Mapping[str, Form]] = {
 }
 
 
-def malformed(answer: Mapping[str, Any]) -> str:
-    """Return the first member of an answer that has another form than Placement gives it, "" when none has."""
-    for name, form in _MEMBERS.items():
+_OF_PROJECT: Final[Mapping[str, Form]] = {**_MEMBERS, "usages": Named(Named(_WHOLE))}
+
+
+def malformed(answer: Mapping[str, Any], *, of_project: bool = False) -> str:
+    """Return the first member of an answer that has another form than Placement gives it, "" when none has.
+
+    :param of_project: it tells what a project uses, which is by type of consumer since microversion 1.38
+    """
+    for name, form in (_OF_PROJECT if of_project else _MEMBERS).items():
         if name in answer and not _fit((answer[name],), form):
             return name
     return ""

@@ -256,7 +256,7 @@ def _body(request: str, response: Any) -> _Body:
         raise ServiceUnavailableError(
             f"The answer to {request} is not Placement's: {shown(response.text)}"
         )
-    if name := malformed(found):
+    if name := malformed(found, of_project=request.startswith("GET /usages?")):
         raise ServiceUnavailableError(
             f"Placement's answer to {request} has {name} of another form: {shown(found[name])}"
         )

@@ -27,6 +27,11 @@ RIGHT = {
 def test_what_placement_answers_is_right() -> None:
     assert malformed(RIGHT) == ""
     assert malformed({}) == ""
+    used = {
+        "usages": {"INSTANCE": {"VCPU": 3, "consumer_count": 3}, "unknown": {"consumer_count": 1}}
+    }
+    assert malformed(used, of_project=True) == ""
+    assert malformed(used) == "usages" == malformed({"usages": {"VCPU": 3}}, of_project=True)
 
 
 @pytest.mark.parametrize(
