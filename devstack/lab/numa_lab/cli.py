@@ -73,6 +73,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     up = command("up", _up, "bring the cloud up, or go on where an earlier run stopped")
     up.add_argument("--hosts", type=int, default=_DEFAULT_HOSTS, help="number of emulated hosts")
     up.add_argument("--no-emulated", action="store_true", help="only the local compute")
+    up.add_argument(
+        "--plain", action="store_true", help="an OpenStack without this project, until reset"
+    )
     command(
         "prepare",
         _prepare,
@@ -112,7 +115,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
 
 
 def _up(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
-    lab = Lab(settings, progress)
+    lab = Lab(settings.become_plain() if options.plain else settings, progress)
     lab.up(0 if options.no_emulated else options.hosts)
     progress.close()
     _print_summary(lab.status())
@@ -124,6 +127,8 @@ def _prepare(options: argparse.Namespace, settings: Settings, progress: Progress
 
 
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    if settings.plain:
+        raise AskedWrongError(f"the cloud at {settings.lab} is plain: it has none of our flavors")
     table = show.Show(settings, progress).run()
     progress.close()
     print(f"\n{show.text_table(table)}\n\n{show.REAL_AND_EMULATED}\n\n{show.next_steps(settings)}")

@@ -123,18 +123,14 @@ def write_controller(settings: Settings) -> None:
     templates = settings.source / "templates"
     for name, user in (("keystone", ""), ("placement", "placement"), ("glance-api", "glance")):
         text = render(templates / f"{name}.conf", values | {"auth": _auth(settings, user)})
-        if name == "placement":
+        if name == "placement" and not settings.plain:
+            text += render(templates / "placement-policy.conf", values)
             text += _options(settings, "placement.conf")
         write_if_changed(settings.etc / name.removesuffix("-api") / f"{name}.conf", text)
-    write_if_changed(
-        settings.etc / "nova" / "nova.conf",
-        _nova_conf(
-            settings,
-            "nova-controller.conf",
-            values | {"scheduler_metrics": settings.ports.scheduler_metrics},
-            _auth(settings, "nova"),
-        ),
-    )
+    nova = _nova_conf(settings, "nova-controller.conf", values, _auth(settings, "nova"))
+    if not settings.plain:
+        nova += render(templates / "nova-numa-ext.conf", values)
+    write_if_changed(settings.etc / "nova" / "nova.conf", nova)
     # The log of a WSGI application would be called after gunicorn.
     write_if_changed(
         settings.etc / "nova" / "nova-api.conf",
@@ -209,6 +205,7 @@ def _common_values(settings: Settings) -> dict[str, object]:
         "policy_file": settings.checkout / "etc" / "placement" / "policy.yaml",
         "admin_password": passwords.admin,
         "rabbitmq_password": passwords.rabbitmq,
+        "scheduler_metrics": ports.scheduler_metrics,
         "instance_prefix": instance_prefix(settings),
         "pci_alias": json.dumps(PCI_ALIAS),
     }
@@ -233,13 +230,13 @@ def _host_auth(settings: Settings, user: str, project: str = "service") -> str:
 
 def host_users(settings: Settings) -> list[dict[str, str]]:
     """Keystone users of all compute hosts: name, password, project and the one role of each."""
+    kinds = [("nova-compute-", "service", "service")]
+    if not settings.plain:
+        kinds.append((_AGENT_USER, _AGENT_PROJECT, "numa_ext_host"))
     made = (
-        user
+        {"name": f"{head}{name}", "project": project, "role": role}
         for name in settings.compute_names
-        for user in (
-            {"name": f"nova-compute-{name}", "project": "service", "role": "service"},
-            {"name": f"{_AGENT_USER}{name}", "project": _AGENT_PROJECT, "role": "numa_ext_host"},
-        )
+        for head, project, role in kinds
     )
     return [{**user, "password": settings.password_of(user["name"])} for user in made]
 
@@ -248,6 +245,8 @@ def _nova_conf(settings: Settings, part: str, values: Mapping[str, object], auth
     values = {**values, "auth": auth}
     templates = settings.source / "templates"
     own = render(templates / "nova-common.conf", values) + render(templates / part, values)
+    if settings.plain:
+        return own + render(templates / "nova-plain.conf", values)
     options = _options(settings, "nova.conf")
     return own + (options if settings.plugin else _without_ours(options))
 

@@ -296,7 +296,11 @@ class ControlPlane:
                 _image("toucher-kernel", kernel, "aki"),
                 _image("toucher", disk, "raw", kernel="toucher-kernel"),
             ],
-            "flavors": json.loads((self._settings.source / _FLAVORS).read_text()),
+            "flavors": [
+                flavor
+                for flavor in json.loads((self._settings.source / _FLAVORS).read_text())
+                if not (self._settings.plain and flavor["extra_specs"])
+            ],
         }
         self._catalog("resources", "images and flavors", desired)
 

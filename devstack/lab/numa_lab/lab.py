@@ -33,7 +33,7 @@ _PUBLISHED = " published"  # ends the names of the steps that wait for it
 _HELPER = Path("/run/numa-host-agent-helper")
 # Emptied by ``reset``: the virtual environment and the cache stay.
 _STATE_FOLDERS = ("state", "etc", "log", "run", "hosts")
-_STATE_FILES = ("passwords.json", "openrc")
+_STATE_FILES = ("passwords.json", "openrc", "plain")
 
 
 class Lab:

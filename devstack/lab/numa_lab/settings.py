@@ -148,7 +148,11 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Folders and ports of one lab."""
+    """Folders and ports of one lab.
+
+    :param plugin: nova's scheduler has our filter and weigher, and each compute our agent.
+    :param plain: a cloud without anything of this project, until ``reset``: where the operator's guide begins.
+    """
 
     checkout: Path
     lab: Path
@@ -157,6 +161,7 @@ class Settings:
     owns_venv: bool
     ports: Ports
     plugin: bool = True
+    plain: bool = False
 
     @classmethod
     def from_environment(cls, checkout: Path, environment: Mapping[str, str]) -> Self:
@@ -167,6 +172,7 @@ class Settings:
         user_cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
         cache = Path(environment.get("NUMA_EXT_CACHE") or user_cache / "nova-numa-ext").absolute()
         foreign_venv = environment.get("NUMA_EXT_VENV")
+        plain = _mark_of_plain(lab).exists()
         venv = Path(foreign_venv).absolute() if foreign_venv else lab / "venv"
         return cls(
             checkout=checkout,
@@ -175,7 +181,8 @@ class Settings:
             venv=venv,
             owns_venv=foreign_venv is None,
             ports=Ports(_port_base(environment)),
-            plugin=environment.get("NUMA_EXT_PLUGIN", "1") != "0",
+            plugin=not plain and environment.get("NUMA_EXT_PLUGIN", "1") != "0",
+            plain=plain,
         )
 
     @property
@@ -234,6 +241,20 @@ class Settings:
         """The virtual environment's interpreter."""
         return self.venv / "bin" / "python"
 
+    def become_plain(self) -> Self:
+        """The settings of a lab without anything of this project, which it stays until ``reset``.
+
+        :raises LabError: it has been brought up with all of it.
+        """
+        if not self.plain and (self.lab / "openrc").exists():
+            raise LabError(
+                f"the cloud at {self.lab} has this project in it: {self.command} reset, then"
+                f" {self.command} up --plain"
+            )
+        self.lab.mkdir(parents=True, exist_ok=True)
+        _mark_of_plain(self.lab).touch()
+        return dataclasses.replace(self, plugin=False, plain=True)
+
     def passwords(self) -> Passwords:
         """The lab's passwords; made at the first call."""
         return Passwords.load_or_create(self.lab / "passwords.json")
@@ -249,6 +270,10 @@ class Settings:
             folder.chmod(0o700)
         for folder in (self.log, self.run, self.hosts, self.cache):
             folder.mkdir(parents=True, exist_ok=True)
+
+
+def _mark_of_plain(lab: Path) -> Path:
+    return lab / "plain"
 
 
 def _port_base(environment: Mapping[str, str]) -> int:

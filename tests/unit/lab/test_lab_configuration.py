@@ -196,12 +196,42 @@ def test_credentials_are_exported_with_a_microversion_that_checks_extra_specs(
     assert tuple(map(int, version.partition("=")[2].split("."))) >= (2, 86)
 
 
-def test_nova_lets_the_lab_be_filled(settings: Settings) -> None:
-    """Its default of 10 servers per project would come before the hosts are full."""
+def write_controller(settings: Settings) -> None:
+    """Write it beside an environment with nothing in what it copies."""
     for name in ("nova/api-paste.ini", "glance/glance-api-paste.ini"):
         (settings.venv / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
         (settings.venv / "etc" / name).write_text("")
     configuration.write_controller(settings)
+
+
+def test_a_plain_cloud_is_told_nothing_of_this_project(settings: Settings, h1: HostConfig) -> None:
+    plain = settings.become_plain()
+    write_controller(plain)
+    told = {
+        str(file.relative_to(plain.etc)): file.read_text()
+        for file in plain.etc.rglob("*.conf")
+        if file.parent.name != "gunicorn"
+    }
+    told |= {"compute": configuration.nova_compute_conf(plain, h1)}
+    assert {"nova/nova.conf", "placement/placement.conf"} <= told.keys()
+    ours = ("numa_ext", "NumaExt", "policy_file", "allocation_candidates", "pcpu_query")
+    assert {(name, word) for name, text in told.items() for word in ours if word in text} == set()
+    filters = parsed(told["nova/nova.conf"])["filter_scheduler"]["enabled_filters"]
+    assert filters.endswith("Filter,NUMATopologyFilter,PciPassthroughFilter")
+    assert {user["role"] for user in configuration.host_users(plain)} == {"service"}
+
+
+def test_a_cloud_that_is_not_plain_is_told_all_of_it(settings: Settings) -> None:
+    write_controller(settings)
+    placement = (settings.etc / "placement" / "placement.conf").read_text()
+    assert str(settings.checkout / "etc/placement/policy.yaml") in placement
+    nova = parsed((settings.etc / "nova" / "nova.conf").read_text())
+    assert nova["numa_ext"]["metrics_port"] == str(settings.ports.scheduler_metrics)
+
+
+def test_nova_lets_the_lab_be_filled(settings: Settings) -> None:
+    """Its default of 10 servers per project would come before the hosts are full."""
+    write_controller(settings)
     quota = parsed((settings.etc / "nova" / "nova.conf").read_text())["quota"]
     assert [quota[key] for key in ("instances", "cores", "ram")] == ["-1", "-1", "-1"]
 
@@ -246,7 +276,7 @@ def test_each_host_has_users_of_its_own_with_one_role_each(
 
 
 def test_the_labs_placement_reads_the_policy_file_that_is_shipped(settings: Settings) -> None:
-    template = Path(configuration.__file__).parents[1] / "templates" / "placement.conf"
+    template = Path(configuration.__file__).parents[1] / "templates" / "placement-policy.conf"
     assert "policy_file = $policy_file" in template.read_text()
     shipped = Path(__file__).parents[3] / "etc" / "placement" / "policy.yaml"
     values = configuration._common_values(replace(settings, checkout=shipped.parents[2]))

@@ -42,6 +42,23 @@ def test_variables_move_the_lab_and_name_a_foreign_environment() -> None:
     assert settings.url(settings.ports.keystone, "/v3") == "http://127.0.0.1:40000/v3"
 
 
+def test_a_lab_that_was_made_plain_stays_so(tmp_path: Path) -> None:
+    environment = {"NUMA_EXT_LAB": str(tmp_path / "lab")}
+    made = Settings.from_environment(CHECKOUT, environment).become_plain()
+    assert (made.plain, made.plugin) == (True, False)
+    (made.lab / "openrc").touch()
+    again = Settings.from_environment(CHECKOUT, environment)
+    assert again == made == again.become_plain()
+
+
+def test_a_lab_with_all_of_ours_does_not_become_plain(tmp_path: Path) -> None:
+    made = Settings.from_environment(CHECKOUT, {"NUMA_EXT_LAB": str(tmp_path)})
+    (tmp_path / "openrc").touch()
+    with pytest.raises(LabError, match="lab reset, then devstack/lab/lab up --plain"):
+        made.become_plain()
+    assert [file.name for file in tmp_path.iterdir()] == ["openrc"]
+
+
 @pytest.mark.parametrize("text", ["80", "65500", "a number", "-1"])
 def test_an_impossible_port_base_is_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(LabError, match="a number from 1024 to"):

@@ -22,6 +22,13 @@ def test_the_view_is_waited_for_when_all_hosts_are_published(lab: Lab, settings:
     assert set(tasks["view"].after) == {"local published", "h1 published", "h2 published"}
 
 
+def test_a_plain_cloud_waits_for_no_agent(settings: Settings) -> None:
+    plain = settings.become_plain()
+    tasks = Lab(plain, Progress(io.StringIO()))._tasks([EmulatedHost(plain, 0)])
+    assert "h1 up" in tasks
+    assert not any(name == "view" or "agent" in name or "published" in name for name in tasks)
+
+
 def test_a_view_that_is_older_than_the_last_host_is_not_enough(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,14 @@ def test_explain_before_the_cloud_is_up_says_what_to_wait_for(
     assert "is not up yet" in capsys.readouterr().err
 
 
+def test_the_show_is_for_a_cloud_with_our_flavors(
+    lab: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.become_plain()
+    assert cli.main(CHECKOUT, ["show"]) == 1
+    assert "is plain: it has none of our flavors" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [("stauts", "did you mean status?"), ("frobnicate", "lab --help lists them")],
