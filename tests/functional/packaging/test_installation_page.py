@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.debian import Debian
+from tests.support.debian import Debian, need
+from tests.support.pages import block
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.root,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not shutil.which("debootstrap"), reason="needs debootstrap"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "doc/source/operator/installation.rst").read_text()
@@ -26,16 +22,10 @@ PAGE = (ROOT / "doc/source/operator/installation.rst").read_text()
 NEEDS = ("python3-venv", "gcc", "pkg-config", "libvirt-dev", "python3-dev", "systemd", "procps")
 
 
-def block(first: str) -> str:
-    """The commands of the page that begin with this line."""
-    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE)
-    (found,) = [each for each in blocks if each.strip().startswith(first)]
-    return re.sub(r"(?m)^    ", "", found)
-
-
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
     """A compute host's Debian with a checkout in /root/nova-numa-ext."""
+    need("debootstrap")
     debian = Debian(tmp_path_factory.mktemp("page") / "root")
     debian.install(*NEEDS)
     clone = debian.root / "root/nova-numa-ext"
@@ -59,7 +49,7 @@ def shell(host: Debian, commands: str) -> str:
 
 
 def test_the_commands_for_a_compute_host_install_an_agent_that_looks(host: Debian) -> None:
-    shell(host, block("python3 -m venv /opt/numa-host-agent"))
+    shell(host, block(PAGE, "python3 -m venv /opt/numa-host-agent"))
     conf = host.root / "etc/numa-host-agent/numa-host-agent.conf"
     (line,) = [
         line.split(":")
@@ -70,13 +60,13 @@ def test_the_commands_for_a_compute_host_install_an_agent_that_looks(host: Debia
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o640, 0, int(line[3]))
     with conf.open("a") as file:
         file.write("\n[libvirt_host]\nuri = test:///default\n[placement]\nenabled = false\n")
-    looked = block("numa-host-agent --config-file")
+    looked = block(PAGE, "numa-host-agent --config-file")
     shell(host, looked.replace("numa-host-agent-ctl doctor", "numa-host-agent-ctl doctor || true"))
     assert (host.root / "opt/numa-host-agent/share/nova-numa-ext/systemd").is_dir()
 
 
 def test_the_kernel_is_set_up_as_the_page_says(host: Debian) -> None:
-    commands = block("cp etc/systemd/sys-fs-resctrl.mount")
+    commands = block(PAGE, "cp etc/systemd/sys-fs-resctrl.mount")
     shell(host, re.sub(r"(?m)^(systemctl|sysctl) .*$", ":", commands))
     shell(host, "systemctl enable sys-fs-resctrl.mount")
     wants = host.root / "etc/systemd/system/sysinit.target.wants/sys-fs-resctrl.mount"
