@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,12 +208,12 @@ class LabCloud:
     _flavors: list[str] = field(default_factory=list)
 
     @classmethod
-    def connect(cls) -> "LabCloud":
-        """Find the lab of this checkout.
+    def connect(cls, environment: Mapping[str, str] = os.environ) -> "LabCloud":
+        """Find the lab of this checkout, or the one to which other variables lead.
 
         :raises AssertionError: it does not run
         """
-        settings = Settings.from_environment(CHECKOUT, os.environ)
+        settings = Settings.from_environment(CHECKOUT, environment)
         lab = Lab(settings, Progress())
         emulated = [host for host in lab.emulated_hosts() if host.answers()]
         assert emulated, (
@@ -324,6 +324,25 @@ class LabCloud:
         """What Placement counts for a server: amounts by the provider's name."""
         found, names = self._placement(f"/allocations/{server.id}")["allocations"], self.providers()
         return {names[provider]: dict(part["resources"]) for provider, part in found.items()}
+
+    def published(self) -> Facts:
+        """What Placement knows, but for generations: providers by name, and the cloud's own traits and classes."""
+        found: Facts = {
+            "traits": sorted(self._placement("/traits?name=startswith:CUSTOM_")["traits"]),
+            "classes": sorted(
+                one["name"]
+                for one in self._placement("/resource_classes")["resource_classes"]
+                if one["name"].startswith("CUSTOM_")
+            ),
+        }
+        for uuid_, name in self.providers().items():
+            own = f"/resource_providers/{uuid_}"
+            found[name] = {
+                "traits": sorted(self.traits(uuid_)),
+                "inventories": self._placement(f"{own}/inventories")["inventories"],
+                "allocations": self._placement(f"{own}/allocations")["allocations"],
+            }
+        return found
 
     def _placement(self, path: str) -> dict[str, Any]:
         answer = self.api.placement.get(path, microversion="1.39", raise_exc=True)

@@ -384,6 +384,7 @@ NOT_OURS: Final = {
     "curl": "asks a running lab",
     "dpkg-buildpackage": "takes minutes: tests/functional/packaging builds the package with it",
     "journalctl": "needs systemd as process 1",
+    "kill": "ends what the line before has started",
     "kolla-build": _ELSEWHERE,
     "ln": _ROOT,
     "mkdir": _ROOT,
