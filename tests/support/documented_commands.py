@@ -383,6 +383,7 @@ NOT_OURS: Final = {
     "chown": _ROOT,
     "curl": "asks a running lab",
     "dpkg-buildpackage": "takes minutes: tests/functional/packaging builds the package with it",
+    "git": "tags a release, and sends the tag to others",
     "journalctl": "needs systemd as process 1",
     "kill": "ends what the line before has started",
     "kolla-build": _ELSEWHERE,
