@@ -99,10 +99,13 @@ sbom:  ## write sbom-EXTRA.json (CycloneDX): all that pip installs with an extra
 	$(SBOM)/tool/bin/pip install -q 'cyclonedx-bom>=7,<8'
 	$(SBOM)/tool/bin/cyclonedx-py environment --output-file sbom-$(EXTRA).json $(SBOM)/installed/bin/python
 
-clean:  ## end everything the lab started and remove all it made
+clean:  ## end everything the lab started and remove all that is made here
 	$(LAB) clean
-	find . -name .git -prune -o -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf doc/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info emulation/*.egg-info emulation/build
+	find . -name .git -prune -o \( -name __pycache__ -o -name '*.egg-info' -o -name '*.py[co]' \) -prune -exec rm -rf {} +
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .stestr .tox
+	rm -rf .eggs build emulation/build dist sbom-*.json AUTHORS ChangeLog doc/build doc/source/reference/api
+	cd debian && rm -rf ../.pybuild .debhelper *.debhelper *.debhelper.log *.substvars debhelper-build-stamp files \
+	  man numa-host-agent python3-nova-numa-ext tmp
 
 distclean: clean  ## the same, and drop the download and build cache
 	$(LAB) clean --cache

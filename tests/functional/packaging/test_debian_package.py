@@ -89,6 +89,21 @@ def test_the_packages_ask_nothing_and_hold_no_key_of_ours(packages: Path) -> Non
         assert "templates" not in control and "debconf" not in control
 
 
+def test_a_build_leaves_nothing_that_git_would_take(packages: Path) -> None:
+    """Who builds in a checkout, as the guide says, finds it clean."""
+    source = packages / "nova-numa-ext"
+    found = {str(f.relative_to(source)) for f in source.rglob("*") if not f.is_dir()}
+    ignored = subprocess.run(
+        ["git", "-C", str(ROOT), "check-ignore", "--no-index", "--stdin"],
+        check=False,
+        capture_output=True,
+        text=True,
+        input="\n".join(found),
+    ).stdout.splitlines()
+    ours = run("git", "-C", ROOT, "ls-tree", "-r", "--name-only", "HEAD").splitlines()
+    assert found - set(ignored) == set(ours)
+
+
 def test_installed_used_and_purged_it_leaves_nothing(debian: Debian) -> None:
     before = debian.files()
     debian.run("dpkg", "--install", *debs(debian))
