@@ -7,7 +7,6 @@ minutes to make.
 
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -15,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from numa_lab.settings import Settings
 
 CHECKOUT = Path(__file__).parents[2]
@@ -41,12 +39,6 @@ def run(*words: object, **options: Any) -> str:
     )
     assert ran.returncode == 0, f"{words}: {ran.stdout[-6000:]}"
     return str(ran.stdout)
-
-
-def need(program: str) -> None:
-    """Skip where a program is not installed."""
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
 
 
 def smallest() -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.debian import Debian, need, run
+from tests.support.debian import Debian, run
+from tests.support.needed import need, need_history
 
 pytestmark = [pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)]
 
@@ -24,6 +25,7 @@ CONF = "/etc/numa-host-agent/numa-host-agent.conf"
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both binary packages, built of this commit without git and without network."""
+    need_history()
     need("dpkg-buildpackage")
     checked = subprocess.run(
         ["dpkg-checkbuilddeps", ROOT / "debian/control"],

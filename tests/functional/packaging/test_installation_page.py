@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.debian import Debian, need
+from tests.support.debian import Debian
+from tests.support.needed import need, need_history
 from tests.support.pages import block
 
 pytestmark = [pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)]
@@ -25,6 +26,7 @@ NEEDS = ("python3-venv", "gcc", "pkg-config", "libvirt-dev", "python3-dev", "sys
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
     """A compute host's Debian with a checkout in /root/nova-numa-ext."""
+    need_history()
     need("debootstrap")
     debian = Debian(tmp_path_factory.mktemp("page") / "root")
     debian.install(*NEEDS)

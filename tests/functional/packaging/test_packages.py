@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.needed import need_history
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
@@ -76,6 +78,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This commit, tagged 0.1.0."""
+    need_history()
     folder = tmp_path_factory.mktemp("clone") / "nova-numa-ext"
     run("git", "clone", "--quiet", ROOT, folder)
     run("git", "-C", folder, "tag", "--force", "0.1.0")
