@@ -25,6 +25,12 @@ _KEPT: Final = (
     *("tmp", "proc", "sys", "dev"),
 )
 _BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock")
+_ENTER: Final = """\
+root=$1; shift
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+exec chroot "$root" "$@"
+"""
 
 
 def run(*words: object, **options: Any) -> str:
@@ -73,14 +79,14 @@ class Debian:
         self.run("apt-get", "install", "-y", "--no-install-recommends", *packages)
 
     def run(self, *words: str) -> str:
-        """Run a command in it, with its own /proc, below which nothing of this machine is seen."""
+        """Run a command in it: with processes of its own, and this machine's hardware, read only."""
         environment = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "DEBIAN_FRONTEND": "teletype",  # it would ask; there is no one to answer
             "LC_ALL": "C.UTF-8",
         }
         return run(
-            *("unshare", "--pid", "--fork", "--mount", f"--root={self.root}", "--mount-proc"),
+            *("unshare", "--pid", "--fork", "--mount", "sh", "-ec", _ENTER, "sh", self.root),
             *words,
             env=environment,
             stdin=subprocess.DEVNULL,
