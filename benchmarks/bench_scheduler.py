@@ -141,7 +141,7 @@ def ours_many(bench: Bench) -> Figures:
     for asked in bench.flavors:
         times = bench.ask(scheduler, asked, SERVERS)
         bench.ours.setdefault((asked.name, SERVERS), []).append(times)
-        _tell_many(f"{asked.name} with ours", times)
+        _print_many(f"{asked.name} with ours", times)
     _note_extrapolated(bench, "ours_extrapolated", bench.ours)
     every = _flat(bench.ours, SERVERS)
     return {
@@ -156,7 +156,7 @@ def stock(bench: Bench) -> Figures:
     scheduler.enough_s = 0.0
     for asked in bench.flavors:
         many = bench.ask(scheduler, asked, SERVERS)
-        _tell_many(f"{asked.name} without ours", many)
+        _print_many(f"{asked.name} without ours", many)
         bench.stock[asked.name, SERVERS] = [many]
         single = bench.stock[asked.name, 1] = [Times(1, passes=many.passes[:1])]
         while len(single) < 3 and single[0].whole.wall < bench.options.once:
@@ -436,7 +436,7 @@ def flavor_key(name: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
-def _tell_many(what: str, times: Times) -> None:
+def _print_many(what: str, times: Times) -> None:
     report.progress(
         f"{what}, {SERVERS} at once: {_ms(times.whole)}, passes "
         f"{', '.join(f'{span.wall * 1e3:.0f}' for span in times.passes[:4])}…"

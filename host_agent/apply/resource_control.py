@@ -140,7 +140,7 @@ class ResourceControl:
         superseded = self._levels.superseded()
         report = self._partitions.partition(requests, write=act)
         if not act:
-            self._foretell(report, observation)
+            self._report_would(report, observation)
             shared = shared_classes(requests, report.places)
             self._partitioned = _Partitioned(key, now, {}, shared, False)
             return {}
@@ -173,7 +173,7 @@ class ResourceControl:
         self._levels.placed(places)
         return places
 
-    def _foretell(self, report: PartitionReport, observation: Observation) -> None:
+    def _report_would(self, report: PartitionReport, observation: Observation) -> None:
         """Report what would be written."""
         if report.problem:
             self._report.failed(None, "partition", report.problem)
@@ -237,8 +237,8 @@ class ResourceControl:
         done = not used and not report.problems
         self._limited = (act, levels), math.inf if done else now
         if report.writes:
-            tell = self._report.done if act else self._report.would
-            tell(None, "throttle", what={"writes": report.writes})
+            report_action = self._report.done if act else self._report.would
+            report_action(None, "throttle", what={"writes": report.writes})
         for uuid, problem in report.problems:
             self._report.failed(observation.get(uuid), "throttle", problem)
 

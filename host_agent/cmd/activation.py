@@ -43,7 +43,7 @@ class Activation:
         self._process: subprocess.Popen[bytes] | None = None
         self.due = inf
 
-    def heard(self) -> list[int]:
+    def watched(self) -> list[int]:
         """Return the descriptors that become readable when a helper is needed."""
         return [self._listening.fileno()] if self._process is None and self.due == inf else []
 

@@ -212,9 +212,9 @@ class Supervisor:
             due = min(self._start_at, self._withdrawal.due, self._agent.due if self._agent else inf)
             due = min(due, self._helper.due if self._helper else inf)
             pause_s = None if due == inf else max(0.0, due - time.monotonic())
-            heard = [self._agent.fileno()] if self._agent else []
-            heard += self._helper.heard() if self._helper else []
-            readable, _, _ = select.select([woken, *heard], [], [], pause_s)
+            watched = [self._agent.fileno()] if self._agent else []
+            watched += self._helper.watched() if self._helper else []
+            readable, _, _ = select.select([woken, *watched], [], [], pause_s)
             if self._helper is not None:
                 self._helper.turn(time.monotonic(), readable)
             with suppress(BlockingIOError):

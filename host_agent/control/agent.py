@@ -76,13 +76,13 @@ class Listeners:
 
     :param done: after each round; one that fails neither undoes the round nor keeps it from the others
     :param failed: for each round that failed as a whole
-    :param unheard: for each failure of a listener, with its name
+    :param listener_failed: for each failure of a listener, with its name
     :param without_libvirt: for each round that could not begin, because libvirt has not answered yet
     """
 
     done: tuple[Listener, ...] = ()
     failed: tuple[Callable[[], None], ...] = ()
-    unheard: Callable[[str], None] = _ignore
+    listener_failed: Callable[[str], None] = _ignore
     without_libvirt: Callable[[], None] = lambda: None
 
 
@@ -130,7 +130,7 @@ class Agent:
         self._libvirt_lost = False
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
-        self._unheard: dict[str, str] = {}
+        self._listener_problems: dict[str, str] = {}
 
     def round(self, *, full: bool, relist: bool) -> Round:
         """Take one turn.
@@ -209,10 +209,10 @@ class Agent:
                 Exception
             ) as error:  # the outermost guard: the round itself is done, and the others hear of it
                 problem = f"{type(error).__name__}: {error}"
-                if problem != self._unheard.get(name):
+                if problem != self._listener_problems.get(name):
                     LOG.exception("%s could not take note of a round", name)
-                self._listeners.unheard(name)
-            self._unheard[name] = problem
+                self._listeners.listener_failed(name)
+            self._listener_problems[name] = problem
         return done
 
     def _failed(self) -> None:

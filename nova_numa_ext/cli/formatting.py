@@ -15,7 +15,7 @@ _PLURALS = ("NODES", "SOCKETS", "L3_DOMAINS")
 
 def traits(all_traits: Iterable[str]) -> str:
     """Our traits of a provider as text: ``node 2, socket 1, has LC``; foreign traits are left out."""
-    return ", ".join(_word(trait) for trait in sorted(all_traits) if _telling(trait))
+    return ", ".join(_word(trait) for trait in sorted(all_traits) if _is_shown(trait))
 
 
 def amount(value: Amount | None) -> str:
@@ -55,7 +55,7 @@ def folded(text: str, parsed_args: argparse.Namespace, width: int = 48) -> str:
     return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False))
 
 
-def _telling(trait: str) -> bool:
+def _is_shown(trait: str) -> bool:
     return names.is_ours(trait) and trait != names.OWNER
 
 

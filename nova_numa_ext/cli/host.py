@@ -117,7 +117,9 @@ class SetHost(command.Lister):  # type: ignore[misc]
         done = self.app.client_manager.numa.set_modes(
             parsed_args.host, all_hosts=parsed_args.all, observe=parsed_args.mode == Mode.OBSERVE
         )
-        return ("Host", "Mode", "Result"), [(host, parsed_args.mode, said) for host, said in done]
+        return ("Host", "Mode", "Result"), [
+            (host, parsed_args.mode, result) for host, result in done
+        ]
 
 
 def _row(host: HostView, agent: str) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ def text(root_traits: Collection[str]) -> str:
 
     :param root_traits: of its host's root
     """
-    said = [trait.name.lower() for trait in ObserveTrait if trait in root_traits]
-    whole = len(said) == len(ObserveTrait)
+    reported = [trait.name.lower() for trait in ObserveTrait if trait in root_traits]
+    whole = len(reported) == len(ObserveTrait)
     if host_modes.observes_only(root_traits):
         return "observe" if whole else "observe, not obeyed yet"
-    if not said:
+    if not reported:
         return "enforce"
-    return "observe (its options)" if whole else f"observe {' '.join(said)}"
+    return "observe (its options)" if whole else f"observe {' '.join(reported)}"
 
 
 def set_all(

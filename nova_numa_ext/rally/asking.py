@@ -45,8 +45,8 @@ def ask(command: str, timeout_s: float, **values: str) -> Any:
     except OSError as error:
         raise NoAnswerError(f"{line}: {error}") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())[-400:]
-        raise NoAnswerError(f"{line}: exit status {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())[-400:]
+        raise NoAnswerError(f"{line}: exit status {done.returncode}: {output}")
     try:
         return json.loads(done.stdout)
     except ValueError as error:

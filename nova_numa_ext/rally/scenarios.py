@@ -245,7 +245,7 @@ class LiveMigrateAndCheck(NumaScenario):
             self._examine(cloud, [booted], settle_s)
             left = cloud.left_behind(old, before[old.host], settle_s)
             self.add_output(additive=samples.chart(Topic.ORPHANS, 1, len(left)))
-            self._tell("What is left on the old host", left)
+            self._add_text("What is left on the old host", left)
 
 
 @types.convert(image={"type": "glance_image"})
@@ -308,7 +308,9 @@ class PoissonArrivals(NumaScenario):
                 late_s = max(late_s, time.monotonic() - began - arrives_s)
                 booted = self.boot(image, draw.choice(list(flavors)))
                 there.append((time.monotonic() - began + stay_s, booted))
-        self._tell("Arrivals", [f"{arrivals} servers arrived; the latest was {late_s:.1f} s late"])
+        self._add_text(
+            "Arrivals", [f"{arrivals} servers arrived; the latest was {late_s:.1f} s late"]
+        )
 
 
 @types.convert(image={"type": "glance_image"})

@@ -206,7 +206,7 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         found = cloud.findings(held, facts)
         for chart in found.charts():
             self.add_output(additive=chart)
-        self._tell("What is wrong", found.sentences())
+        self._add_text("What is wrong", found.sentences())
         return held, facts
 
     def _gone(
@@ -225,9 +225,9 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
             left = cloud.left([*earlier, *held], before, settle_s)
         gone = len(earlier) + len(held)
         self.add_output(additive=samples.chart(Topic.ORPHANS, gone, len(left)))
-        self._tell("What is left of deleted servers", left)
+        self._add_text("What is left of deleted servers", left)
 
-    def _tell(self, title: str, sentences: Sequence[str]) -> None:
+    def _add_text(self, title: str, sentences: Sequence[str]) -> None:
         """Hand on sentences for people, for the report."""
         if sentences:
             self.add_output(

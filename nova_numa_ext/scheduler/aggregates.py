@@ -56,12 +56,12 @@ def mode(host_state: Any, option: Mode) -> Mode:
 
     :param option: ``[numa_ext]mode``
     """
-    said = [
+    values = [
         each.metadata[AGGREGATE_KEY]
         for each in host_state.aggregates
         if AGGREGATE_KEY in each.metadata
     ]
-    for value in said:
+    for value in values:
         if not modes.known(value) and value not in _logged and len(_logged) < _MOST_LOGGED:
             _logged.add(value)
             LOG.warning(
@@ -71,4 +71,4 @@ def mode(host_state: Any, option: Mode) -> Mode:
                 value,
                 ", ".join(Mode),
             )
-    return modes.of_host(option, said)
+    return modes.of_host(option, values)

@@ -183,7 +183,7 @@ class SharedView:
 
     def _hangs(self, reader: "subprocess.Popen[bytes]") -> bool:
         """Return whether the reader has not beaten for so many looks; then it is killed, stopped as it may be."""
-        if reader.stdout is None or _heard(reader.stdout.fileno()):
+        if reader.stdout is None or _has_output(reader.stdout.fileno()):
             self._silent_looks = 0
             return False
         self._silent_looks += 1
@@ -240,7 +240,7 @@ class SharedView:
             reader.stdout.close()
 
 
-def _heard(pipe: int) -> bool:
+def _has_output(pipe: int) -> bool:
     """Return whether something was written into a pipe since the last time."""
     os.set_blocking(pipe, False)
     try:

@@ -152,13 +152,13 @@ class NovaWeighers:
         multipliers = for_each(
             host_states, lambda state: [each.weight_multiplier(state) for each in self._weighers]
         )
-        total, said = np.zeros(len(weighed)), []
+        total, raw_weights = np.zeros(len(weighed)), []
         for number, weigher in enumerate(self._weighers):
             if multipliers[:, number].any():
                 raw = np.array(weigher.weigh_objects(weighed, spec), float)
                 total += multipliers[:, number] * _stretched(raw, weigher.minval, weigher.maxval)
-                said.append(raw)
-        return said, total
+                raw_weights.append(raw)
+        return raw_weights, total
 
 
 def _stretched(raw: Floats, least: float | None, most: float | None) -> Floats:
@@ -296,10 +296,10 @@ class ByScore:
             else None,
         )
         guess = coarse.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
-        said, novas = self._weighers.weigh(host_states, question.spec)
+        raw_weights, novas = self._weighers.weigh(host_states, question.spec)
         ordered = shortlist.order(novas + multipliers[:, 0] * guess.scores, guess.possible)
         cells = [state.cell_uuid for state in host_states]
-        first = shortlist.chosen(ordered, guess.possible, said, cells, size)
+        first = shortlist.chosen(ordered, guess.possible, raw_weights, cells, size)
         return HostOrder(first, ordered[~np.isin(ordered, first)])
 
 

@@ -452,10 +452,10 @@ class EmulatedHost:
 
     def _require_kernel_to_blame(self, error: LabError) -> None:
         """Raise ``error`` if trying again is useless: QEMU refused to run, or ``guest/init`` gave up."""
-        said = self.console.read_text(errors="replace") if self.console.exists() else ""
-        if not said and not self.process.alive():
+        output = self.console.read_text(errors="replace") if self.console.exists() else ""
+        if not output and not self.process.alive():
             raise LabError(f"QEMU does not run {self.name}", self.process.log) from error
-        if _SETUP_FAILED in said:
+        if _SETUP_FAILED in output:
             self.stop()
             raise LabError(f"{self.name} booted but could not be set up", self.console) from error
 
@@ -507,9 +507,9 @@ class EmulatedHost:
         def check() -> bool:
             nonlocal size, since
             now = time.monotonic()
-            said = self.console.stat().st_size if self.console.exists() else 0
-            if said != size:
-                size, since = said, now
+            now_size = self.console.stat().st_size if self.console.exists() else 0
+            if now_size != size:
+                size, since = now_size, now
             if now - since > _SILENCE_S:
                 raise LabError(f"{self.name} has said nothing for {_SILENCE_S:.0f} s", self.console)
             return self._shell.listening()

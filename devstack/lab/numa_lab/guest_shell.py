@@ -112,8 +112,10 @@ class GuestShell:
         except subprocess.TimeoutExpired as error:
             raise LateError(f"on {self._name} not done after {timeout_s:.0f} s: {line}") from error
         if check and done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip())[-500:]
-            raise LabError(f"on {self._name} failed with status {done.returncode}: {line}: {said}")
+            output = (done.stderr.strip() or done.stdout.strip())[-500:]
+            raise LabError(
+                f"on {self._name} failed with status {done.returncode}: {line}: {output}"
+            )
         return done
 
     def interactive(self, words: Sequence[str]) -> int:

@@ -14,13 +14,13 @@ LOG = logging.getLogger(__name__)
 def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
     """Read the mounted resctrl tree; None where nothing is mounted, which is logged at the first look only."""
     if not resctrl.available():
-        _say_once("No resctrl file system is mounted: this host offers no RDT resources.")
+        _log_once("No resctrl file system is mounted: this host offers no RDT resources.")
         return None
     return rdt_capability(resctrl.capabilities())
 
 
 @functools.cache
-def _say_once(sentence: str) -> None:
+def _log_once(sentence: str) -> None:
     """Discovery runs at each full pass; the log must not repeat it each minute."""
     LOG.info(sentence)
 

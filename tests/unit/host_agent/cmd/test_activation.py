@@ -48,12 +48,12 @@ def test_only_a_helper_that_could_do_better_is_started_again_by_itself(
 ) -> None:
     """One with a mistake in its configuration was started each second for ever, with an error line each."""
     activation = activate("/bin/sh", "-c", f"exit {status}")
-    (descriptor,) = activation.heard()
+    (descriptor,) = activation.watched()
     activation.turn(100.0, [descriptor])
-    assert activation.heard() == []
+    assert activation.watched() == []
     ended(activation, 100.0)
     assert activation.due == due
-    assert activation.heard() == ([descriptor] if due == inf else [])
+    assert activation.watched() == ([descriptor] if due == inf else [])
 
 
 def test_a_helper_that_cannot_use_its_configuration_says_so_to_its_clients(
@@ -66,7 +66,7 @@ def test_a_helper_that_cannot_use_its_configuration_says_so_to_its_clients(
     config.write_text(f"[helper]\nstate_dir = {tmp_path}/helper\n")
     command = (sys.executable, "-m", "host_agent.cmd.helper", f"--config-file={config}")
     activation = activate(*command)
-    activation.turn(0.0, activation.heard())
+    activation.turn(0.0, activation.watched())
     way = client.over_socket(tmp_path / "socket")
     for _again in range(3):
         with pytest.raises(InvalidValueError, match=r"\[helper\]state_dir"):
@@ -76,4 +76,4 @@ def test_a_helper_that_cannot_use_its_configuration_says_so_to_its_clients(
         with pytest.raises(InvalidValueError, match=r"\[helper\]state_dir"):
             way.in_control()
     activation.turn(1.0, [])
-    assert activation.heard() == [], "one helper has answered all"
+    assert activation.watched() == [], "one helper has answered all"

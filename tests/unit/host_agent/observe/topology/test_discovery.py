@@ -249,7 +249,7 @@ def test_a_virtual_function_is_not_another_gpu(tmp_path):
 def test_a_host_without_resctrl_says_so_once_and_has_no_rdt(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     machine(tmp_path, [(0, 0, 0, 0, "0")])
-    rdt_discovery._say_once.cache_clear()
+    rdt_discovery._log_once.cache_clear()
     for _ in range(2):
         assert discover(tmp_path, Resctrl(OsFiles(str(tmp_path / "fs/resctrl")))).rdt is None
     assert [record.message for record in caplog.records] == [
