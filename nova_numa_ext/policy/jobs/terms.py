@@ -75,7 +75,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
             "GPU memory of the project's leases: {value} MiB, limit: {against} MiB"
         ),
         JobTerm.BEHIND: "behind job {value}, which finds no place",
-        JobTerm.RESERVED: "would delay job {value}, which starts in {against} s at the latest",
+        JobTerm.RESERVED: "places are kept free for job {value}, which starts {against}",
         JobTerm.NO_ROOM: "part {where}: servers that find a place: {value}, requested: {against}",
         JobTerm.HOSTS_EXCLUDED: "hosts left out of one round, because nova refused them: {value}",
         JobTerm.NARROWER: "part {where} waits for a place within one {value}, {against} s more",
