@@ -27,7 +27,7 @@ before all jobs behind it.
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -74,6 +74,11 @@ class QueueSettings:
     default_limits: Limits = UNLIMITED
     retry_s: float = postponing.RETRY_S
     preempt: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Some project has limits."""
+        return bool(self.limits) or self.default_limits != UNLIMITED
 
     def limits_of(self, project: str) -> Limits:
         """Return the limits of a project."""
@@ -175,7 +180,7 @@ class Fleet(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
 
 def decide(
     waiting: Iterable[Job],
-    active: Sequence[ActiveJob[Plan[PlaceT]]],
+    active: Collection[ActiveJob[Plan[PlaceT]]],
     fleet: Fleet[PlaceT, ViewT, ClaimsT, SettingsT],
     now: float,
     settings: QueueSettings,
@@ -237,16 +242,18 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
 
     def __init__(
         self,
-        active: Sequence[ActiveJob[Plan[PlaceT]]],
+        active: Collection[ActiveJob[Plan[PlaceT]]],
         fleet: Fleet[PlaceT, ViewT, ClaimsT, SettingsT],
         now: float,
         settings: QueueSettings,
     ) -> None:
-        self._active = list(active)
+        self._given = active
+        self._started: list[ActiveJob[Plan[PlaceT]]] = []
         self._fleet = fleet
         self._now = now
         self._settings = settings
-        self._usage = of_projects.by_project(each.job for each in active)
+        self._limited = settings.limited
+        self._usage = of_projects.by_project(each.job for each in active) if self._limited else {}
         self._failed: dict[tuple[Hashable, bool], Wait | Never] = {}
         self._blocked_by: Job | None = None
         self._reserved: _Reserved[PlaceT, ClaimsT] | None = None
@@ -308,6 +315,8 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         if job.not_before > self._now:
             left_s = math.ceil(job.not_before - self._now)
             return Wait((Reason(JobTerm.BACK_OFF, left_s),), until=job.not_before)
+        if not self._limited:
+            return None
         limits = self._settings.limits_of(job.project)
         never = of_projects.unsatisfiable(job, limits)
         if never:
@@ -334,7 +343,9 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
             if postponing.counts(job, self._now, self._settings.retry_s):
                 self._postponed.append(job.uuid)
             return outcome
-        outcome = replace(outcome, reasons=(*self._preempting(job), *outcome.reasons))
+        preempts = self._preempting(job)
+        if preempts:
+            outcome = replace(outcome, reasons=(*preempts, *outcome.reasons))
         if self._settings.discipline is Discipline.FCFS:
             self._blocked_by = job
         elif self._settings.discipline is Discipline.EASY and first is None and is_new:
@@ -354,14 +365,14 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
             self._reserved.claims.take(job, plan)
         self._usage[job.project] = self._usage.get(job.project, of_projects.NOTHING).plus(job)
         self._starts.append(Start(job, plan))
-        self._active.append(ActiveJob(job, plan, self._now))
+        self._started.append(ActiveJob(job, plan, self._now))
         self._failed.clear()  # a place that was taken can make another one better
 
     # Reservation ----------------------------------------------------------------------------------------------------
 
     def _reserve(self, job: Job) -> None:
         """Find the earliest time at which the first job that found no place has one; none if it never has."""
-        ends = sorted(self._active, key=lambda each: each.ends_at(self._now))
+        ends = sorted(self._active(), key=lambda each: each.ends_at(self._now))
         low, high = 0, len(ends) + 1
         while low < high:
             middle = (low + high) // 2
@@ -393,6 +404,18 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         first.plan = moved
         return anywhere
 
+    def _active(self) -> list[ActiveJob[Plan[PlaceT]]]:
+        """Return jobs that have places, those that this round starts and stops included."""
+        stopped = self._stopped
+        return [
+            replace(each, ending=True) if each.job.uuid in stopped else each
+            for each in (*self._given, *self._started)
+        ]
+
+    @property
+    def _stopped(self) -> set[str]:
+        return {each.active.job.uuid for each in self._preempted}
+
     def _claims_after(self, ended: Iterable[ActiveJob[Plan[PlaceT]]]) -> ClaimsT:
         claims = self._fleet.claims.copy()
         for each in ended:
@@ -405,31 +428,28 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         """Stop best-effort jobs in favour of a latency-critical one, no more than it needs; says which."""
         if not self._settings.preempt or not job.latency_critical:
             return ()
-        ending = [each for each in self._active if each.ending]
+        ending = [each for each in self._active() if each.ending]
         if ending and self._fits_after(job, ending):
             return (_preempts(ending),)
         victims = self._victims(job, ending)
         if not victims:
             return ()
         reason = Reason(JobTerm.PREEMPTED, job.uuid)
-        for victim in victims:
-            self._preempted.append(Preemption(victim, reason))
-            self._active[self._active.index(victim)] = replace(victim, ending=True)
+        self._preempted += [Preemption(victim, reason) for victim in victims]
         return (_preempts(victims),)
 
     def _victims(
         self, job: Job, ending: Sequence[ActiveJob[Plan[PlaceT]]]
     ) -> list[ActiveJob[Plan[PlaceT]]]:
         """Return running jobs to stop, the latest first; none when that would not help."""
-        started = {start.job.uuid for start in self._starts}
         candidates = sorted(
             (
                 each
-                for each in self._active
+                for each in self._given
                 if each.job.preemptible
                 and each.job.best_effort
                 and not each.ending
-                and each.job.uuid not in started
+                and each.job.uuid not in self._stopped
             ),
             key=lambda each: -each.started_at,
         )

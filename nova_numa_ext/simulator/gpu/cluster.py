@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a simulated cluster, and who would place what where.
 
-A :class:`Strategy` answers for one job at a time. ``fcfs`` and ``bf`` (best fit) are the greedy baselines of the
-source, blind to topology; ``pack``, ``spread``, ``topo`` and ``topo_p`` are the policies of
-:mod:`nova_numa_ext.policy.gpu.placement`, the code that nova-scheduler runs. On top of it :class:`Ranking`
-remembers the offers of all machines, so that a decision looks only at machines that changed since the last one.
+A :class:`Strategy` finds places for one job at a time; who is asked when, the queue of the job service decides.
+``fcfs`` and ``bf`` (best fit) are the greedy baselines of Amaral 2019, blind to topology; ``pack``, ``spread``,
+``topo`` and ``topo_p`` are the policies of :mod:`nova_numa_ext.policy.gpu.placement`, the code that nova-scheduler
+runs. On top of it :class:`Ranking` remembers the offers of all machines, so that a decision looks only at machines
+that changed since the last one.
 """
 
 import heapq
@@ -19,6 +20,8 @@ from nova_numa_ext.policy.gpu.graph import GpuGraph, join, members
 from nova_numa_ext.policy.gpu.job import GpuJob, ProfileStore
 from nova_numa_ext.policy.gpu.placement import Choice, Placement, choose, place_parts, preference
 from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour, Scene, UtilityOptions
+from nova_numa_ext.policy.jobs.plan import Plan
+from nova_numa_ext.policy.jobs.queue import Discipline
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
 
@@ -44,18 +47,6 @@ class Place:
         return sum(1 << gpu for gpu in self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyOffer:
-    """What a strategy would do with a job.
-
-    :param places: where it would run
-    :param utility: U of the placement, of its worst part when there are several
-    """
-
-    places: tuple[Place, ...]
-    utility: float
-
-
 class Cluster:
     """Machines with their free GPUs, free memory bandwidth and running jobs.
 
@@ -68,6 +59,21 @@ class Cluster:
         self.free = self.total.copy()
         self.versions = [0] * len(graphs)
         self.changes: list[int] = list(range(len(graphs)))
+
+    def copy(self) -> "Cluster":
+        """Return a cluster of its own in the same state."""
+        return self._of(self.hosts)
+
+    def either(self, other: "Cluster") -> "Cluster":
+        """Return a cluster in which free is what is free in this state and in another one."""
+        pairs = zip(self.hosts, other.hosts, strict=True)
+        return self._of([_either(one, two) for one, two in pairs])
+
+    def _of(self, hosts: Sequence[HostGpus]) -> "Cluster":
+        found = Cluster([host.graph for host in hosts])
+        found.hosts = list(hosts)
+        found.free = np.array([host.free.bit_count() for host in hosts])
+        return found
 
     def take(self, job: GpuJob, places: Sequence[Place]) -> None:
         """Put a job on its GPUs."""
@@ -103,14 +109,22 @@ class Cluster:
         self.changes.append(machine)
 
 
+def _either(one: HostGpus, two: HostGpus) -> HostGpus:
+    neighbours = tuple(
+        sorted({*one.neighbours, *two.neighbours}, key=lambda neighbour: neighbour.gpus)
+    )
+    counted = [host.bandwidth_mbps for host in (one, two) if host.bandwidth_mbps is not None]
+    return HostGpus(one.graph, one.free & two.free, neighbours, min(counted, default=None))
+
+
 class Strategy(ABC):
     """A way to place jobs.
 
-    :cvar skips: a job that finds no place does not stop the jobs behind it
+    :cvar discipline: what follows when a job finds no place
     :cvar postpones: a job below its minimum utility waits
     """
 
-    skips = False
+    discipline = Discipline.FCFS
     postpones = False
 
     def __init__(self, cluster: Cluster, store: ProfileStore, options: UtilityOptions) -> None:
@@ -119,7 +133,7 @@ class Strategy(ABC):
         self.options = options
 
     @abstractmethod
-    def offer(self, job: GpuJob) -> StrategyOffer | None:
+    def offer(self, job: GpuJob) -> Plan[Place] | None:
         """Return where the job would run, None when it does not fit."""
 
     def utility(self, job: GpuJob, places: Sequence[Place]) -> float:
@@ -140,7 +154,7 @@ class Strategy(ABC):
 class Greedy(Strategy):
     """A machine by number of free GPUs, then GPUs by number."""
 
-    def offer(self, job: GpuJob) -> StrategyOffer | None:
+    def offer(self, job: GpuJob) -> Plan[Place] | None:
         """Return the first machine that fits, for every part another one."""
         free = self.cluster.room(job)
         places = []
@@ -150,7 +164,7 @@ class Greedy(Strategy):
                 return None
             places.append(Place(machine, number, self.gpus(machine, part.tasks)))
             free[machine] = 0
-        return StrategyOffer(tuple(places), self.utility(job, places))
+        return Plan(tuple(places), self.utility(job, places))
 
     @abstractmethod
     def machine(self, free: Counts, tasks: int) -> int | None:
@@ -204,13 +218,13 @@ class FirstComeSkipping(FirstCome):
     """FCFS that lets later jobs pass one that does not fit; separates the gain of order from the gain of
     topology."""
 
-    skips = True
+    discipline = Discipline.GREEDY
 
 
 class BestFitSkipping(BestFit):
     """BF that lets later jobs pass one that does not fit."""
 
-    skips = True
+    discipline = Discipline.GREEDY
 
 
 class ByPolicy(Strategy):
@@ -222,7 +236,7 @@ class ByPolicy(Strategy):
         super().__init__(cluster, store, options)
         self._rankings: dict[int, Ranking] = {}
 
-    def offer(self, job: GpuJob) -> StrategyOffer | None:
+    def offer(self, job: GpuJob) -> Plan[Place] | None:
         """Return the best machine for a job of one part, else all parts or nothing."""
         if len(job.parts) > 1:
             return self._parts(job)
@@ -232,7 +246,7 @@ class ByPolicy(Strategy):
         found = ranking.best()
         if found is not None:
             machine, placement = found
-            return StrategyOffer((Place(machine, 0, placement.gpus),), placement.utility)
+            return Plan((Place(machine, 0, placement.gpus),), placement.utility)
         return None if job.single_node else self._span(job)
 
     def choose(self, job: GpuJob, machine: int) -> Choice:
@@ -245,15 +259,15 @@ class ByPolicy(Strategy):
             options=self.options,
         )
 
-    def _parts(self, job: GpuJob) -> StrategyOffer | None:
+    def _parts(self, job: GpuJob) -> Plan[Place] | None:
         hosts = {str(number): host for number, host in enumerate(self.cluster.hosts)}
         found = place_parts(job, hosts, self.policy, store=self.store, options=self.options)
         if found is None:
             return None
         places = tuple(Place(int(host), part, p.gpus) for part, (host, p) in sorted(found.items()))
-        return StrategyOffer(places, min(placement.utility for _, placement in found.values()))
+        return Plan(places, min(placement.utility for _, placement in found.values()))
 
-    def _span(self, job: GpuJob) -> StrategyOffer | None:
+    def _span(self, job: GpuJob) -> Plan[Place] | None:
         """Join the machines with most free GPUs until the job fits: as many tasks as possible on one machine."""
         used: list[int] = []
         free_of = self.cluster.room(job)
@@ -281,7 +295,7 @@ class ByPolicy(Strategy):
             gpus = tuple(int(gpu - start) for gpu in best.gpus if start <= gpu < end)
             if gpus:
                 places.append(Place(machine, 0, gpus))
-        return StrategyOffer(tuple(places), best.utility)
+        return Plan(tuple(places), best.utility)
 
 
 class Pack(ByPolicy):
@@ -296,15 +310,27 @@ class Spread(ByPolicy):
     policy = GpuPolicy.SPREAD
 
 
+class FirstComeBackfilling(FirstCome):
+    """FCFS with EASY backfill."""
+
+    discipline = Discipline.EASY
+
+
 class Topo(ByPolicy):
     """TOPO-AWARE: best utility, at once and in order."""
+
+
+class TopoBackfilling(ByPolicy):
+    """Best utility, with EASY backfill."""
+
+    discipline = Discipline.EASY
 
 
 class TopoPostpone(ByPolicy):
     """TOPO-AWARE-P: best utility, or wait while others pass."""
 
     policy = GpuPolicy.TOPO_P
-    skips = True
+    discipline = Discipline.GREEDY
     postpones = True
 
 
@@ -313,6 +339,8 @@ STRATEGIES: Final[dict[str, type[Strategy]]] = {
     "bf": BestFit,
     "fcfs_skip": FirstComeSkipping,
     "bf_skip": BestFitSkipping,
+    "fcfs_easy": FirstComeBackfilling,
+    "topo_easy": TopoBackfilling,
     "pack": Pack,
     "spread": Spread,
     "topo": Topo,

@@ -5,29 +5,28 @@ A job runs at rate 1 / (stretch * slowdown): the stretch comes from the distance
 is that of the strongest job it shares a socket with and is computed again for all jobs of a machine whenever one of
 them starts or ends. GPUs are never shared, nothing is moved or preempted.
 
-A round takes the waiting jobs in order of arrival. A strategy that does not skip stops at the first job it cannot
-place. Rounds follow arrivals and ends; in between nothing changes, so Amaral's periodic wake-up would find
-nothing new.
+A round is one of the job service's queue (:mod:`nova_numa_ext.policy.jobs.queue`): the waiting jobs in order of
+arrival, under the strategy's discipline. Rounds follow arrivals and ends; in between nothing changes, so Amaral's
+periodic wake-up would find nothing new. A job may be postponed for ever, as in TOPO-AWARE-P; the bound that the service
+has is DRMaestro's.
 """
 
 import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
 from nova_numa_ext.policy.gpu.placement import spread_stretch
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions, slowdowns
-from nova_numa_ext.simulator.gpu.cluster import (
-    Cluster,
-    Place,
-    Strategy,
-    StrategyOffer,
-    strategy_class,
-)
+from nova_numa_ext.policy.jobs.job import ActiveJob, Job
+from nova_numa_ext.policy.jobs.plan import Plan
+from nova_numa_ext.policy.jobs.queue import Fleet, QueueSettings, decide
+from nova_numa_ext.simulator.gpu.cluster import Cluster, Place, strategy_class
+from nova_numa_ext.simulator.gpu.planner import ClusterClaims, StrategyPlanner, queued
 from nova_numa_ext.simulator.gpu.workload import Submission
 from placement_traits.errors import NumaExtError
 
@@ -106,7 +105,7 @@ class SimulationRun:
 @dataclass(slots=True)
 class _Running:
     submission: Submission
-    offer: StrategyOffer
+    plan: Plan[Place]
     start_s: float
     stretch: float
     left_s: float
@@ -148,14 +147,21 @@ class Simulation:
         self._clock = clock
         self._on_end = on_end
         self._cluster = Cluster(seen_graphs or graphs, bandwidth_mbps)
-        self._strategy: Strategy = strategy_class(strategy)(self._cluster, profiles, options)
-        self._queue: dict[int, Submission] = {}
-        self._waiting_kinds: Counter[int] = Counter()
+        placing = strategy_class(strategy)(self._cluster, profiles, options)
+        self._planner = StrategyPlanner(submissions, clock)
+        claims = ClusterClaims(placing, self._planner.jobs)
+        self._fleet: Fleet[Place, None, ClusterClaims, int | None] = Fleet(
+            None, claims, self._planner, None
+        )
+        self._settings = QueueSettings(placing.discipline, ageing_per_hour=0.0)
+        self._queue: dict[int, Job] = {}
+        self._waiting: dict[int, Submission] = {}
+        self._waiting_kinds: Counter[Hashable] = Counter()
         self._running: dict[int, _Running] = {}
+        self._active: dict[int, ActiveJob[Plan[Place]]] = {}
         self._on_machine: dict[int, dict[int, int]] = defaultdict(dict)
         self._ends: list[tuple[float, int, int]] = []
         self._records: list[Record] = []
-        self._decision_s: list[float] = []
         self._round_s: list[float] = []
         self._usage = _Usage(self._cluster)
         self._now = 0.0
@@ -179,7 +185,8 @@ class Simulation:
             while self._next_end() <= self._now:
                 self._end(heapq.heappop(self._ends)[1])
             while following is not None and following.arrival_s <= self._now:
-                self._queue[following.number] = following
+                self._queue[following.number] = queued(following)
+                self._waiting[following.number] = following
                 self._waiting_kinds[id(following.job)] += 1
                 following = next(arrivals, None)
             before = self._clock()
@@ -189,7 +196,7 @@ class Simulation:
             self._name,
             self._graphs,
             tuple(sorted(self._records, key=lambda record: record.submission.number)),
-            tuple(self._decision_s),
+            tuple(self._planner.decision_s),
             tuple(self._round_s),
             self._usage.busy,
             self._usage.broken,
@@ -197,52 +204,38 @@ class Simulation:
         )
 
     def _round(self) -> None:
-        """Algorithm 1: offer places to the waiting jobs, oldest first.
-
-        Jobs of one kind that follow each other without a change in between get the same answer, so a kind that
-        failed is asked again only after a placement.
-        """
-        failed: set[int] = set()
-        placed = []
-        for number, submission in self._queue.items():
-            kind = id(submission.job)
-            if kind in failed:
-                continue
-            before = self._clock()
-            offer = self._strategy.offer(submission.job)
-            self._decision_s.append(self._clock() - before)
-            satisfied = offer is not None and offer.utility >= submission.job.min_utility
-            if offer is not None and (satisfied or not self._strategy.postpones):
-                self._start(submission, offer)
-                placed.append(number)
-                failed.clear()
-                continue
-            if not self._strategy.skips:
-                break
-            failed.add(kind)
-            if len(failed) == len(self._waiting_kinds):
-                break
-        for number in placed:
+        """Algorithm 1: offer places to the waiting jobs, oldest first."""
+        found = decide(
+            self._queue.values(),
+            self._active.values(),
+            self._fleet,
+            self._now,
+            self._settings,
+            kinds=self._waiting_kinds,
+        )
+        for start in found.starts:
+            number = int(start.job.uuid)
             del self._queue[number]
+            self._start(self._waiting.pop(number), start.job, start.plan)
 
-    def _start(self, submission: Submission, offer: StrategyOffer) -> None:
+    def _start(self, submission: Submission, job: Job, plan: Plan[Place]) -> None:
         kind = id(submission.job)
         self._waiting_kinds[kind] -= 1
         if not self._waiting_kinds[kind]:
             del self._waiting_kinds[kind]
-        self._cluster.take(submission.job, offer.places)
         running = _Running(
             submission,
-            offer,
+            plan,
             self._now,
-            self._stretch(submission, offer.places),
+            self._stretch(submission, plan.places),
             submission.solo_s,
             self._now,
         )
         self._running[submission.number] = running
-        for place in offer.places:
+        self._active[submission.number] = ActiveJob(job, plan, self._now)
+        for place in plan.places:
             self._on_machine[place.machine][submission.number] = place.mask
-        self._pace(offer.places)
+        self._pace(plan.places)
 
     def _stretch(self, submission: Submission, places: Sequence[Place]) -> float:
         """Stretch of the worst part; a part that spans machines runs as if its GPUs were as far as possible."""
@@ -267,12 +260,13 @@ class Simulation:
 
     def _end(self, number: int) -> None:
         running = self._running.pop(number)
-        places = running.offer.places
+        del self._active[number]
+        places = running.plan.places
         self._cluster.give(running.submission.job, places)
         for place in places:
             del self._on_machine[place.machine][number]
         self._records.append(
-            Record(running.submission, running.start_s, self._now, places, running.offer.utility)
+            Record(running.submission, running.start_s, self._now, places, running.plan.utility)
         )
         self._pace(places)
         self._on_end(len(self._records))
@@ -281,7 +275,7 @@ class Simulation:
         """Give all jobs that run on the machines of ``places`` their new rate and end."""
         for number in dict.fromkeys(self._numbers(places)):
             running = self._running[number]
-            slowdown = max(self._slowdown(number, place.machine) for place in running.offer.places)
+            slowdown = max(self._slowdown(number, place.machine) for place in running.plan.places)
             rate = 1.0 / (running.stretch * slowdown)
             if rate == running.rate:
                 continue

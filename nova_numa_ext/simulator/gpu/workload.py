@@ -17,12 +17,19 @@ from typing import Any, Final, NoReturn, TextIO
 import yaml
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
+from nova_numa_ext.policy.gpu.utility import THIRDS
 from placement_traits.errors import InvalidValueError
 
 NETWORKS: Final = ("alexnet", "cafferef", "googlenet")
 BATCHES: Final = ("tiny", "small", "medium", "large")
 REQUIRED_COLUMNS: Final = ("arrival_s", "type", "gpus", "comm", "solo_s")
-TRACE_COLUMNS: Final = (*REQUIRED_COLUMNS, "min_utility", "single_node", "bandwidth_mbps")
+TRACE_COLUMNS: Final = (
+    *REQUIRED_COLUMNS,
+    "min_utility",
+    "single_node",
+    "bandwidth_mbps",
+    "walltime_s",
+)
 MOST_COMM: Final = 4
 _YES_NO: Final = {"yes": True, "no": False, "": True}
 
@@ -36,6 +43,7 @@ class Submission:
     :param job: what it requests; equal jobs are one object
     :param solo_s: run time in the best surroundings, seconds
     :param slo_slowdown: run time over ``solo_s`` that its owner accepts
+    :param walltime_s: run time that its owner promises not to exceed, for backfilling; None: no promise
     """
 
     number: int
@@ -43,6 +51,7 @@ class Submission:
     job: GpuJob
     solo_s: float
     slo_slowdown: float = math.inf
+    walltime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +123,11 @@ def poisson(model: Model, jobs: int, rate_per_min: float, seed: int) -> tuple[Su
         key = (f"{network}-{batch}", draw.choice(parameters["gpus"]))
         noise = draw.uniform(1 - parameters["solo_noise"], 1 + parameters["solo_noise"])
         job = known.setdefault(key, model.job(*key))
+        profile = store.get(key[0])
+        solo_s = profile.solo_s * noise
+        worst = profile.spread * THIRDS.worst_slowdown  # of all runs, so the promise holds
         submissions.append(
-            Submission(number, clock, job, store.get(key[0]).solo_s * noise, model.slo_slowdown)
+            Submission(number, clock, job, solo_s, model.slo_slowdown, solo_s * worst)
         )
     return tuple(submissions)
 
@@ -130,8 +142,9 @@ def read_trace(
     """Read a workload from CSV with the columns of :data:`TRACE_COLUMNS`; only :data:`REQUIRED_COLUMNS` must be there.
 
     ``gpus`` may be a sum: ``2+2`` is a job of two graphs, which run on different machines. A job with ``single_node``
-    ``no`` may span machines. ``bandwidth_mbps`` is the memory bandwidth that each graph needs on its machine. What is
-    empty or left out is table 7's minimum utility, yes and 0.
+    ``no`` may span machines. ``bandwidth_mbps`` is the memory bandwidth that each graph needs on its machine,
+    ``walltime_s`` the run time that its owner promises not to exceed. What is empty or left out is table 7's minimum
+    utility, yes, 0 and no promise.
 
     :param store: profiles of the types that the trace may name; an empty ``solo_s`` means the profile's
     :raises InvalidValueError: naming the line and column that is wrong
@@ -149,13 +162,21 @@ def read_trace(
         job = row.job(model, store)
         arrival_s = row.number("arrival_s", 0.0)
         solo_s = row.number("solo_s", 0.001, default=store.get(job.profile).solo_s)
-        rows.append((arrival_s, known.setdefault(job, job), solo_s))
+        walltime_s = row.number("walltime_s", 0.001, default=math.inf)
+        rows.append((arrival_s, known.setdefault(job, job), solo_s, walltime_s))
     if not rows:
         raise InvalidValueError(where, "no line", "at least one job")
     rows.sort(key=lambda row: row[0])
     return tuple(
-        Submission(number, arrival_s, job, solo_s, model.slo_slowdown)
-        for number, (arrival_s, job, solo_s) in enumerate(rows)
+        Submission(
+            number,
+            arrival_s,
+            job,
+            solo_s,
+            model.slo_slowdown,
+            walltime_s if walltime_s < math.inf else None,
+        )
+        for number, (arrival_s, job, solo_s, walltime_s) in enumerate(rows)
     )
 
 
@@ -237,5 +258,6 @@ def write_trace(submissions: Sequence[Submission], file: TextIO) -> None:
                 f"{job.min_utility:g}",
                 "yes" if job.single_node else "no",
                 job.bandwidth_mbps,
+                "" if one.walltime_s is None else f"{one.walltime_s:.3f}",
             ]
         )

@@ -78,6 +78,21 @@ def test_f_000_16_only_postponing_lets_the_young_pass() -> None:
     assert records[2].start_s == 2.0
 
 
+@pytest.mark.parametrize("strategy", ["fcfs_easy", "topo_easy"])
+def test_backfilling_passes_only_what_does_not_delay_the_first(strategy: str) -> None:
+    """Two of four GPUs are busy until 100 s; a job of four waits; a short and a long job of one come."""
+    jobs = [
+        Submission(0, 0.0, one(2), 100.0, walltime_s=100.0),
+        Submission(1, 1.0, one(4), 10.0, walltime_s=50.0),
+        Submission(2, 2.0, one(1), 10.0, walltime_s=50.0),
+        Submission(3, 3.0, one(1), 200.0, walltime_s=500.0),
+    ]
+    first, wide, short, long = Simulation([graph("minsky")], jobs, strategy, PAIR).run().records
+    assert short.start_s == 2.0
+    assert wide.start_s == first.end_s == pytest.approx(100.0)
+    assert long.start_s == wide.end_s
+
+
 def test_f_000_15_topo_places_at_once_and_topo_p_waits_for_its_minimum() -> None:
     """J3 of table 7: GPUs 0 and 3 become free first, then a whole socket."""
     jobs = (
@@ -168,7 +183,7 @@ def test_f_000_17_perturbed_times_keep_the_gain_on_average() -> None:
 def hundred_jobs() -> dict[str, SimulationRun]:
     """100 jobs on 5 machines, one run per strategy."""
     jobs = poisson(MODEL, 100, 10, seed=0)
-    names = ("fcfs", "bf", "topo", "topo_p")
+    names = ("fcfs", "bf", "topo", "topo_p", "topo_easy")
     return {name: Simulation(fleet("minsky:5"), jobs, name, STORE).run() for name in names}
 
 

@@ -64,6 +64,9 @@ def test_a_written_trace_reads_back() -> None:
     back = read_trace(text.getvalue().splitlines(), MODEL, MODEL.store())
     assert [one.job for one in back] == [one.job for one in jobs]
     assert [one.solo_s for one in back] == pytest.approx([one.solo_s for one in jobs], abs=1e-3)
+    walltimes = [one.walltime_s for one in jobs]
+    assert None not in walltimes
+    assert [one.walltime_s for one in back] == pytest.approx(walltimes, abs=1e-3)
 
 
 def test_a_trace_is_put_in_order_and_takes_missing_times_from_profiles() -> None:
@@ -73,6 +76,7 @@ def test_a_trace_is_put_in_order_and_takes_missing_times_from_profiles() -> None
     assert (first.arrival_s, first.solo_s, first.job.gpus) == (3.0, 5.0, 1)
     assert (second.solo_s, second.job.graph.edges) == (77.0, ((0, 1, 4.0),))
     assert second.job.single_node and second.job.min_utility == 0.5
+    assert first.walltime_s is None
 
 
 def test_f_000_08_a_trace_tells_graphs_and_who_may_span_machines() -> None:
