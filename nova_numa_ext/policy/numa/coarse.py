@@ -20,7 +20,7 @@ from nova_numa_ext.policy.gpu.coarse import NodeGpus, utility
 from nova_numa_ext.policy.gpu.graph import NVLINKS
 from nova_numa_ext.policy.numa import coarse_terms, requirements
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.coarse_terms import Columns, Footprint, Integers, Mask
+from nova_numa_ext.policy.numa.coarse_terms import Columns, Integers, Mask
 from nova_numa_ext.policy.numa.score import SCORED, Floats, combine
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet_arrays import LINKS, NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
@@ -131,7 +131,7 @@ def coarse(
     picked, fits = _picked(asked, known, packs)
     place = coarse_terms.place_of(asked.request, cells, picked, domains)
     terms = coarse_terms.terms(asked.request, asked.guest, cells, domains, place)
-    terms[Term.GPU] = _gpu_utility(asked, arrays, rows, known, place)
+    terms[Term.GPU] = gpu_utility(asked, arrays, rows, known, picked)
     return Coarse(combine(np.stack([terms[t] for t in SCORED], axis=1), weights), able & fits)
 
 
@@ -236,10 +236,13 @@ def _enough(
 # GPUs -----------------------------------------------------------------------------------------------------------------
 
 
-def _gpu_utility(
-    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, place: Footprint
+def gpu_utility(
+    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, picked: Mask
 ) -> Floats:
-    """Utility of the GPUs that the server would probably get, H; NaN where it asks for none, or none are known."""
+    """Return the utility of the GPUs that a server would probably get, H; NaN where it asks for none or none are known.
+
+    :param picked: cells that nova would probably pick, H x C
+    """
     found = np.full(len(rows), np.nan)
     devices = [each for each in asked.devices if each.by_alias]
     if asked.gpus is None or not devices or not len(arrays.gpus):
@@ -254,7 +257,7 @@ def _gpu_utility(
         there = _by_cell(_free(each, pools), pools, cells)
         near_it = asked.guest and each.policy not in _ANYWHERE
         free += there
-        usable += there * place.picked[at] if near_it else there
+        usable += there * picked[at] if near_it else there
     gpus = NodeGpus(
         cells["socket"],
         total,

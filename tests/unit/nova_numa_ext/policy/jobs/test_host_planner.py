@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places on hosts, by what Placement counts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.host_planner import HostPlanner
+from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
+from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part, Scope, ScopeWait
+from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
+from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueSettings, Round, decide
+from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
+from nova_numa_ext.policy.terms import Term
+from placement_traits.names import DRAINED
+from placement_traits.request import WorkloadRequest, parse
+from tests.support.fleet import lc
+from tests.support.job_hosts import amounts, gpu_request, machine, root, view
+
+
+def plain(vcpus: int) -> WorkloadRequest:
+    return parse({}, vcpus=vcpus, memory_mb=1024)
+
+
+SMALL = plain(8)
+
+
+def part(name: str = "p", count: int = 1, request: WorkloadRequest = SMALL, **more: object) -> Part:
+    return Part(name, count, "flavor", request, **more)  # type: ignore[arg-type]
+
+
+def job(*parts: Part, uuid: str = "job", **more: object) -> Job:
+    return Job(uuid, "project", parts, 0.0, **more)  # type: ignore[arg-type]
+
+
+def planned(
+    asked: Job, hosts: HostsView, claims: HostClaims | None = None, now: float = 0.0
+) -> Outcome[HostPlace]:
+    taken = claims or HostClaims(hosts)
+    return HostPlanner().plan(asked, hosts, taken, now, PlannerSettings())
+
+
+def placed(outcome: Outcome[HostPlace]) -> set[tuple[str, str, int]]:
+    """Part, host, servers."""
+    assert isinstance(outcome, Plan), outcome
+    names = {root(name): name for name in ("a", "b", "c", "d")}
+    return {(each.part, names[each.host], each.count) for each in outcome.places}
+
+
+def why(outcome: Outcome[HostPlace]) -> list[str]:
+    assert not isinstance(outcome, Plan)
+    return [sentence(reason) for reason in outcome.reasons]
+
+
+def test_servers_go_to_the_tightest_host_that_holds_them_all() -> None:
+    hosts = view(a=amounts(32), b=amounts(16), c=amounts(24))
+    assert placed(planned(job(part(count=1)), hosts)) == {("p", "b", 1)}
+    assert placed(planned(job(part(count=3)), hosts)) == {("p", "c", 3)}
+    assert placed(planned(job(part(count=6)), hosts)) == {("p", "a", 4), ("p", "c", 2)}
+
+
+def test_what_is_used_and_what_jobs_took_is_not_given_again() -> None:
+    hosts = view(a=amounts(32, used=16))
+    claims = HostClaims(hosts)
+    first = planned(job(part(count=2)), hosts, claims)
+    assert isinstance(first, Plan)
+    claims.take(job(part(count=2)), first)
+    assert why(planned(job(part()), hosts, claims)) == [
+        "part p: servers that find a place: 0, requested: 1"
+    ]
+    claims.give(job(part(count=2)), first)
+    assert isinstance(planned(job(part(count=2)), hosts, claims), Plan)
+
+
+def test_more_than_all_empty_hosts_hold_is_never_placed() -> None:
+    hosts = view(a=amounts(32, used=32), b=amounts(16))
+    outcome = planned(job(part(count=7)), hosts)
+    assert isinstance(outcome, Never)
+    assert why(outcome) == [
+        "part p: servers that would find a place if all hosts were empty: 6, requested: 7"
+    ]
+    assert isinstance(planned(job(part(count=6)), hosts), Wait)
+    assert isinstance(planned(job(part(request=plain(64))), hosts), Never)
+    assert isinstance(planned(job(part()), view()), Wait), "an empty view says nothing"
+
+
+def test_parts_find_places_together_or_not_at_all() -> None:
+    hosts = view(a=amounts(16), b=amounts(8))
+    both = job(part("one", 2), part("two", 1))
+    assert placed(planned(both, hosts)) == {("one", "a", 2), ("two", "b", 1)}
+    claims = HostClaims(hosts)
+    claims.put(part(), 1, 1)
+    before = claims.taken.copy()
+    assert isinstance(planned(both, hosts, claims), Wait)
+    assert (claims.taken == before).all(), "nothing is taken by asking"
+
+
+def test_f_000_08_parts_and_servers_that_must_be_apart_are_on_different_hosts() -> None:
+    hosts = view(a=amounts(32), b=amounts(32))
+    apart = job(part("one"), part("two"), apart=True)
+    assert {host for _, host, _ in placed(planned(apart, hosts))} == {"a", "b"}
+    each = job(part(count=2, apart=True))
+    assert placed(planned(each, hosts)) == {("p", "a", 1), ("p", "b", 1)}
+    assert isinstance(planned(job(part(count=3, apart=True)), hosts), Never)
+
+
+def test_one_host_is_waited_for_and_then_several_will_do() -> None:
+    hosts = view(a=amounts(32, used=16), b=amounts(16))
+    waits = (ScopeWait(Scope.HOST, 600.0), ScopeWait(Scope.FLEET))
+    narrow = job(part(count=3, wait_for=waits))
+    outcome = planned(narrow, hosts, now=100.0)
+    assert isinstance(outcome, Wait) and outcome.until == 600.0
+    assert why(outcome)[1] == "part p waits for a place within one host, 500 s more"
+    assert placed(planned(narrow, hosts, now=600.0)) == {("p", "a", 2), ("p", "b", 1)}
+    assert HostPlanner().kind(narrow, 100.0) != HostPlanner().kind(narrow, 600.0)
+
+
+def test_hosts_that_nova_refused_are_left_out() -> None:
+    hosts = view(a=amounts(32), b=amounts(32))
+    assert placed(planned(job(part(), excluded=frozenset({root("a")})), hosts)) == {("p", "b", 1)}
+    refused = frozenset({root("a"), root("b"), root("gone")})
+    outcome = planned(job(part(), excluded=refused), hosts)
+    assert isinstance(outcome, Wait)
+    assert outcome.reasons[1].term == JobTerm.HOSTS_EXCLUDED
+
+
+def test_drained_closed_and_unable_hosts_take_nothing() -> None:
+    ready, drained = machine("a"), machine("b")
+    drained = replace(drained, traits=drained.traits | {DRAINED})
+    hosts = view(ready, drained, c=amounts())
+    assert placed(planned(job(part(count=1, request=lc())), hosts)) == {("p", "a", 1)}
+    closed = view(ready, closed=["a"])
+    assert isinstance(planned(job(part(request=lc())), closed), Wait)
+
+
+def test_ways_come_from_whole_domains() -> None:
+    """13 ways each: 5 + 13 free are room for one server of 6 ways in the first and two in the second."""
+    hosts = view(machine("a", ways=8))
+    asked = lc(6)
+    assert placed(planned(job(part(count=2, request=asked)), hosts)) == {("p", "a", 2)}
+    assert isinstance(planned(job(part(count=3, request=asked)), hosts), Wait)
+
+
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_gpus_near_each_other_are_preferred() -> None:
+    hosts = view(machine("a", busy=(0, 3)), machine("b", busy=(0, 1)))
+    assert placed(planned(job(part(request=gpu_request(2))), hosts)) == {("p", "b", 1)}
+    assert isinstance(planned(job(part(request=gpu_request(5))), hosts), Never)
+
+
+def test_f_000_15_topo_p_waits_for_a_better_place_and_topo_is_refused_as_by_the_filter() -> None:
+    scattered = view(machine("a", busy=(0, 3)))
+    asked = job(part(request=gpu_request(2, minimum=0.6)))
+    outcome = planned(asked, scattered)
+    assert isinstance(outcome, Wait) and outcome.postponed
+    assert why(outcome)[0] == "part p: a better place is waited for, postponed 0 times of 10"
+    together = view(machine("a", busy=(0, 1)))
+    found = planned(asked, together)
+    assert isinstance(found, Plan) and found.utility >= 0.6
+    refused = planned(job(part(request=gpu_request(2, "topo", 0.6))), scattered)
+    assert isinstance(refused, Wait) and not refused.postponed
+    assert [reason.term for reason in refused.reasons] == [Term.GPU_BELOW_MINIMUM]
+
+
+@pytest.mark.parametrize(("postponed", "waits"), [(0, True), (9, True), (10, False)])
+def test_f_000_35_the_eleventh_attempt_is_placed(postponed: int, waits: bool) -> None:
+    scattered = view(machine("a", busy=(0, 3)))
+    asked = job(part(request=gpu_request(2, minimum=0.6)), postponed=postponed)
+    assert isinstance(planned(asked, scattered), Wait) == waits
+
+
+def test_gpus_that_jobs_have_taken_are_guessed() -> None:
+    hosts = view(machine("a"))
+    claims = HostClaims(hosts)
+    asked = job(part(request=gpu_request(2)))
+    for _ in range(2):
+        outcome = planned(asked, hosts, claims)
+        assert isinstance(outcome, Plan) and outcome.utility > 0.5
+        claims.take(asked, outcome)
+    assert isinstance(planned(asked, hosts, claims), Wait)
+    claims.give(asked, Plan((HostPlace("p", root("a"), 1),)))
+    again = planned(asked, hosts, claims)
+    assert isinstance(again, Plan) and again.utility > 0.5
+
+
+def test_a_part_with_gpus_and_one_without_start_together_or_wait_together() -> None:
+    hosts = view(machine("a"), b=amounts(16))
+    both = job(part("gpu", 2, gpu_request(2)), part("cpu", 2))
+    assert placed(planned(both, hosts)) == {("gpu", "a", 2), ("cpu", "b", 2)}
+    busy = view(machine("a", busy=(0,)), b=amounts(16))
+    assert isinstance(planned(both, busy), Wait)
+
+
+# In the queue ---------------------------------------------------------------------------------------------------------
+
+
+def a_round(
+    waiting: list[Job],
+    active: list[ActiveJob[Plan[HostPlace]]],
+    hosts: HostsView,
+    now: float,
+    settings: QueueSettings,
+) -> Round[HostPlace]:
+    fleet = Fleet(hosts, HostClaims(hosts), HostPlanner(), PlannerSettings())
+    return decide(waiting, active, fleet, now, settings)
+
+
+def test_f_000_16_topo_p_starts_when_a_job_ends_and_lets_others_pass() -> None:
+    picky = job(part(request=gpu_request(2, minimum=0.6)), uuid="picky")
+    other = job(part(request=gpu_request(1)), uuid="other")
+    found = a_round([picky, other], [], view(machine("a", busy=(0, 3))), 10.0, QueueSettings())
+    assert [start.job.uuid for start in found.starts] == ["other"]
+    assert found.postponed == ("picky",)
+    recently = replace(picky, postponed=1, postponed_at=5.0)
+    found = a_round([recently], [], view(machine("a", busy=(0, 3))), 10.0, QueueSettings())
+    assert found.postponed == ()
+    found = a_round([recently], [], view(machine("a", busy=(0, 1))), 10.0, QueueSettings())
+    assert [start.job.uuid for start in found.starts] == ["picky"]
+
+
+def test_a_reservation_counts_what_the_view_shows_as_used() -> None:
+    """The running job is in the view already; its place is free at its walltime."""
+    hosts = view(a=amounts(32, used=16))
+    first = job(part(count=2), uuid="first", walltime_s=100.0)
+    active = [ActiveJob(first, Plan((HostPlace("p", root("a"), 2),)), 0.0)]
+    wide = job(part(count=4), uuid="wide")
+    short = job(part(), uuid="short", walltime_s=80.0)
+    long = job(part(), uuid="long", walltime_s=200.0)
+    found = a_round([wide, long, short], active, hosts, 10.0, QueueSettings(Discipline.EASY))
+    assert [start.job.uuid for start in found.starts] == ["short"]
+    assert found.reservation is not None and found.reservation.at == 100.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from((4, 8, 16))), min_size=1, max_size=12),
+    st.lists(st.integers(0, 32), min_size=1, max_size=4),
+    st.sampled_from(Discipline),
+)
+def test_no_round_takes_more_than_there_is(
+    sizes: list[tuple[int, int]], used: list[int], discipline: Discipline
+) -> None:
+    hosts = view(**{name: amounts(32, used=each) for name, each in zip("abcd", used, strict=False)})
+    jobs = [
+        job(part(count=count, request=plain(vcpus)), uuid=f"{number}", walltime_s=60.0)
+        for number, (count, vcpus) in enumerate(sizes)
+    ]
+    claims = HostClaims(hosts)
+    fleet = Fleet(hosts, claims, HostPlanner(), PlannerSettings())
+    found = decide(jobs, [], fleet, 0.0, QueueSettings(discipline))
+    assert (hosts.capacity - hosts.used - claims.taken >= 0).all()
+    counted = HostClaims(hosts)
+    for start in found.starts:
+        assert sum(place.count for place in start.plan.places) == start.job.servers
+        counted.take(start.job, start.plan)
+    assert (counted.taken == claims.taken).all()
