@@ -7,9 +7,10 @@ return, and prefers hosts by the first aspect that tells them apart.
 Shapes: ``H`` hosts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,15 +20,19 @@ from nova_numa_ext.policy.gpu.candidate_sets import (
     GpuRules,
     best_of_host,
 )
+from nova_numa_ext.policy.gpu.coarse import NodeGpus
+from nova_numa_ext.policy.gpu.coarse import utility as utility_of_nodes
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.host_view import L3_CLASSES, HostClaims, HostsView, Integers, Mask
 from nova_numa_ext.policy.jobs.job import Part
-from nova_numa_ext.policy.numa import coarse, requirements
-from nova_numa_ext.policy.numa.coarse import CELL, POOL, CoarseRequest, Known, PoolRequest
+from nova_numa_ext.policy.numa import coarse, coarse_terms, requirements
+from nova_numa_ext.policy.numa.coarse import CELL, POOL
 from nova_numa_ext.policy.numa.score import Floats
 from placement_traits import names
 from placement_traits.fleet_arrays import UNKNOWN, Records
 from placement_traits.request import WorkloadRequest
+
+_Devices: TypeAlias = tuple[tuple[frozenset[str], tuple[int, ...]], ...]
 
 MANY: Final = 1 << 40  # servers, where nothing limits them
 _JUDGED: Final = 8  # hosts whose GPUs are judged one by one, the best by the guess
@@ -81,7 +86,8 @@ class Amounts:
             at = list(need.columns)
             free = (view.capacity[at] - view.used[at] - claims.taken[at]).sum(axis=0)
             np.minimum(counts, np.maximum(0, free) // need.amount, out=counts)
-        whole = view.remembered(("whole", part.request), lambda: _whole(part.request, view))
+        key = ("whole", part.request.l3, part.request.devices)
+        whole = view.remembered(key, lambda: _whole(part.request, view))
         if whole is not None:
             pieces, columns = whole
             untouched = (claims.taken[list(columns)] == 0).all(axis=0)
@@ -96,7 +102,8 @@ class Amounts:
             )
             return able[_kinds(view)] & ~view.closed
 
-        return view.remembered(("able", request), make)
+        # A flavor's tier and whether it asks for ways is all that traits of a host are held against.
+        return view.remembered(("able", request.tier, request.ways > 0), make)
 
 
 def _kinds(view: HostsView) -> Integers:
@@ -110,12 +117,9 @@ def _whole(request: WorkloadRequest, view: HostsView) -> tuple[Integers, tuple[i
     """Servers whose amounts find whole L3 domains and devices, H, and the resource classes that this is about."""
     counts = np.full(len(view.roots), MANY)
     classes: set[str] = set()
-    row_of = np.full(len(view.arrays.hosts), UNKNOWN)
-    known = np.flatnonzero(view.rows != UNKNOWN)
-    row_of[view.rows[known]] = known
 
     def limit(hosts: Integers, held: Integers, together: int) -> None:
-        at = row_of[hosts]
+        at = view.row_of_arrays[hosts]
         sums = np.bincount(at[at >= 0], held[at >= 0], len(counts)).astype(np.int64)
         np.minimum(counts, sums // together, out=counts)
 
@@ -132,7 +136,7 @@ def _whole(request: WorkloadRequest, view: HostsView) -> tuple[Integers, tuple[i
         # Groups of one server take different domains, so the one that fits most often bounds them all.
         limit(l3["host"], held.max(axis=0), len(request.l3))
     devices = view.arrays.devices
-    numbers = {text: number for number, text in enumerate(view.arrays.all_texts())}
+    numbers = view.remembered("texts", lambda: _numbers(view))
     for of_class, parts in view.devices(request):
         kinds = [numbers[name] for name in of_class if name in numbers]
         free = (devices["capacity"] - devices["used"]) * np.isin(devices["resource_class"], kinds)
@@ -140,6 +144,25 @@ def _whole(request: WorkloadRequest, view: HostsView) -> tuple[Integers, tuple[i
         limit(devices["host"], np.maximum(0, free) // max(parts), len(parts))
     columns = tuple(sorted(view.classes[name] for name in classes if name in view.classes))
     return (counts, columns) if columns else None
+
+
+def _numbers(view: HostsView) -> dict[str, int]:
+    """Number of each text, names of resource classes among them."""
+    return {text: number for number, text in enumerate(view.arrays.all_texts())}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """GPUs that a server requests.
+
+    :param gpus: how they are judged
+    :param rules: the operator's choices
+    :param devices: their resource classes, and the parts asked of each
+    """
+
+    gpus: GpuRequest
+    rules: GpuRules
+    devices: _Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +183,23 @@ class Gpus:
         asked = self.asked(part.request, view)
         if not asked:
             return Offer(counts)
-        key = ("guess", part.request, settings.rules)
-        everywhere = np.arange(len(view.roots))
-        guess = view.remembered(
-            key, lambda: self._guess(part, view, settings, everywhere, claims.taken * 0)
-        )
+        rules = settings.rules
+        wanted = _Wanted(GpuRequest.of(part.request, part.flavor, rules), rules, asked)
+        any_utility = replace(wanted, gpus=replace(wanted.gpus, min_utility=0.0))
+        guess = view.remembered(("guess", any_utility), lambda: self._guess(wanted, view, None))
         columns = [
-            view.classes[name] for of_class, _ in asked for name in of_class if name in view.classes
+            view.classes[name] for classes, _ in asked for name in classes if name in view.classes
         ]
         touched = np.flatnonzero((claims.taken[columns] != 0).any(axis=0))
         utility = guess.copy()
         if len(touched):
-            utility[touched] = self._guess(part, view, settings, touched, claims.taken)
+            utility[touched] = self._guess(wanted, view, (touched, claims.taken))
         if part.request.min_utility > 0:
-            self._judge(part, view, settings, utility, frozenset(touched.tolist()))
+            judged = self._judged(wanted, view, utility, touched)
+            utility[list(judged)] = list(judged.values())
         return Offer(counts, np.nan_to_num(utility, nan=0.0))
 
-    def asked(
-        self, request: WorkloadRequest, view: HostsView
-    ) -> tuple[tuple[frozenset[str], tuple[int, ...]], ...]:
+    def asked(self, request: WorkloadRequest, view: HostsView) -> _Devices:
         """Return which of the devices that a request asks for are GPUs."""
         gpus = view.remembered("gpu classes", lambda: self._classes(view))
         return tuple((classes, parts) for classes, parts in view.devices(request) if classes & gpus)
@@ -195,71 +216,55 @@ class Gpus:
         }
         return self.offers | (found - {""})
 
-    def _judge(
-        self,
-        part: Part,
-        view: HostsView,
-        settings: PlannerSettings,
-        utility: Floats,
-        touched: frozenset[int],
-    ) -> None:
-        """Replace the guesses about the best hosts by what the filter will find."""
-        rules = settings.rules
-        gpu_request = GpuRequest.of(part.request, part.flavor, rules)
-        asked = self.asked(part.request, view)
-        classes = frozenset[str]().union(*(of_class for of_class, _ in asked))
-        parts = tuple(each for _, of_parts in asked for each in of_parts)
+    def _judged(
+        self, wanted: _Wanted, view: HostsView, utility: Floats, touched: Integers
+    ) -> dict[int, float]:
+        """Return what the filter will find on those of the best hosts of which no job has taken GPUs."""
+        classes = frozenset[str]().union(*(of_class for of_class, _ in wanted.devices))
+        parts = tuple(each for _, of_parts in wanted.devices for each in of_parts)
 
         def judged(row: int) -> float:
             host = view.arrays.view(int(view.rows[row]))
             devices = tuple(each for each in host.devices if each.resource_class in classes)
-            best, _ = best_of_host(gpu_request, rules, replace(host, devices=devices), parts)
+            offered = replace(host, devices=devices)
+            best, _ = best_of_host(wanted.gpus, wanted.rules, offered, parts)
             return best.utility if best is not None else 0.0
 
         known = np.flatnonzero(~np.isnan(utility) & (view.rows != UNKNOWN))
-        for row in known[np.argsort(-utility[known], kind="stable")][:_JUDGED].tolist():
-            if row not in touched:
-                key = ("judged", row, gpu_request, rules, parts)
-                utility[row] = view.remembered(key, partial(judged, row))
+        best = known[np.argsort(-utility[known], kind="stable")][:_JUDGED]
+        return {
+            row: view.remembered(("judged", row, wanted), partial(judged, row))
+            for row in np.setdiff1d(best, touched).tolist()
+        }
 
     def _guess(
-        self,
-        part: Part,
-        view: HostsView,
-        settings: PlannerSettings,
-        rows: Integers,
-        taken: Integers,
+        self, wanted: _Wanted, view: HostsView, taken: tuple[Integers, Integers] | None
     ) -> Floats:
-        """Guess the utility on some hosts, NaN where too few GPUs are free or known."""
-        known, total, kind_numbers = view.remembered("gpu pools", lambda: _pools(view))
-        asked = self.asked(part.request, view)
-        pools = known.pools[rows].copy()
-        texts = len(view.arrays.text_ends) + 1
-        requests = []
-        for classes, parts in asked:
-            kinds = np.zeros(texts, bool)
-            kinds[[kind_numbers[name] for name in classes if name in kind_numbers]] = True
-            columns = [view.classes[name] for name in classes if name in view.classes]
-            _take(pools, total[rows], kinds, taken[columns][:, rows].sum(axis=0))
-            requests.append(PoolRequest(len(parts), kinds[:-1], "preferred", by_alias=True))
-        rules = settings.rules
-        wanted = CoarseRequest(
-            part.request,
-            (),
-            devices=tuple(requests),
-            gpus=(GpuRequest.of(part.request, part.flavor, rules), rules),
+        """Guess the utility on hosts, NaN where too few GPUs are free or known.
+
+        :param taken: the hosts, and what jobs have taken of all hosts, R x H; None: all hosts, and nothing
+        """
+        gpus = view.remembered("gpus", lambda: _Known.of(view))
+        if taken is not None:
+            gpus = gpus.at(taken[0])
+        free = np.zeros(gpus.total.shape, np.int64)
+        for classes, _ in wanted.devices:
+            kinds = np.zeros(len(view.arrays.text_ends) + 1, bool)
+            kinds[[gpus.numbers[name] for name in classes if name in gpus.numbers]] = True
+            mine = kinds[gpus.pools["kind"]]
+            left = np.where(mine, gpus.pools["count"], 0)
+            if taken is not None:
+                columns = [view.classes[name] for name in classes if name in view.classes]
+                more = taken[1][columns][:, taken[0]].sum(axis=0)
+                used = np.where(mine, gpus.devices - gpus.pools["count"], 0)
+                left = left + _filled(used, -more) - _filled(left, more)
+            free += coarse.sums_by_cell(left, gpus.pools, gpus.cells)
+        free = np.minimum(free, gpus.total)
+        here = NodeGpus(
+            gpus.cells["socket"], gpus.total, free, free, gpus.weights, gpus.direct, gpus.switched
         )
-        here = Known(known.cells[rows], pools)
-        nowhere = np.zeros(here.cells.shape, bool)
-        return coarse.gpu_utility(wanted, view.arrays, view.rows[rows], here, nowhere)
-
-
-def _take(pools: Records, total: Integers, kinds: Mask, taken: Integers) -> None:
-    """Take devices from the pools of each host in their order, or give them back where fewer than none are taken."""
-    mine = kinds[pools["kind"]]
-    free = np.where(mine, pools["count"], 0)
-    used = np.where(mine, total - pools["count"], 0)
-    pools["count"] += _filled(used, -taken) - _filled(free, taken)
+        count = sum(len(parts) for _, parts in wanted.devices)
+        return utility_of_nodes(wanted.gpus, wanted.rules, count, here)
 
 
 def _filled(room: Integers, amount: Integers) -> Integers:
@@ -269,50 +274,91 @@ def _filled(room: Integers, amount: Integers) -> Integers:
     return found
 
 
-def _pools(view: HostsView) -> tuple[Known, Integers, dict[str, int]]:
-    """NUMA nodes and devices of each host, as :mod:`nova_numa_ext.policy.numa.coarse` takes them.
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a view knows of GPUs; ``C`` NUMA nodes of the largest host, ``P`` devices of the host with most.
 
-    :returns: them, devices of each pool that are there in all, and the number of each kind by its resource class
+    :param cells: NUMA nodes, H x C, as of :data:`~nova_numa_ext.policy.numa.coarse.CELL`
+    :param pools: one for each device, H x P, as of :data:`~nova_numa_ext.policy.numa.coarse.POOL`
+    :param devices: what each pool has when all is free, H x P
+    :param total: GPUs of each node, H x C
+    :param weights: as of :class:`~nova_numa_ext.policy.gpu.coarse.NodeGpus`
+    :param direct: as there
+    :param switched: as there
+    :param numbers: number of each kind of devices by its resource class
     """
+
+    cells: Records
+    pools: Records
+    devices: Integers
+    total: Integers
+    weights: Integers
+    direct: Floats
+    switched: Mask
+    numbers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, view: HostsView) -> "_Known":
+        """Return what a view knows."""
+        cells, (pools, devices) = _cells(view), _pools(view)
+        total, direct, switched = coarse.gpus_by_cell(view.arrays, view.rows, cells)
+        weights = coarse.weights_by_cell(coarse_terms.domains_of(view.arrays, view.rows), cells)
+        numbers = view.remembered("texts", lambda: _numbers(view))
+        return cls(cells, pools, devices, total, weights, direct, switched, numbers)
+
+    def at(self, rows: Integers) -> "_Known":
+        """Return what is known of some of the hosts."""
+        return replace(
+            self,
+            cells=self.cells[rows],
+            pools=self.pools[rows],
+            devices=self.devices[rows],
+            total=self.total[rows],
+            weights=self.weights[rows],
+            direct=self.direct[:, rows],
+            switched=self.switched[rows],
+        )
+
+
+def _cells(view: HostsView) -> Records:
     arrays = view.arrays
-    hosts = len(view.roots)
-    row_of = np.full(len(arrays.hosts), UNKNOWN)
-    known = np.flatnonzero(view.rows != UNKNOWN)
-    row_of[view.rows[known]] = known
     l3 = np.repeat(np.arange(len(arrays.l3)), arrays.l3["nodes_count"])
-    node = arrays.nodes
-    host = row_of[arrays.l3["host"][l3]]
-    found = np.unique(np.stack([host, node, arrays.l3["socket"][l3]], axis=1), axis=0)
-    found = found[found[:, 0] >= 0]
-    cells = np.zeros((hosts, _most(found[:, 0], hosts)), CELL)
+    host = view.row_of_arrays[arrays.l3["host"][l3]]
+    found = np.unique(np.stack([host, arrays.nodes, arrays.l3["socket"][l3]], axis=1), axis=0)
+    found = found[found[:, 0] != UNKNOWN]
+    cells = np.zeros((len(view.roots), _most(found[:, 0])), CELL)
     at = (found[:, 0], _places(found[:, 0]))
     cells["node"][at], cells["socket"][at], cells["present"][at] = found[:, 1], found[:, 2], True
-    devices = arrays.devices
-    texts = max(1, len(arrays.text_ends))
+    return cells
+
+
+def _pools(view: HostsView) -> tuple[Records, Integers]:
+    """Devices of each host, and what they have when all is free."""
+    arrays = view.arrays
+    devices, texts = arrays.devices, max(1, len(arrays.text_ends))
     gpus = arrays.gpus["host"] * texts + arrays.gpus["address"]
-    order = np.argsort(gpus)
     wanted = devices["host"] * texts + devices["address"]
-    near = np.full(len(devices), UNKNOWN)
+    node = np.full(len(devices), UNKNOWN)
     if len(gpus):
+        order = np.argsort(gpus)
         index = order[np.minimum(np.searchsorted(gpus[order], wanted), len(gpus) - 1)]
-        near = np.where(gpus[index] == wanted, arrays.gpus["node"][index], UNKNOWN)
-    of_host = row_of[devices["host"]]
-    here = np.flatnonzero(of_host >= 0)
-    here = here[np.argsort(of_host[here], kind="stable")]
-    pools = np.zeros((hosts, _most(of_host[here], hosts)), POOL)
+        node = np.where(gpus[index] == wanted, arrays.gpus["node"][index], UNKNOWN)
+    host = view.row_of_arrays[devices["host"]]
+    here = np.flatnonzero(host != UNKNOWN)
+    here = here[np.argsort(host[here], kind="stable")]
+    pools = np.zeros((len(view.roots), _most(host[here])), POOL)
     pools["kind"] = len(arrays.text_ends)  # none, where a host has fewer
-    at = (of_host[here], _places(of_host[here]))
-    pools["kind"][at] = devices["resource_class"][here]
-    pools["node"][at] = near[here]
-    pools["count"][at] = np.maximum(0, devices["capacity"] - devices["used"])[here]
+    at = (host[here], _places(host[here]))
+    pools["kind"][at], pools["node"][at] = devices["resource_class"][here], node[here]
     total = np.zeros(pools.shape, np.int64)
     total[at] = devices["capacity"][here]
-    names_of = {text: number for number, text in enumerate(arrays.all_texts())}
-    return Known(cells, pools), total, names_of
+    pools["count"][at] = np.clip(total[at] - devices["used"][here], 0, total[at])
+    return pools, total
 
 
-def _most(rows: Integers, hosts: int) -> int:
-    return int(np.bincount(rows, minlength=hosts).max(initial=0))
+def _most(rows: Integers) -> int:
+    """Return how many records the host with most has."""
+    return int(np.bincount(rows).max(initial=0))
 
 
 def _places(rows: Integers) -> Integers:

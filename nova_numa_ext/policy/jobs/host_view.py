@@ -105,6 +105,11 @@ class HostsView:
         return {root: number for number, root in enumerate(self.roots)}
 
     @cached_property
+    def row_of_arrays(self) -> Integers:
+        """Number of each host of ``arrays``; :data:`UNKNOWN` for one that is not among ours."""
+        return _numbers(self.arrays, self.rows)
+
+    @cached_property
     def empty(self) -> "HostsView":
         """The same hosts with nothing on them, and none of them closed."""
         tables = {name: getattr(self.arrays, name).copy() for name in ("hosts", "l3", "devices")}
@@ -180,9 +185,7 @@ def _of_children(
     arrays: FleetArrays, rows: Integers
 ) -> list[tuple[str, Integers, Integers, Integers]]:
     """Amounts of our own providers and of devices: class, host, capacity, used of each."""
-    row_of = np.full(len(arrays.hosts), UNKNOWN)
-    known = np.flatnonzero(rows != UNKNOWN)
-    row_of[rows[known]] = known
+    row_of = _numbers(arrays, rows)
     found = [_counted(names.RDT_CLOS, arrays.hosts, "clos_", row_of, arrays.hosts["clos_known"])]
     for name, resource in L3_CLASSES.items():
         of_host = row_of[arrays.l3["host"]]
@@ -194,6 +197,13 @@ def _of_children(
         if name:
             here = devices["resource_class"] == number
             found.append(_counted(name, devices, "", row_of[devices["host"]], here))
+    return found
+
+
+def _numbers(arrays: FleetArrays, rows: Integers) -> Integers:
+    found = np.full(len(arrays.hosts), UNKNOWN)
+    known = np.flatnonzero(rows != UNKNOWN)
+    found[rows[known]] = known
     return found
 
 

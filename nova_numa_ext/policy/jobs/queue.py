@@ -350,8 +350,6 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
             self._blocked_by = job
         elif self._settings.discipline is Discipline.EASY and first is None and is_new:
             self._reserve(job)
-        elif first is not None:
-            outcome = replace(outcome, reasons=(*outcome.reasons, first.reason(self._now)))
         return outcome
 
     def _plan(self, job: Job, claims: ClaimsT | None = None) -> Plan[PlaceT] | Wait | Never:
@@ -388,21 +386,21 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
 
     def _beside(self, job: Job, first: _Reserved[PlaceT, ClaimsT]) -> Plan[PlaceT] | Wait | Never:
         """Find places that leave the first job its own, or others that are as early."""
-        reserved = first.claims.copy()
-        reserved.take(first.job, first.plan)
-        found = self._plan(job, self._fleet.claims.either(reserved))
-        if isinstance(found, Plan):
-            return found
         anywhere = self._plan(job)
         if not isinstance(anywhere, Plan):
-            return found
+            return anywhere
         then = first.claims.copy()
         then.take(job, anywhere)
         moved = self._plan(first.job, then)
-        if not isinstance(moved, Plan):
-            return found
-        first.plan = moved
-        return anywhere
+        if isinstance(moved, Plan):
+            first.plan = moved
+            return anywhere
+        reserved = first.claims.copy()
+        reserved.take(first.job, first.plan)
+        found = self._plan(job, self._fleet.claims.either(reserved))
+        if isinstance(found, Wait):
+            return replace(found, reasons=(*found.reasons, first.reason(self._now)))
+        return found
 
     def _active(self) -> list[ActiveJob[Plan[PlaceT]]]:
         """Return jobs that have places, those that this round starts and stops included."""

@@ -20,7 +20,7 @@ from nova_numa_ext.policy.gpu.coarse import NodeGpus, utility
 from nova_numa_ext.policy.gpu.graph import NVLINKS
 from nova_numa_ext.policy.numa import coarse_terms, requirements
 from nova_numa_ext.policy.numa.cells import GuestCell
-from nova_numa_ext.policy.numa.coarse_terms import Columns, Integers, Mask
+from nova_numa_ext.policy.numa.coarse_terms import Columns, Footprint, Integers, Mask
 from nova_numa_ext.policy.numa.score import SCORED, Floats, combine
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet_arrays import LINKS, NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
@@ -131,7 +131,7 @@ def coarse(
     picked, fits = _picked(asked, known, packs)
     place = coarse_terms.place_of(asked.request, cells, picked, domains)
     terms = coarse_terms.terms(asked.request, asked.guest, cells, domains, place)
-    terms[Term.GPU] = gpu_utility(asked, arrays, rows, known, picked)
+    terms[Term.GPU] = _gpu_utility(asked, arrays, rows, known, place)
     return Coarse(combine(np.stack([terms[t] for t in SCORED], axis=1), weights), able & fits)
 
 
@@ -202,7 +202,7 @@ def _near(
     count = _free(devices, pools)
     if not guest or devices.policy in _ANYWHERE:
         return np.zeros(cells.shape, np.int64), count.sum(axis=1)
-    there = _by_cell(count, pools, cells)
+    there = sums_by_cell(count, pools, cells)
     loose = (count * (pools["node"] == UNKNOWN)).sum(axis=1)
     return there, loose * (devices.policy == LEGACY)
 
@@ -212,8 +212,11 @@ def _free(devices: PoolRequest, pools: npt.NDArray[Any]) -> Integers:
     return np.where(np.append(devices.kinds, False)[pools["kind"]], pools["count"], 0)
 
 
-def _by_cell(count: Integers, pools: npt.NDArray[Any], cells: npt.NDArray[Any]) -> Integers:
-    """Sum what pools of devices have near each cell, H x C."""
+def sums_by_cell(count: Integers, pools: npt.NDArray[Any], cells: npt.NDArray[Any]) -> Integers:
+    """Return what pools of devices have near each cell, H x C.
+
+    :param count: of each pool, H x pools
+    """
     near = pools["node"][:, None, :] == cells["node"][:, :, None]
     found: Integers = (count[:, None, :] * near).sum(axis=2)
     return found
@@ -236,13 +239,10 @@ def _enough(
 # GPUs -----------------------------------------------------------------------------------------------------------------
 
 
-def gpu_utility(
-    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, picked: Mask
+def _gpu_utility(
+    asked: CoarseRequest, arrays: FleetArrays, rows: Integers, known: Known, place: Footprint
 ) -> Floats:
-    """Return the utility of the GPUs that a server would probably get, H; NaN where it asks for none or none are known.
-
-    :param picked: cells that nova would probably pick, H x C
-    """
+    """Utility of the GPUs that the server would probably get, H; NaN where it asks for none, or none are known."""
     found = np.full(len(rows), np.nan)
     devices = [each for each in asked.devices if each.by_alias]
     if asked.gpus is None or not devices or not len(arrays.gpus):
@@ -251,19 +251,19 @@ def gpu_utility(
     if not len(at):
         return found
     cells, pools = known.cells[at], known.pools[at]
-    total, direct, switched = _gpus(arrays, rows[at], cells)
+    total, direct, switched = gpus_by_cell(arrays, rows[at], cells)
     free, usable = np.zeros_like(total), np.zeros_like(total)
     for each in devices:
-        there = _by_cell(_free(each, pools), pools, cells)
+        there = sums_by_cell(_free(each, pools), pools, cells)
         near_it = asked.guest and each.policy not in _ANYWHERE
         free += there
-        usable += there * picked[at] if near_it else there
+        usable += there * place.picked[at] if near_it else there
     gpus = NodeGpus(
         cells["socket"],
         total,
         np.minimum(free, total),
         np.minimum(usable, total),
-        _weights(coarse_terms.domains_of(arrays, rows[at]), cells),
+        weights_by_cell(coarse_terms.domains_of(arrays, rows[at]), cells),
         direct,
         switched,
     )
@@ -272,10 +272,10 @@ def gpu_utility(
     return found
 
 
-def _gpus(
+def gpus_by_cell(
     arrays: FleetArrays, rows: Integers, cells: npt.NDArray[Any]
 ) -> tuple[Integers, Floats, Mask]:
-    """GPUs of each cell, H x C, shares of pairs with a direct link, 3 x H, and whether there are switches, H.
+    """Return GPUs of each cell, H x C, shares of pairs with a direct link, 3 x H, and whether there are switches, H.
 
     Shares are those of the pairs of one cell, of two cells of one socket, and of two sockets.
     """
@@ -301,7 +301,7 @@ def _linked(
     cells: npt.NDArray[Any],
     total: Integers,
 ) -> Floats:
-    """Shares of pairs with a direct link, as :func:`_gpus` returns them.
+    """Shares of pairs with a direct link, as :func:`gpus_by_cell` returns them.
 
     :param host: of each GPU of the fleet
     :param cell: of each GPU of the fleet
@@ -335,8 +335,8 @@ def _pairs(socket: Integers, total: Integers) -> tuple[Integers, Integers, Integ
     return near - total.sum(axis=1), in_socket - near, every.sum(axis=(1, 2)) - in_socket
 
 
-def _weights(domains: Columns, cells: npt.NDArray[Any]) -> Integers:
-    """Bit *w* for each communication weight *w* that is published near a cell, H x C."""
+def weights_by_cell(domains: Columns, cells: npt.NDArray[Any]) -> Integers:
+    """Return bit *w* for each communication weight *w* that is published near a cell, H x C."""
     bit = np.left_shift(np.uint64(1), np.clip(cells["node"], 0, NODE_BITS - 1).astype(np.uint64))
     near = (domains["node_bits"][:, None, :] & bit[:, :, None] != 0) & domains["present"][:, None]
     found = np.zeros(cells.shape, np.int64)

@@ -153,6 +153,16 @@ def test_gpus_near_each_other_are_preferred() -> None:
     assert isinstance(planned(job(part(request=gpu_request(5))), hosts), Never)
 
 
+def test_hosts_without_an_agent_and_without_gpus_confuse_nothing() -> None:
+    asked = job(part(request=gpu_request(2, minimum=0.6)))
+    bare = machine("b", gpus=0)
+    hosts = view(machine("a"), bare, c=amounts(), d=amounts())
+    outcome = planned(asked, hosts)
+    assert placed(outcome) == {("p", "a", 1)}
+    assert isinstance(outcome, Plan) and outcome.utility >= 0.6
+    assert isinstance(planned(asked, view(bare, c=amounts())), Never)
+
+
 def test_f_000_15_topo_p_waits_for_a_better_place_and_topo_is_refused_as_by_the_filter() -> None:
     scattered = view(machine("a", busy=(0, 3)))
     asked = job(part(request=gpu_request(2, minimum=0.6)))
