@@ -9,4 +9,19 @@
     what users submit: a :class:`.job.Job` of :class:`.job.Part`\\ s
 :mod:`.plan`
     what a planner answers: :class:`.plan.Plan`, :class:`.plan.Wait` or :class:`.plan.Never`
+:mod:`.queue`
+    one round: who starts, who waits and why, who is given up or stopped; runs in the service and in the simulators
+:mod:`.limits`, :mod:`.postponing`
+    what a project may have at a time; when a job waits for a better place
+:mod:`.planner`
+    what the queue needs of planners
+:mod:`.host_planner`
+    the planner of hosts and GPUs, over the arrays of :mod:`.host_view`, by the plug-ins of :mod:`.host_aspects`
+
+A round of the engine, in short::
+
+    view = HostsView.of(snapshot.arrays, amounts_of_roots, disabled_roots, aliases)
+    claims = HostClaims(view)               # then claims.take(job, plan) for jobs whose servers the view does not show
+    fleet = Fleet(view, claims, HostPlanner(), PlannerSettings(rules))
+    found = decide(in_order(waiting, now, settings), active, fleet, now, settings)
 """

@@ -152,7 +152,7 @@ def _numbers(view: HostsView) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _RequestedGpus:
     """GPUs that a server requests.
 
     :param gpus: how they are judged
@@ -184,18 +184,18 @@ class Gpus:
         if not asked:
             return Offer(counts)
         rules = settings.rules
-        wanted = _Wanted(GpuRequest.of(part.request, part.flavor, rules), rules, asked)
-        any_utility = replace(wanted, gpus=replace(wanted.gpus, min_utility=0.0))
-        guess = view.remembered(("guess", any_utility), lambda: self._guess(wanted, view, None))
+        requested = _RequestedGpus(GpuRequest.of(part.request, part.flavor, rules), rules, asked)
+        any_utility = replace(requested, gpus=replace(requested.gpus, min_utility=0.0))
+        guess = view.remembered(("guess", any_utility), lambda: self._guess(requested, view, None))
         columns = [
             view.classes[name] for classes, _ in asked for name in classes if name in view.classes
         ]
         touched = np.flatnonzero((claims.taken[columns] != 0).any(axis=0))
         utility = guess.copy()
         if len(touched):
-            utility[touched] = self._guess(wanted, view, (touched, claims.taken))
+            utility[touched] = self._guess(requested, view, (touched, claims.taken))
         if part.request.min_utility > 0:
-            judged = self._judged(wanted, view, utility, touched)
+            judged = self._judged(requested, view, utility, touched)
             utility[list(judged)] = list(judged.values())
         return Offer(counts, np.nan_to_num(utility, nan=0.0))
 
@@ -217,28 +217,28 @@ class Gpus:
         return self.offers | (found - {""})
 
     def _judged(
-        self, wanted: _Wanted, view: HostsView, utility: Floats, touched: Integers
+        self, requested: _RequestedGpus, view: HostsView, utility: Floats, touched: Integers
     ) -> dict[int, float]:
         """Return what the filter will find on those of the best hosts of which no job has taken GPUs."""
-        classes = frozenset[str]().union(*(of_class for of_class, _ in wanted.devices))
-        parts = tuple(each for _, of_parts in wanted.devices for each in of_parts)
+        classes = frozenset[str]().union(*(of_class for of_class, _ in requested.devices))
+        parts = tuple(each for _, of_parts in requested.devices for each in of_parts)
 
         def judged(row: int) -> float:
             host = view.arrays.view(int(view.rows[row]))
             devices = tuple(each for each in host.devices if each.resource_class in classes)
             offered = replace(host, devices=devices)
-            best, _ = best_of_host(wanted.gpus, wanted.rules, offered, parts)
+            best, _ = best_of_host(requested.gpus, requested.rules, offered, parts)
             return best.utility if best is not None else 0.0
 
         known = np.flatnonzero(~np.isnan(utility) & (view.rows != UNKNOWN))
         best = known[np.argsort(-utility[known], kind="stable")][:_JUDGED]
         return {
-            row: view.remembered(("judged", row, wanted), partial(judged, row))
+            row: view.remembered(("judged", row, requested), partial(judged, row))
             for row in np.setdiff1d(best, touched).tolist()
         }
 
     def _guess(
-        self, wanted: _Wanted, view: HostsView, taken: tuple[Integers, Integers] | None
+        self, requested: _RequestedGpus, view: HostsView, taken: tuple[Integers, Integers] | None
     ) -> Floats:
         """Guess the utility on hosts, NaN where too few GPUs are free or known.
 
@@ -248,7 +248,7 @@ class Gpus:
         if taken is not None:
             gpus = gpus.at(taken[0])
         free = np.zeros(gpus.total.shape, np.int64)
-        for classes, _ in wanted.devices:
+        for classes, _ in requested.devices:
             kinds = np.zeros(len(view.arrays.text_ends) + 1, bool)
             kinds[[gpus.numbers[name] for name in classes if name in gpus.numbers]] = True
             mine = kinds[gpus.pools["kind"]]
@@ -263,8 +263,8 @@ class Gpus:
         here = NodeGpus(
             gpus.cells["socket"], gpus.total, free, free, gpus.weights, gpus.direct, gpus.switched
         )
-        count = sum(len(parts) for _, parts in wanted.devices)
-        return utility_of_nodes(wanted.gpus, wanted.rules, count, here)
+        count = sum(len(parts) for _, parts in requested.devices)
+        return utility_of_nodes(requested.gpus, requested.rules, count, here)
 
 
 def _filled(room: Integers, amount: Integers) -> Integers:
@@ -337,12 +337,12 @@ def _pools(view: HostsView) -> tuple[Records, Integers]:
     arrays = view.arrays
     devices, texts = arrays.devices, max(1, len(arrays.text_ends))
     gpus = arrays.gpus["host"] * texts + arrays.gpus["address"]
-    wanted = devices["host"] * texts + devices["address"]
+    requested = devices["host"] * texts + devices["address"]
     node = np.full(len(devices), UNKNOWN)
     if len(gpus):
         order = np.argsort(gpus)
-        index = order[np.minimum(np.searchsorted(gpus[order], wanted), len(gpus) - 1)]
-        node = np.where(gpus[index] == wanted, arrays.gpus["node"][index], UNKNOWN)
+        index = order[np.minimum(np.searchsorted(gpus[order], requested), len(gpus) - 1)]
+        node = np.where(gpus[index] == requested, arrays.gpus["node"][index], UNKNOWN)
     host = view.row_of_arrays[devices["host"]]
     here = np.flatnonzero(host != UNKNOWN)
     here = here[np.argsort(host[here], kind="stable")]

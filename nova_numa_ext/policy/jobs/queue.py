@@ -2,8 +2,8 @@
 """Who starts now? One round of the queue, as a pure decision.
 
 The order is that of :func:`in_order`: priority, which grows with age, then time of submission. In this order each job
-asks its planner, unless it is held, backs off, or exceeds a limit of its project: such a job stands in nobody's way.
-What follows when a job finds no place is the discipline:
+asks its planner, unless it is held, backs off, or exceeds a limit of its project: such a job stands in no other job's
+way. What follows when a job finds no place is the discipline:
 
 ``fcfs``
     all jobs behind it wait, too

@@ -47,7 +47,6 @@ class JobTerm(StrEnum):
     ADOPTED = "adopted"
     # Why it ends.
     TOO_LARGE = "too_large"
-    NEVER_GOOD_ENOUGH = "never_good_enough"
     NO_FLAVOR = "no_flavor"
     NO_IMAGE = "no_image"
     MAX_WAIT = "max_wait"
@@ -99,10 +98,6 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         JobTerm.TOO_LARGE: (
             "part {where}: servers that would find a place if all hosts were empty: {value}, "
             "requested: {against}"
-        ),
-        JobTerm.NEVER_GOOD_ENOUGH: (
-            "part {where}: the best GPUs of any empty host have utility {value}, "
-            "numa_ext:min_utility is {against}"
         ),
         JobTerm.NO_FLAVOR: "part {where}: its flavor {value} does not exist, or the project may not use it",
         JobTerm.NO_IMAGE: "part {where}: its image {value} does not exist, or the project may not use it",

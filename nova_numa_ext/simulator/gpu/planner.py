@@ -91,14 +91,14 @@ class StrategyPlanner:
 
         :param settings: postponements after which a job takes any place; None: it waits for ever
         """
-        wanted = self.jobs[job.uuid]
+        requested = self.jobs[job.uuid]
         before = self._clock()
-        offer = claims.strategy.offer(wanted)
+        offer = claims.strategy.offer(requested)
         self.decision_s.append(self._clock() - before)
         if offer is None:
             return _NO_ROOM
         if claims.strategy.postpones and postponing.postpones(
-            job, offer.utility, wanted.min_utility, settings
+            job, offer.utility, requested.min_utility, settings
         ):
             return Wait((Reason(JobTerm.POSTPONED, job.postponed),), postponed=True)
         return offer
