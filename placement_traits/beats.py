@@ -100,8 +100,8 @@ class BeatWriter:
         """
         for attempt in range(_TRIES):
             try:
-                if self._generation is None and self._read() is None:
-                    self._create()
+                if self._generation is None:
+                    self._make(self._read())
                 self._write(withheld_permille)
                 return
             except (NotFoundError, GenerationConflictError):
@@ -118,11 +118,18 @@ class BeatWriter:
         self._generation = body["resource_provider_generation"]
         return body
 
-    def _create(self) -> None:
+    def _make(self, body: Any) -> None:
+        """Make what is not there; a creation that was cut has left a provider without inventories.
+
+        :param body: the inventories as read, None without a provider
+        """
+        if body is not None and body["inventories"]:
+            return
         self._client.put(f"/resource_classes/{names.BEAT_MINUTE}")
         self._client.put(f"/traits/{names.BEAT}")
         try:
-            self._client.post("/resource_providers", {"name": self._name, "uuid": self._uuid})
+            if body is None:
+                self._client.post("/resource_providers", {"name": self._name, "uuid": self._uuid})
         except PlacementError as error:
             if error.code != CODE_DUPLICATE or self._read() is None:
                 raise

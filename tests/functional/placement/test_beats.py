@@ -57,6 +57,14 @@ def test_a_beat_is_a_root_of_its_own_with_the_minute_as_its_total(empty_cloud, t
     assert beats.hosts(empty_cloud.client) == {"h1"}
 
 
+def test_a_beat_whose_creation_was_cut_is_found_from_the_next_one_on(empty_cloud, time):
+    uuid = beats.provider_uuid("h1")
+    empty_cloud.client.post("/resource_providers", {"name": "beat:h1", "uuid": uuid})
+    assert beats.hosts(empty_cloud.client) == set()
+    BeatWriter(empty_cloud.client, "h1", time).beat()
+    assert beats.hosts(empty_cloud.client) == {"h1"}
+
+
 def test_what_was_withheld_comes_with_a_beat_of_an_earlier_release_too(empty_cloud, time):
     BeatWriter(empty_cloud.client, "h1", time).beat()
     client = empty_cloud.connect()
