@@ -20,8 +20,10 @@ import json
 import math
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +34,7 @@ from placement_traits.view import ViewStats
 
 _WORKER: Final = "worker"
 _MODE: Final = 0o640
+_JUST_MADE_S: Final = 60.0  # a draft is locked a moment after it was made
 
 BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of the histograms, seconds; one more is open."""
@@ -188,6 +191,15 @@ def of_workers(stem: Path) -> Iterator[Sample]:
             labels = (worker, label) if label else (worker,)
             if metric and len(labels) == len(metric.labels) and _fits(metric, value):
                 yield metric, labels, value
+
+
+def remove_ended(folder: Path) -> None:
+    """Remove the files and drafts of workers that have ended, of other clouds, settings and releases too."""
+    for path in (*folder.glob("view-*.worker-*"), *folder.glob(".view-*.worker-*")):
+        with suppress(OSError), path.open("rb") as file:  # gone meanwhile, or not ours to remove
+            made_s = os.fstat(file.fileno()).st_mtime
+            if not _is_locked(file.fileno()) and time.time() - made_s > _JUST_MADE_S:
+                path.unlink()
 
 
 def _fits(metric: MetricSpec, value: Any) -> bool:

@@ -32,7 +32,7 @@ from typing import Any, Final, TypeAlias
 
 from oslo_config import cfg
 
-from nova_numa_ext import endpoints
+from nova_numa_ext import endpoints, metrics
 from placement_traits.boot_clock import boot_time_s
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet_arrays import FleetArrays
@@ -202,6 +202,7 @@ class SharedView:
             self._reader = self._readers(lock)
             self._led_at_s, self._silent_looks = self._clock(), 0
             _remove_unused(self._path.parent)
+            metrics.remove_ended(self._path.parent)
             LOG.info("This worker's reader %d reads Placement for all here.", self._reader.pid)
         except BlockingIOError:
             self._failures = 0  # another worker's reader reads

@@ -83,6 +83,20 @@ def test_the_file_of_a_worker_that_has_ended_is_removed(stem):
     assert [path.name for path in stem.parent.iterdir()] == [living._path.name]
 
 
+def test_files_and_drafts_of_ended_workers_of_any_cloud_are_removed(stem):
+    """Nobody scrapes, or the settings have changed since."""
+    living = WorkerMetrics(stem)
+    living.save()
+    before = [stem.with_name("view-other.worker-7-a"), stem.with_name(".view-other.worker-7-a")]
+    just_made, foreign = stem.with_name(".view-x.worker-8-b"), stem.with_name("notes")
+    for path in (*before, just_made, foreign):
+        path.write_text("[]")
+    for path in (*before, living._path, foreign):
+        os.utime(path, (0, 0))
+    metrics.remove_ended(stem.parent)
+    assert set(stem.parent.iterdir()) == {living._path, just_made, foreign}
+
+
 def test_a_reader_that_meets_a_file_just_being_replaced_reads_the_next_one(stem, monkeypatch):
     worker = WorkerMetrics(stem)
     worker.count(metrics.JOURNAL)
