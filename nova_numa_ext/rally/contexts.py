@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts: what a task needs before its scenarios begin, and takes away afterwards."""
 
+from contextlib import suppress
 from typing import Any, ClassVar
 
+from novaclient.exceptions import NotFound
 from rally import consts
 from rally.common import validation
 from rally.task import context
@@ -107,7 +109,11 @@ class Noise(OpenStackContext):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Delete them."""
         maker = self._maker()
-        maker.delete(*map(maker.server, self.context.get("numa_ext_noise", [])))
+        left = []
+        for uuid in self.context.get("numa_ext_noise", []):
+            with suppress(NotFound):  # Rally's own clean-up may come first
+                left.append(maker.server(uuid))
+        maker.delete(*left)
 
     def _maker(self) -> NumaScenario:
         user = self.context["users"][0]
