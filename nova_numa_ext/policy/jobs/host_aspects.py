@@ -95,6 +95,9 @@ class Amounts:
         return Offer(counts)
 
     def _able(self, request: WorkloadRequest, view: HostsView) -> Mask:
+        if view.vacated:
+            return np.ones(len(view.roots), bool)
+
         def make() -> Mask:
             kinds = (*view.arrays.trait_sets, None)
             able = np.array(

@@ -62,6 +62,8 @@ class HostsView:
     :param used: R x H; of servers and of what else Placement counts
     :param closed: hosts that take no servers now, because their nova-compute is disabled, H
     :param aliases: resource classes of PCI aliases
+    :param vacated: nothing is on the hosts: it is asked what would ever fit, whatever keeps hosts from taking servers
+        today
     """
 
     arrays: FleetArrays
@@ -72,6 +74,7 @@ class HostsView:
     used: Integers
     closed: Mask
     aliases: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    vacated: bool = False
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -111,7 +114,7 @@ class HostsView:
 
     @cached_property
     def empty(self) -> "HostsView":
-        """The same hosts with nothing on them, and none of them closed."""
+        """The same hosts with nothing on them."""
         tables = {name: getattr(self.arrays, name).copy() for name in ("hosts", "l3", "devices")}
         tables["hosts"]["clos_used"] = tables["devices"]["used"] = 0
         for name in L3_CLASSES:
@@ -120,7 +123,7 @@ class HostsView:
             self,
             arrays=replace(self.arrays, **tables),
             used=np.zeros_like(self.used),
-            closed=np.zeros_like(self.closed),
+            vacated=True,
             _made={},
         )
 

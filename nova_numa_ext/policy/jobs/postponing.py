@@ -7,6 +7,8 @@ what there is. A postponement is counted when a job is offered such a place agai
 algorithm 1, for which no value is given), not with each round: rounds follow each other in seconds.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from nova_numa_ext.policy.jobs.job import Job
@@ -31,3 +33,11 @@ def counts(job: Job, now: float, retry_s: float) -> bool:
     :param retry_s: seconds between two that count
     """
     return job.postponed_at is None or now - job.postponed_at >= retry_s
+
+
+def refused(job: Job, hosts: Iterable[str], now: float) -> Job:
+    """Return a job that nova found no valid host for: postponed once more, and without these hosts in the next round.
+
+    :param hosts: root providers of the hosts that were planned
+    """
+    return replace(job, excluded=frozenset(hosts), postponed=job.postponed + 1, postponed_at=now)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
@@ -120,7 +121,12 @@ def test_one_host_is_waited_for_and_then_several_will_do() -> None:
 
 def test_hosts_that_nova_refused_are_left_out() -> None:
     hosts = view(a=amounts(32), b=amounts(32))
-    assert placed(planned(job(part(), excluded=frozenset({root("a")})), hosts)) == {("p", "b", 1)}
+    first = planned(job(part()), hosts)
+    assert placed(first) == {("p", "a", 1)}
+    assert isinstance(first, Plan)
+    again = postponing.refused(job(part()), [place.host for place in first.places], 5.0)
+    assert (again.postponed, again.postponed_at) == (1, 5.0)
+    assert placed(planned(again, hosts)) == {("p", "b", 1)}
     refused = frozenset({root("a"), root("b"), root("gone")})
     outcome = planned(job(part(), excluded=refused), hosts)
     assert isinstance(outcome, Wait)
@@ -132,6 +138,7 @@ def test_drained_closed_and_unable_hosts_take_nothing() -> None:
     drained = replace(drained, traits=drained.traits | {DRAINED})
     hosts = view(ready, drained, c=amounts())
     assert placed(planned(job(part(count=1, request=lc())), hosts)) == {("p", "a", 1)}
+    assert isinstance(planned(job(part(request=lc())), view(drained)), Wait), "not for ever"
     closed = view(ready, closed=["a"])
     assert isinstance(planned(job(part(request=lc())), closed), Wait)
 
