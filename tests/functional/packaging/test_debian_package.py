@@ -5,6 +5,7 @@ Needs what ``debian/control`` builds with, lintian, debootstrap, root, and the a
 """
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -72,7 +73,7 @@ def dependencies(packages: Path) -> list[str]:
     for deb in packages.glob("*.deb"):
         for field in ("Depends", "Pre-Depends"):
             text = run("dpkg-deb", "--field", deb, field)
-            found |= {part.split("|")[0].split("(")[0].strip() for part in text.split(",")}
+            found |= {re.split(r"[|(:]", part)[0].strip() for part in text.split(",")}
     return sorted(found - {"", "python3-nova-numa-ext"})
 
 
