@@ -298,7 +298,7 @@ class BalmExperiment:
 
 
 STARTS = {"source_start": True, "model_start": False}
-"""Name of a start -> whether it is the source's."""
+"""Name of a start -> whether it is the placement that Gureya 2021, section 5.5, found best."""
 
 
 def show_a(seed: int, poll_s: float) -> dict[str, float]:

@@ -21,7 +21,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from host_agent.conf.slo import SloOptions
@@ -315,7 +315,8 @@ class SloController:
         if not readings:
             return
         decision = balm.decide(seen, self._state, self._options.balm, now)
-        self._state = decision.state
+        # Nothing is held, so nothing is charged.
+        self._state = replace(decision.state, taken=self._state.taken)
         if decision.changes:
             self._report.foreseen(seen, decision)
             self._forget_targets()

@@ -52,12 +52,13 @@ def _counted(turn: Turn, taken: Taken, passed: float) -> Taken:
 def _charged(turn: Turn, taken: Taken, passed: float) -> Taken:
     """Charge accounts; see who is overdrawn."""
     allowed = turn.options.budget_s_per_hour
-    listened = {lc.uuid: lc for lc in turn.listened}
+    # A server that falls silent still pays for throttles that are held for its sake.
+    able = {lc.uuid: lc for lc in turn.view.lcs if lc.uuid not in turn.unheard}
     payers = frozenset[str]()
     if any(target.level < FULL for target in turn.state.targets.values()):
-        payers = (taken.payers & listened.keys()) | turn.verdict.endangered
+        payers = (taken.payers & able.keys()) | turn.verdict.endangered
     paying = turn.verdict.violated or payers
-    location = frozenset[int]().union(*(listened[uuid].nodes for uuid in paying))
+    location = frozenset[int]().union(*(able[uuid].nodes for uuid in paying))
     lost = entitlement.loss(turn.view, turn.held, location) if paying else entitlement.Loss(0.0)
     spent: dict[str, float] = {}
     for lc in turn.view.lcs:
@@ -71,13 +72,13 @@ def _charged(turn: Turn, taken: Taken, passed: float) -> Taken:
         for uuid, used in spent.items()
         if used > (allowed / 2.0 if uuid in taken.overdrawn else allowed)
     )
-    for uuid in sorted((overdrawn - taken.overdrawn) & listened.keys()):
-        turn.events.append(_spent(turn, listened[uuid], spent[uuid], lost))
+    for uuid in sorted((overdrawn - taken.overdrawn) & able.keys()):
+        turn.events.append(_spent(able[uuid], spent[uuid], lost))
         turn.reason(Term.ACCOUNT_SPENT_S, spent[uuid], allowed, uuid)
     return replace(taken, spent_s=spent, overdrawn=overdrawn, payers=payers - overdrawn)
 
 
-def _spent(turn: Turn, lc: LcServer, seconds: float, lost: entitlement.Loss) -> AccountSpent:
+def _spent(lc: LcServer, seconds: float, lost: entitlement.Loss) -> AccountSpent:
     needed = None
     if lost.traffic_mbps is not None and lost.own_mbps is not None:
         needed = lc.declared_mbps + max(0.0, lost.own_mbps - lost.traffic_mbps)
@@ -106,7 +107,6 @@ def _hold(turn: Turn, before: frozenset[str]) -> None:
     overdrawn = turn.state.taken.overdrawn
     if overdrawn - before and not turn.state.taken.payers:
         release.free(turn, overdrawn)
-    most = turn.most
     for uuid, target in turn.state.targets.items():
-        if not turn.least(uuid) <= target.level <= most:
+        if not turn.least(uuid) <= target.level <= turn.most(uuid):
             turn.set_target(uuid, target, Term.HOLD)

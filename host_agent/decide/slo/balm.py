@@ -58,7 +58,7 @@ def decide(view: SloView, state: BalmState, options: BalmOptions, now_s: float) 
     turn.listen()
     account.charge(turn)
     if not turn.listened:
-        release.free(turn, turn.state.ignored.keys() | turn.state.taken.overdrawn)
+        release.free(turn, turn.unheard)
         return turn.decision()
     {
         BalmPhase.WATCH: _watch,

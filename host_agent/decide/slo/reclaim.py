@@ -56,8 +56,11 @@ def _hold_s(turn: Turn) -> float:
 
 
 def _begin(turn: Turn) -> None:
-    most = turn.most
-    throttled = [u for u, target in sorted(turn.state.targets.items()) if target.level < most]
+    throttled = [
+        uuid
+        for uuid, target in sorted(turn.state.targets.items())
+        if target.level < turn.most(uuid)
+    ]
     displaced = [u for u, target in sorted(turn.state.targets.items()) if target.shares is not None]
     able = throttled if turn.view.levels else []
     candidates = able or displaced

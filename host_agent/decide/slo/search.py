@@ -100,8 +100,9 @@ def _search(turn: Turn) -> Search:
 
 def _hold(turn: Turn, order: tuple[str, ...], location: frozenset[int]) -> bool:
     """Take what is paid for, of all servers of the pass together; return whether that was anything."""
-    level, held = turn.entitled(location, order), False
-    for uuid in order:
+    there, held = turn.present(order, location), False
+    level = turn.entitled(location, there)
+    for uuid in there:
         now = turn.target(uuid)
         if now.level > level:
             held |= turn.set_target(uuid, replace(now, level=level), Term.HOLD)
@@ -138,7 +139,7 @@ def _harm_of_moving(turn: Turn, moving: Moving) -> bool:
 def _upwards(turn: Turn, be: BeServer) -> bool:
     """All is well: one level up; at the top, or at its limit, it is the next server's turn."""
     search, now = _search(turn), turn.target(be.uuid)
-    if now.level >= turn.most or not turn.view.levels or be.uuid in search.capped:
+    if now.level >= turn.most(be.uuid) or not turn.view.levels or be.uuid in search.capped:
         _next(turn)
         return False
     search = _with_rises(search, turn.verdict.ratios)
@@ -247,7 +248,7 @@ def _end(turn: Turn) -> None:
             uuid
             for uuid in search.order
             if uuid in turn.bes
-            and turn.target(uuid).level < turn.most
+            and turn.target(uuid).level < turn.most(uuid)
             and uuid not in search.capped
         )
         if rest and turn.view.levels:

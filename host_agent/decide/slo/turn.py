@@ -43,7 +43,7 @@ class Turn:
         self.reasons: list[Reason] = []
         self.events: list[Event] = []
         self._before = state.targets
-        self._most = (frozenset[str](), throttle.FULL)
+        self._ceiling = frozenset[str](), frozenset[str](), throttle.FULL
         self._groups: dict[str, tuple[str, ...]] = {}
         for be in view.bes:
             self._groups[be.group] = (*self._groups.get(be.group, ()), be.uuid)
@@ -64,8 +64,12 @@ class Turn:
     @property
     def listened(self) -> tuple[LcServer, ...]:
         """Servers with an objective for which something may be done."""
-        deaf = self.state.ignored.keys() | self.state.taken.overdrawn
-        return tuple(lc for lc in self.view.objectives if lc.uuid not in deaf)
+        return tuple(lc for lc in self.view.objectives if lc.uuid not in self.unheard)
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Servers for which nothing is done now, whatever they report, but for what overdrawn ones declare."""
+        return self.state.taken.overdrawn.union(self.state.ignored)
 
     def listen(self) -> None:
         """Evaluate the objectives for which something may be done."""
@@ -103,14 +107,16 @@ class Turn:
         spared = self.state.taken.spared
         return throttle.FULL if not spared.isdisjoint(self.mates(uuid)) else self.lowest
 
-    @property
-    def most(self) -> int:
-        """The weakest throttle now: overdrawn servers still get what they declare."""
+    def most(self, uuid: str) -> int:
+        """Return the weakest throttle that a server may have now: overdrawn servers still get what they declare."""
         overdrawn = self.state.taken.overdrawn
-        if self._most[0] != overdrawn:
+        if self._ceiling[0] != overdrawn:
             nodes = (lc.nodes for lc in self.view.lcs if lc.uuid in overdrawn)
-            self._most = overdrawn, self.entitled(frozenset[int]().union(*nodes), self.bes)
-        return self._most[1]
+            location = frozenset[int]().union(*nodes)
+            there = frozenset(self.present(self.bes, location))
+            self._ceiling = overdrawn, there, self.entitled(location, there)
+        _, there, level = self._ceiling
+        return throttle.FULL if there.isdisjoint(self.mates(uuid)) else level
 
     def entitled(self, location: frozenset[int], servers: Collection[str]) -> int:
         """Return the level at which servers use no more than what is best-effort servers' own at some nodes."""
@@ -124,8 +130,7 @@ class Turn:
 
     def level_up(self, level: int) -> int:
         """Return the next level that is a step weaker."""
-        up = throttle.step_up(self.view.levels, level, self.options.throttle_step)
-        return min(up, max(level, self.most))
+        return throttle.step_up(self.view.levels, level, self.options.throttle_step)
 
     def target(self, uuid: str) -> BeTarget:
         """Return the target of a server."""
@@ -167,6 +172,15 @@ class Turn:
             if found[uuid] is None or sum(found[mate] or 0.0 for mate in self.mates(uuid)) > least
         )
 
+    def present(self, order: Iterable[str], location: frozenset[int]) -> tuple[str, ...]:
+        """Return those servers with pages on some nodes that are worth a throttle, together with all others."""
+        return tuple(
+            uuid
+            for uuid in order
+            if sum(self.bes[uuid].shares.get(node, 0.0) for node in location)
+            > self.options.noticeable
+        )
+
     def _traffic_at(self, location: frozenset[int]) -> dict[str, float | None]:
         return {uuid: be.traffic_at(location) for uuid, be in self.bes.items()}
 
@@ -178,7 +192,7 @@ class Turn:
         :returns: whether something has changed
         """
         old = self.target(uuid)
-        level = max(min(target.level, self.most), self.least(uuid))
+        level = max(min(target.level, self.most(uuid)), self.least(uuid))
         targets = {mate: replace(self.target(mate), level=level) for mate in self.mates(uuid)}
         targets[uuid] = target = replace(target, level=level)
         if all(self.target(mate) == one for mate, one in targets.items()):

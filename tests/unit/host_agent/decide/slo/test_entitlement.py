@@ -168,6 +168,58 @@ def test_silence_for_a_while_opens_no_new_account() -> None:
     assert host.state.taken.spent_s["lc"] == pytest.approx(before, abs=0.1)
 
 
+def test_who_falls_silent_pays_for_throttles_that_are_still_held() -> None:
+    """Beside an honest server that is met, nothing would give them back."""
+
+    def plant(found: Mapping[str, Be]) -> Ratios:
+        liar = 0.85 if found["b"].level <= 10 else 1.5
+        return {"liar": liar, "honest": 0.9}
+
+    host = Host({"liar": 0, "honest": 0}, {"b": be(0, 1.0, movable=False)}, plant, poll_s=0.5)
+    host.run(60.0)
+    assert host.bes["b"].level == 10
+    before = host.state.taken.spent_s["liar"]
+    seen = host.observe
+
+    def mute() -> SloView:
+        view = seen()
+        return replace(
+            view,
+            lcs=tuple(
+                replace(lc, reading=None if lc.uuid == "liar" else lc.reading) for lc in view.lcs
+            ),
+        )
+
+    host.observe = mute  # type: ignore[method-assign]
+    host.run(20.0)
+    assert host.state.taken.spent_s["liar"] > before + 10.0
+    host.run(400.0)
+    assert host.bes["b"].level == 100
+
+
+def test_an_overdrawn_server_holds_nobody_at_another_node() -> None:
+    def plant(found: Mapping[str, Be]) -> Ratios:
+        return {"lc": 1.5 + found["near"].level / 100}
+
+    bes = {
+        "near": be(0, 1.0, mbps=90_000.0, movable=False),
+        "far": be(1, 1.0, mbps=90_000.0, movable=False),
+    }
+    host = Host(
+        {"lc": 0},
+        bes,
+        plant,
+        poll_s=0.5,
+        declared_mbps={"lc": 40_000.0},
+        capacity_mbps=CAPACITY,
+    )
+    while not host.state.taken.overdrawn:
+        host.run(10.0)
+        assert host.now < HOUR_S
+    host.run(5.0)
+    assert (host.bes["near"].level, host.bes["far"].level) == (70, 100)
+
+
 # -- the floor ---------------------------------------------------------------------------------------------------------
 
 
