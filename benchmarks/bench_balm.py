@@ -399,7 +399,7 @@ def show_days(counts: Iterable[int] = (8, 24, 48)) -> dict[str, float]:
         shares = (one.violated_share, one.level_mean, one.hour_level, one.beyond_share)
         rows.append((*case, *shares, len(one.spent), needed))
         report.progress("  " + " ".join(map(str, case)))
-    heads = ("violated", "BE level", "least hour", "beyond", "account spent", "told to declare")
+    heads = ("violated", "BE level", "least hour", "beyond", "account spent", "to be declared")
     report.table(("source", "BE servers", "conduct", *heads), rows)
     liars = found[Conduct.LIAR]
     return {
