@@ -21,6 +21,8 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from host_agent.machine.privileged.proc_files import read_small
+
 LOG = logging.getLogger(__name__)
 
 _CHILDREN: Final = "2/task/2/children"
@@ -70,7 +72,7 @@ class KernelThreads:
 
     def _look(self) -> None:
         try:
-            children = self._read(_CHILDREN).split()
+            children = Path(self._proc, _CHILDREN).read_bytes().split()
         except OSError as error:
             self._report(f"{self._proc}/{_CHILDREN} cannot be read: {error.strerror}")
             return
@@ -86,7 +88,7 @@ class KernelThreads:
     def _served(self, tid: int) -> int:
         """Return the process that a thread is named after, 0 for none."""
         try:
-            named = _NAME.fullmatch(self._read(f"{tid}/comm"))
+            named = _NAME.fullmatch(read_small(f"{self._proc}/{tid}/comm"))
         except OSError:
             return 0  # ended between listing and reading
         return int(named[1]) if named else 0
@@ -94,15 +96,11 @@ class KernelThreads:
     def _identity(self, tid: int) -> _KernelThread | None:
         """Return the kernel thread that has an id now; a process that has only its name is none."""
         try:
-            fields = self._read(f"{tid}/stat").rpartition(b")")[2].split()
+            fields = read_small(f"{self._proc}/{tid}/stat").rpartition(b")")[2].split()
         except OSError:
             return None
         kernel = int(fields[_FLAGS]) & _PF_KTHREAD
         return _KernelThread(tid, int(fields[_STARTED])) if kernel else None
-
-    def _read(self, name: str) -> bytes:
-        with open(f"{self._proc}/{name}", "rb", buffering=0) as file:
-            return file.read()
 
     def _report(self, problem: str) -> None:
         if problem and problem != self._problem:

@@ -12,6 +12,7 @@ Source: libvirt's ``src/qemu/qemu_domain.c`` (``qemuDomainObjPrivateXMLFormat``)
 import os
 import re
 import stat
+import time
 import xml.etree.ElementTree as ET
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _DEFAULT_PERIOD_US: Final = 100_000
 _UNLIMITED: Final = -1
 _MOST_BYTES: Final = 4 << 20
 _PID_MAX: Final = 1 << 22  # of the kernel on 64 bits
+_SETTLED_NS: Final = 10**9  # within one tick of the clock a file may be written twice with one time
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _Stamp = tuple[int, int, int]
@@ -81,15 +83,19 @@ def _number(where: str, text: str, low: int, high: int) -> int:
 
 
 class LibvirtState:
-    """The folder of these files. A file is parsed again only when it has changed.
+    """The folder of these files. A file is read again only when it has changed.
 
     :param folder: such as ``/run/libvirt/qemu``
+
+    :ivar carriers: UUID -> (pid, start time) of the process whose command line was found to carry it
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._parsed: dict[str, tuple[_Stamp, RunningDomain | InvalidValueError]] = {}
+        self._pids: dict[str, tuple[_Stamp, int]] = {}
         self._name_of: dict[str, str] = {}
+        self.carriers: dict[str, tuple[int, int]] = {}
 
     def find(self, uuid: str) -> RunningDomain | None:
         """Return what the files tell now of a domain, None when it does not run.
@@ -129,6 +135,7 @@ class LibvirtState:
         names = sorted(n.removesuffix(".xml") for n in os.listdir(folder) if n.endswith(".xml"))
         for gone in set(self._parsed) - set(names):
             self._parsed.pop(gone, None)
+            self._pids.pop(gone, None)
         found: list[RunningDomain] = []
         problem: CapabilityMissingError | None = None
         for name in names:
@@ -143,6 +150,8 @@ class LibvirtState:
             for name, (_stamp, known) in self._parsed.items()
             if isinstance(known, RunningDomain)
         }
+        for ended in set(self.carriers) - set(self._name_of):
+            self.carriers.pop(ended, None)
         if not found and problem is not None:
             raise problem
         return found[0] if found else None
@@ -157,8 +166,7 @@ class LibvirtState:
             domain = self._status(folder, f"{name}.xml")
             if domain.uuid != uuid:
                 return None
-            text = _content(folder, f"{name}.pid", 32).decode(errors="replace")
-            pid = _number(f"{name}.pid", text, 1, _PID_MAX)
+            pid = self._pid(folder, name)
         except FileNotFoundError:
             return None
         except (OSError, InvalidValueError) as error:
@@ -167,9 +175,18 @@ class LibvirtState:
             ) from error
         return domain if domain.pid == pid else None
 
+    def _pid(self, folder: int, name: str) -> int:
+        stamp = _stamp(folder, f"{name}.pid")
+        known = self._pids.get(name)
+        if known is None or known[0] != stamp:
+            text = _content(folder, f"{name}.pid", 32).decode(errors="replace")
+            known = stamp, _number(f"{name}.pid", text, 1, _PID_MAX)
+            if time.time_ns() - stamp[1] > _SETTLED_NS:
+                self._pids[name] = known
+        return known[1]
+
     def _status(self, folder: int, name: str) -> RunningDomain:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        stamp = _stamp(folder, name)
         known = self._parsed.get(name.removesuffix(".xml"))
         if known is None or known[0] != stamp:
             content = _content(folder, name, _MOST_BYTES)
@@ -181,6 +198,12 @@ class LibvirtState:
         if isinstance(known[1], InvalidValueError):
             raise known[1]
         return known[1]
+
+
+def _stamp(folder: int, name: str) -> _Stamp:
+    """Return what differs once a file has been written."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _trusted(found: os.stat_result) -> bool:

@@ -2,8 +2,8 @@
 """Find a domain's QEMU process and its threads, and make sure that it is the right one.
 
 The caller names a UUID only. Which process runs it is libvirt's to tell (:mod:`.libvirt_state`). Its files may outlive
-a process, and process ids come again: so the command line must carry ``-uuid UUID``, too, a pidfd is held over the
-work, and before and after the work the process is alive with one and the same start time.
+a process, and process ids come again: so the command line must carry ``-uuid UUID``, too, when the process is seen
+first; a pidfd is held over the work, and before and after it the process is alive with one and the same start time.
 """
 
 import errno
@@ -19,6 +19,7 @@ from typing import Final
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import command_line
 from host_agent.machine.privileged.libvirt_state import UUID, LibvirtState, RunningDomain
+from host_agent.machine.privileged.proc_files import read_small
 from host_agent.model.process import Process, Role, Thread
 from placement_traits.errors import InvalidValueError, NumaExtError
 
@@ -44,7 +45,8 @@ def opened(
     """
     if not UUID.match(uuid):
         raise InvalidValueError("domain UUID", uuid, "a UUID in lower case")
-    domain = (libvirt or LibvirtState(paths.pid_dir)).find(uuid)
+    libvirt = libvirt or LibvirtState(paths.pid_dir)
+    domain = libvirt.find(uuid)
     if domain is None:
         raise ProcessGoneError(f"no process under {paths.pid_dir} runs domain {uuid}")
     base = paths.proc / str(domain.pid)
@@ -59,8 +61,10 @@ def opened(
     try:
         # The process id may have been used again before it was held: all that is read of it is read after that.
         started = _started(base)
-        if started < 0 or not _carries(base, uuid) or _ended(descriptor):
+        known = libvirt.carriers.get(uuid) == (domain.pid, started)
+        if started < 0 or not (known or _carries(base, uuid)) or _ended(descriptor):
             raise gone
+        libvirt.carriers[uuid] = domain.pid, started
         yield domain
         if _ended(descriptor) or _started(base) != started:
             raise gone
@@ -94,18 +98,18 @@ def read_process(paths: HostPaths, pid: int, outside: Iterable[int] = ()) -> Pro
 
     :param outside: threads outside the process that work for it (:mod:`.kernel_threads`)
     """
-    base = paths.proc / str(pid)
+    base = f"{paths.proc}/{pid}"
     first = _status(base)  # of the process, which is that of its first thread
-    inside = sorted(map(int, os.listdir(base / "task")))
-    folders = {tid: base / "task" / str(tid) for tid in inside if tid != pid}
-    folders |= {tid: paths.proc / str(tid) for tid in outside}
+    inside = sorted(map(int, os.listdir(f"{base}/task")))
+    folders = {tid: f"{base}/task/{tid}" for tid in inside if tid != pid}
+    folders |= {tid: f"{paths.proc}/{tid}" for tid in outside}
     others = (thread for tid, task in folders.items() if (thread := _read_thread(task, tid)))
     threads = (_thread(first, pid), *others)
     started = _stat(base, _STAT_STARTED)
     return Process(pid, started, _field(first, "Mems_allowed_list"), threads)
 
 
-def _read_thread(task: Path, tid: int) -> Thread | None:
+def _read_thread(task: str, tid: int) -> Thread | None:
     try:
         return _thread(_status(task), tid)
     except OSError:
@@ -129,9 +133,9 @@ def _role(name: str) -> tuple[Role, int]:
     return Role.EMULATOR, -1
 
 
-def _status(task: Path) -> str:
+def _status(task: str) -> str:
     """Read proc_pid_status(5), for :func:`_field`: as bytes, because as text a carriage return is a line end, too."""
-    return "\n" + (task / "status").read_bytes().decode(errors="replace")
+    return "\n" + read_small(f"{task}/status").decode(errors="replace")
 
 
 def _field(status: str, name: str) -> str:
@@ -143,9 +147,9 @@ def _field(status: str, name: str) -> str:
     return status.partition(f"\n{name}:")[2].partition("\n")[0].strip()
 
 
-def _stat(task: Path, field: int) -> int:
+def _stat(task: Path | str, field: int) -> int:
     """Return a number of proc_pid_stat(5); the name before it may hold blanks and brackets."""
-    return int((task / "stat").read_bytes().rpartition(b")")[2].split()[field])
+    return int(read_small(f"{task}/stat").rpartition(b")")[2].split()[field])
 
 
 class ThreadPinner:

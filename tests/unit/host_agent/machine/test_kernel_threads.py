@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.opens import opened
+from host_agent.machine.privileged import kernel_threads, proc_files
 from host_agent.machine.privileged.kernel_threads import KernelThreads
 
 QEMU = 4711
@@ -107,14 +108,14 @@ def test_who_asks_during_a_look_gets_what_was_found_before(
     """Several threads of the helper ask; a server's threads must not be left out for as long as a look takes."""
     proc.thread(100, f"vhost-{QEMU}")
     assert found.of(QEMU) == (100,)
-    read, seen = found._read, []
+    read, seen = proc_files.read_small, []
 
     def reading(name: str) -> bytes:
         if name.endswith("/comm"):
             seen.append(found.of(QEMU))
         return read(name)
 
-    monkeypatch.setattr(found, "_read", reading)
+    monkeypatch.setattr(kernel_threads, "read_small", reading)
     proc.now_s = 60.0
     assert found.of(QEMU) == (100,)
     assert seen == [(100,)]

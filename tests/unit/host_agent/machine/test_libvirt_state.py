@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.opens import opened
 from emulation import libvirt_state as files
 from host_agent.machine.privileged.libvirt_state import LibvirtState, RunningDomain, parse
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
@@ -120,3 +121,20 @@ def test_a_folder_that_others_can_write_tells_nothing(tmp_path: Path) -> None:
     state.folder.chmod(0o777)
     with pytest.raises(CapabilityMissingError, match="can be written by others than root"):
         state.find(A)
+
+
+def test_files_that_have_not_changed_are_not_opened_again(tmp_path: Path) -> None:
+    """Each round asks twice for each server; a file of this moment may still be written in the same tick."""
+    state = LibvirtState(tmp_path / "qemu")
+    files.write(state.folder, "instance-1", A, 7)
+    long_ago = 10**9
+    for name in ("instance-1.pid", "instance-1.xml"):
+        os.utime(state.folder / name, (long_ago, long_ago))
+    state.find(A)
+    with opened() as found:
+        assert state.find(A) == RunningDomain(A, 7)
+    assert found == [str(state.folder)]
+    files.write(state.folder, "instance-1", A, 9)
+    assert state.find(A) == RunningDomain(A, 9)
+    files.write(state.folder, "instance-1", A, 8)
+    assert state.find(A) == RunningDomain(A, 8)

@@ -9,6 +9,7 @@ import pytest
 
 from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
+from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.privileged.processes import ProcessGoneError, opened
 
 A = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -68,4 +69,17 @@ def test_a_process_that_ends_during_the_work_is_told(qemu: Qemu) -> None:
 def test_a_process_that_ended_before_it_was_held_is_refused(qemu: Qemu) -> None:
     qemu.end()
     with pytest.raises(ProcessGoneError), opened(qemu.paths, A):
+        pytest.fail("work was begun")
+
+
+def test_what_was_found_of_a_process_does_not_hold_for_the_next_with_its_id(qemu: Qemu) -> None:
+    """Its command line is looked at once; a start time is another process'."""
+    libvirt = LibvirtState(qemu.paths.pid_dir)
+    with opened(qemu.paths, A, libvirt):
+        pass
+    (qemu._files / "cmdline").unlink()
+    with opened(qemu.paths, A, libvirt) as domain:
+        assert domain.pid == qemu.running.pid
+    qemu.runs(A.replace("a", "b"), started=8)
+    with pytest.raises(ProcessGoneError), opened(qemu.paths, A, libvirt):
         pytest.fail("work was begun")
