@@ -4,9 +4,11 @@
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from numa_lab.kernel import DEFAULT_SERIES
 
 from tests.integration.cloud import EmulatedHost, LabCloud, Progress, Shape
 
@@ -37,12 +39,10 @@ def test_the_kernel_of_an_emulated_host_conforms(running_cloud: LabCloud) -> Non
         host.agent.start()
 
 
-@pytest.fixture
-def four_sockets(running_cloud: LabCloud) -> Iterator[EmulatedHost]:
-    """A host beside those of the lab, with one L3 domain in each socket: libpqos knows no others on Intel CPUs."""
-    host = EmulatedHost(
-        running_cloud.settings, len(running_cloud.hosts), Shape(gpu_nodes=(), sockets=4)
-    )
+@contextmanager
+def beside(cloud: LabCloud, shape: Shape, series: str = DEFAULT_SERIES) -> Iterator[EmulatedHost]:
+    """A host beside those of the lab, without nova and an agent."""
+    host = EmulatedHost(cloud.settings, len(cloud.hosts), shape, series)
     try:
         host.start(Progress())
         yield host
@@ -52,5 +52,14 @@ def four_sockets(running_cloud: LabCloud) -> Iterator[EmulatedHost]:
 
 
 @pytest.mark.long
-def test_libpqos_on_the_kernel_of_an_emulated_host_conforms(four_sockets: EmulatedHost) -> None:
-    assert_conforms(four_sockets, "pqos")
+def test_the_kernel_of_debian_12_conforms(running_cloud: LabCloud) -> None:
+    with beside(running_cloud, Shape(gpu_nodes=()), "6.1") as host:
+        assert host.run("uname -r").stdout.startswith("6.1.")
+        assert_conforms(host, "resctrl")
+
+
+@pytest.mark.long
+def test_libpqos_on_the_kernel_of_an_emulated_host_conforms(running_cloud: LabCloud) -> None:
+    """With one L3 domain in each socket: libpqos knows no others on Intel CPUs."""
+    with beside(running_cloud, Shape(gpu_nodes=(), sockets=4)) as host:
+        assert_conforms(host, "pqos")
