@@ -2,11 +2,11 @@
 """Move as few servers as possible, and the cheapest of them, so that one server gets a good slot.
 
 Sets of movable servers are tried by size and then by cost (MiB of memory plus vCPUs, weighted). For each set the
-servers in it are taken off the host, the one in need is placed first, and the others by backtracking. The one in need
-must get a good slot; the others none that disturbs another, nor more slices than before unless these are the fewest
-possible. The first set that works is the answer, so the result has the fewest moves and among those the least cost, as
-long as the limit of operations is not reached (one operation = one ranking of all slots of one server). The limit takes
-the place of a clock: the same input always gives the same answer.
+servers in it are taken off the host, the one in need is placed first, and the others, largest first, by backtracking.
+The one in need must get a good slot; the others none that disturbs another, nor more slices than before unless these
+are the fewest possible. The first set that works is the answer, so the result has the fewest moves and among those
+the least cost, as long as the limit of operations is not reached (one operation = one ranking of all slots of one
+server). The limit takes the place of a clock: the same input always gives the same answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
