@@ -16,14 +16,23 @@ forbids, or where a latency-critical server lives, is left out first, and is tak
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from typing import Final, TypeAlias
 
 from host_agent.decide.cores.ranking import SlotRank, Ties, rank
-from host_agent.decide.cores.slots import CoreGroup, CoreLayout, MappedServer, Occupancy, Slot
+from host_agent.decide.cores.slots import (
+    CoreGroup,
+    CoreLayout,
+    Kinds,
+    MappedServer,
+    Occupancy,
+    Slot,
+)
 from host_agent.decide.pages.policy import Room
 from host_agent.model.pages import apportion
 from placement_traits.interference import may_share
+from placement_traits.names import InterferenceClass
 
 EXACT_GROUPS: Final = 8
 """Up to this many core groups every set of them is looked at; above, growths from each group."""
@@ -92,16 +101,14 @@ def _exact_cpus(
 
 def _shunned(occupancy: Occupancy, server: MappedServer, l3: int) -> int:
     """Return how much a server keeps out of an L3 domain: 2 forbidden by the classes, 1 for an LC's sake, 0 not."""
-    if _forbidden(occupancy, server, l3):
+    return _kept_out(server.interference_class, occupancy.kinds_in(l3))
+
+
+@cache
+def _kept_out(mine: InterferenceClass, neighbours: Kinds) -> int:
+    if not all(may_share(mine, other) for other, _critical in neighbours):
         return 2
-    return int(occupancy.latency_critical_in(l3))
-
-
-def _forbidden(occupancy: Occupancy, server: MappedServer, l3: int) -> bool:
-    return any(
-        not may_share(server.interference_class, occupancy.servers[name].interference_class)
-        for name in occupancy.neighbours([l3])
-    )
+    return int(any(critical for _other, critical in neighbours))
 
 
 def _growths(
@@ -230,25 +237,24 @@ def wide_slots(
 def wide_slot_at(occupancy: Occupancy, server: MappedServer, home: Collection[int]) -> Slot | None:
     """Return the wide slot of a server on its home nodes; None when nova shares no CPU there."""
     cpus_of = _shared_cpus(occupancy.layout, server)
-    cpus = set[int]().union(*(cpus_of.get(node, set()) for node in home))
+    cpus = set[int]().union(*(cpus_of.get(node, frozenset()) for node in home))
     shunned = _all_shunned(occupancy, server)
     return Slot(_quiet(occupancy, server.vcpus, cpus, shunned), wide=True) if cpus else None
 
 
-def _shared_cpus(layout: CoreLayout, server: MappedServer) -> dict[int, set[int]]:
+def _shared_cpus(layout: CoreLayout, server: MappedServer) -> dict[int, frozenset[int]]:
     """Return node -> online CPUs that the server may run on, for nodes that have any."""
     online = layout.group_of_cpu.keys()
     allowed = online if server.allowed_cpus is None else online & server.allowed_cpus
     return {
         node: chosen
         for node in layout.topology.node_ids
-        if (chosen := allowed & set(layout.topology.cpus_of_node(node)))
+        if (chosen := layout.cpus_of_node[node] & allowed)
     }
 
 
 def _all_shunned(occupancy: Occupancy, server: MappedServer) -> dict[int, int]:
-    l3_domains = {group.l3 for group in occupancy.layout.groups}
-    return {l3: _shunned(occupancy, server, l3) for l3 in l3_domains}
+    return {l3: _shunned(occupancy, server, l3) for l3 in occupancy.layout.l3_ids}
 
 
 def _node_sets(
@@ -274,10 +280,11 @@ def _quiet(
     That is an idle one where there are so many, on a host that nova overcommits any. A core is shared by its threads,
     and unless MBA throttles per thread so is its throttling.
     """
-    layout = occupancy.layout
+    l3_of = occupancy.layout.l3_of_cpu
+    kept_out = [shunned[l3_of[cpu]] for cpu in cpus]
     choices = [
-        {cpu for cpu in cpus if shunned[layout.group_of_cpu[cpu].l3] <= tolerated}
-        for tolerated in range(3)
+        {cpu for cpu, level in zip(cpus, kept_out, strict=True) if level <= tolerated}
+        for tolerated in sorted({*kept_out})
     ]
     quiet = next(
         (

@@ -5,6 +5,7 @@ Source of terms 1 to 3, 5, 10, 12: Lakew et al., section 4.1 and tables 3 and 4.
 neither latency-critical servers nor devices, and places every server once.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -110,8 +111,7 @@ def rank(occupancy: Occupancy, server: MappedServer, slot: Slot, ties: Ties = NO
     nodes = {group.node for group in touched}
     at_home = bool(ties.home) and nodes == set(ties.home)
     neighbours = [occupancy.servers[name] for name in occupancy.neighbours(l3_domains)]
-    others = [other.interference_class for other in neighbours]
-    forbidden = [other for other in neighbours if not may_share(mine, other.interference_class)]
+    others = Counter((other.interference_class, other.latency_critical) for other in neighbours)
     beside_lc = sum(map(occupancy.latency_critical_in, l3_domains))
     floating = occupancy.floating_on(slot.cpus) if slot.wide else 0.0
     crowded = 1.0
@@ -122,7 +122,11 @@ def rank(occupancy: Occupancy, server: MappedServer, slot: Slot, ties: Ties = NO
     away = round(1.0 - has / total, 3) if total else 0.0
     return SlotRank(
         overbooked=server.vcpus > len(slot.cpus) if at_home else crowded > 1.0,
-        violations=sum(other.latency_critical or not at_home for other in forbidden),
+        violations=sum(
+            number
+            for (other, critical), number in others.items()
+            if (critical or not at_home) and not may_share(mine, other)
+        ),
         chassis=len({group.chassis for group in touched}),
         nodes=len(nodes),
         memory_away=max(0, server.memory_mb - sum(slot.memory_mb.get(n, 0) for n in nodes)),
@@ -136,8 +140,8 @@ def rank(occupancy: Occupancy, server: MappedServer, slot: Slot, ties: Ties = NO
         sockets=len({group.socket for group in touched}),
         l3_domains=_fewest_l3(touched, held, server.vcpus) if slot.wide else len(l3_domains),
         crowd=sum(
-            2 * penalty(mine, other) + (InterferenceClass.DEVIL in (mine, other))
-            for other in others
+            number * (2 * penalty(mine, other) + (InterferenceClass.DEVIL in (mine, other)))
+            for (other, _critical), number in others.items()
         ),
         load=max(0.0, crowded - 1.0),
         distance=_distance(occupancy, touched, held, server.vcpus / len(slot.cpus)),

@@ -15,7 +15,7 @@ taken, in :mod:`host_agent.decide.cores.choose`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Final
@@ -24,6 +24,9 @@ from placement_traits.names import InterferenceClass
 from placement_traits.topology import HostTopology
 
 _SPREADS: Final = 4096
+
+Kinds = frozenset[tuple[InterferenceClass, bool]]
+"""(interference class, latency-critical) of some servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,12 @@ class CoreLayout:
         self.group_of_cpu = {
             cpu: group for group in self.groups for core in group.cores for cpu in core
         }
+        self.l3_of_cpu = {cpu: group.l3 for cpu, group in self.group_of_cpu.items()}
         self.memory_mb = {node.id: node.memory_mb or 0 for node in topology.nodes}
+        self.cpus_of_node = {
+            node: frozenset(topology.cpus_of_node(node)) for node in topology.node_ids
+        }
+        self.l3_ids = tuple(sorted({group.l3 for group in self.groups}))
         self.spread = lru_cache(_SPREADS)(self._spread)
         self._distance = cache(topology.distance)
 
@@ -187,9 +195,13 @@ class Occupancy:
         self.servers = servers
         self.reserve_share = reserve_share
         self.slots: dict[str, Slot] = {}
-        self._users: Counter[int] = Counter()
-        self._floating: dict[int, float] = defaultdict(float)
+        # Of a Counter what is missing costs a call of Python: these are asked for CPUs a thousand times a round.
+        self._users: defaultdict[int, int] = defaultdict(int)
+        self._floating: defaultdict[int, float] = defaultdict(float)
         self._in_l3: dict[int, Counter[str]] = defaultdict(Counter)
+        # Gathered when they are asked for, until a server comes or goes.
+        self._kinds: dict[int, Kinds] = {}
+        self._critical_cpus: frozenset[int] | None = None
         self._held_mb: Counter[int] = Counter()
         self._idle_cores: dict[int, int] = {}
         for name, slot in slots.items():
@@ -229,18 +241,29 @@ class Occupancy:
             self._in_l3[l3][name] += sign * cpus
             if self._in_l3[l3][name] == 0:
                 del self._in_l3[l3][name]
+            self._kinds.pop(l3, None)
+        server = self.servers.get(name)
+        if server is None or server.latency_critical:
+            self._critical_cpus = None
 
-    def vcpus_on(self, cpus: Iterable[int]) -> float:
+    def vcpus_on(self, cpus: Collection[int]) -> float:
         """Return how many vCPUs run there; those that float count with the part of their CPUs that is among these."""
-        return round(sum(self._users[cpu] + self._floating.get(cpu, 0.0) for cpu in cpus), 6)
+        return round(sum(map(self._users.__getitem__, cpus)) + self.floating_on(cpus), 6)
 
-    def floating_on(self, cpus: Iterable[int]) -> float:
+    def floating_on(self, cpus: Collection[int]) -> float:
         """Return how many of :meth:`vcpus_on` float."""
-        return sum(self._floating.get(cpu, 0.0) for cpu in cpus)
+        return sum(map(self._floating.__getitem__, cpus))
 
     def latency_critical_in(self, l3: int) -> bool:
         """Tell whether a latency-critical server has a CPU in an L3 domain."""
-        return any(self.servers[name].latency_critical for name in self._in_l3[l3])
+        return any(critical for _kind, critical in self.kinds_in(l3))
+
+    def kinds_in(self, l3: int) -> Kinds:
+        """Return which kinds of servers have a CPU in an L3 domain."""
+        if l3 not in self._kinds:
+            found = (self.servers[name] for name in self._in_l3[l3])
+            self._kinds[l3] = frozenset((s.interference_class, s.latency_critical) for s in found)
+        return self._kinds[l3]
 
     def neighbours(self, l3_ids: Iterable[int]) -> set[str]:
         """Return the servers in any of the L3 domains."""
@@ -248,14 +271,16 @@ class Occupancy:
 
     def latency_critical_cpus(self) -> frozenset[int]:
         """Return all CPUs of the cores on which a latency-critical server runs."""
-        topology = self.layout.topology
-        return frozenset(
-            thread
-            for name, slot in self.slots.items()
-            if self.servers[name].latency_critical
-            for cpu in slot.cpus
-            for thread in topology.core_of_cpu(cpu).cpus
-        )
+        if self._critical_cpus is None:
+            topology = self.layout.topology
+            self._critical_cpus = frozenset(
+                thread
+                for name, slot in self.slots.items()
+                if self.servers[name].latency_critical
+                for cpu in slot.cpus
+                for thread in topology.core_of_cpu(cpu).cpus
+            )
+        return self._critical_cpus
 
     def free(self, server: MappedServer) -> dict[int, list[int]]:
         """Return group index -> CPUs that the server may have for itself: idle and, without siblings, on idle cores."""
