@@ -16,7 +16,7 @@ from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
-from nova_numa_ext.policy.jobs.queue import Fleet, QueueSettings, Round, decide, in_order
+from nova_numa_ext.policy.jobs.queue import Fleet, QueueRound, QueueSettings, decide, in_order
 from placement_traits import names
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
 from placement_traits.fleet_arrays import FleetArrays
@@ -71,7 +71,7 @@ def drawn(hosts: int, waiting: int, seed: int, free: float = 0.03) -> Waiting:
     return Waiting(view, in_order(jobs, 0.0, QueueSettings()), active)
 
 
-def one_round(given: Waiting, settings: QueueSettings) -> Round[HostPlace]:
+def one_round(given: Waiting, settings: QueueSettings) -> QueueRound[HostPlace]:
     """Decide who starts."""
     view = replace(given.view, _made={})  # nothing is remembered of an earlier round
     fleet = Fleet(view, HostClaims(view), HostPlanner(), PlannerSettings())

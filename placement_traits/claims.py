@@ -65,7 +65,7 @@ def emptied(claim: Claim) -> Claim:
     return replace(claim, amounts={})
 
 
-class Claims:
+class ClaimStore:
     """Placement's allocations of our consumers.
 
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when Placement does not answer.

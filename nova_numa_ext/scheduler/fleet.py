@@ -21,14 +21,14 @@ LOG = logging.getLogger(__name__)
 FOLDER: Final = "numa-ext"  # in nova's state_path
 
 
-class Fleet(Protocol):
+class ViewSource(Protocol):
     """What decisions need of the view."""
 
     def snapshot(self) -> FleetSnapshot:
         """Return the fleet as last read, without waiting longer than configured."""
 
 
-def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> Fleet:
+def from_nova(conf: cfg.ConfigOpts, options: SchedulerOptions) -> ViewSource:
     """Return the view over the credentials and the endpoint that nova-scheduler itself uses for Placement.
 
     All workers share one reader by files in nova's ``state_path``; where these cannot be, each worker reads for itself.

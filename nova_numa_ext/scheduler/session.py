@@ -83,7 +83,7 @@ class Engine:
         self,
         conf: cfg.ConfigOpts,
         options: SchedulerOptions,
-        view: fleet.Fleet,
+        view: fleet.ViewSource,
         journal: Journal | None,
         clock_s: Callable[[], float] = time.monotonic,
         *,

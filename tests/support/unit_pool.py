@@ -9,7 +9,7 @@ from typing import Self
 
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
 from nova_numa_ext.policy.jobs.plan import Never, Outcome, Plan, Wait
-from nova_numa_ext.policy.jobs.queue import Fleet, QueueSettings, Round, decide, in_order
+from nova_numa_ext.policy.jobs.queue import Fleet, QueueRound, QueueSettings, decide, in_order
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest
@@ -74,7 +74,7 @@ def one_round(
     units: int,
     now: float,
     settings: QueueSettings,
-) -> Round[int]:
+) -> QueueRound[int]:
     """One round, with the claims that the active jobs have."""
     claims = UnitClaims()
     for each in active:
@@ -92,7 +92,7 @@ class PoolRun:
     """
 
     starts: dict[str, float]
-    rounds: list[tuple[float, Round[int]]]
+    rounds: list[tuple[float, QueueRound[int]]]
 
 
 def simulate(

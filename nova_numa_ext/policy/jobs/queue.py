@@ -130,7 +130,7 @@ class Reservation(Generic[PlaceT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Round(Generic[PlaceT]):
+class QueueRound(Generic[PlaceT]):
     """What a round decides.
 
     :param starts: jobs that start, in order
@@ -186,7 +186,7 @@ def decide(
     settings: QueueSettings,
     *,
     kinds: Counter[Hashable] | None = None,
-) -> Round[PlaceT]:
+) -> QueueRound[PlaceT]:
     """Decide who starts.
 
     :param waiting: jobs in the order of :func:`in_order`
@@ -263,10 +263,10 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         self._postponed: list[str] = []
         self._preempted: list[Preemption[PlaceT]] = []
 
-    def result(self) -> Round[PlaceT]:
+    def result(self) -> QueueRound[PlaceT]:
         """Return what was decided."""
         first = self._reserved
-        return Round(
+        return QueueRound(
             tuple(self._starts),
             self._waits,
             self._ended,

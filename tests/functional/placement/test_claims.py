@@ -9,7 +9,7 @@ import pytest
 
 from placement_traits.claims import (
     Claim,
-    Claims,
+    ClaimStore,
     ForeignConsumerError,
     NoRoomError,
     emptied,
@@ -37,7 +37,7 @@ def pools(empty_cloud):
 
 @pytest.fixture
 def claims(pools):
-    return Claims(pools.client)
+    return ClaimStore(pools.client)
 
 
 def claim(**slots):
@@ -102,7 +102,7 @@ def test_an_answer_that_was_lost_is_no_conflict(pools):
     adapter = FaultyAdapter(
         pools.adapter, lambda method, _url: faults.pop() if faults and method == "POST" else None
     )
-    claims = Claims(pools.connect(adapter))
+    claims = ClaimStore(pools.connect(adapter))
     job = claim(amounts={pools.pool1: 3})
     claims.write(job)
     assert faults == []
@@ -118,7 +118,7 @@ def test_of_sixteen_that_want_the_last_slots_one_wins(pools):
 
     def run():
         try:
-            Claims(pools.connect()).write(claim(amounts={pools.pool1: 3}))
+            ClaimStore(pools.connect()).write(claim(amounts={pools.pool1: 3}))
             results.append("won")
         except NoRoomError:
             results.append("no room")

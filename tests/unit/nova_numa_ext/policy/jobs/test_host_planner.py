@@ -13,7 +13,7 @@ from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
-from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueSettings, Round, decide
+from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueRound, QueueSettings, decide
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from nova_numa_ext.policy.terms import Term
 from placement_traits.names import DRAINED
@@ -222,7 +222,7 @@ def a_round(
     hosts: HostsView,
     now: float,
     settings: QueueSettings,
-) -> Round[HostPlace]:
+) -> QueueRound[HostPlace]:
     fleet = Fleet(hosts, HostClaims(hosts), HostPlanner(), PlannerSettings())
     return decide(waiting, active, fleet, now, settings)
 

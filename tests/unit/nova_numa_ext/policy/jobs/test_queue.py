@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.plan import Plan
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings, Round, in_order
+from nova_numa_ext.policy.jobs.queue import Discipline, QueueRound, QueueSettings, in_order
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from tests.support.fleet import lc
 from tests.support.unit_pool import a_job, one_round, simulate
@@ -26,11 +26,11 @@ def running(uuid: str, *units: int, since: float = 0.0, **fields: object) -> Act
     return ActiveJob(a_job(uuid, len(units), **fields), Plan(units), since)  # type: ignore[arg-type]
 
 
-def started(found: Round[int]) -> list[str]:
+def started(found: QueueRound[int]) -> list[str]:
     return [start.job.uuid for start in found.starts]
 
 
-def terms(found: Round[int], uuid: str) -> list[str]:
+def terms(found: QueueRound[int], uuid: str) -> list[str]:
     return [reason.term for reason in found.waits[uuid].reasons]
 
 
@@ -164,7 +164,7 @@ VICTIMS = (
 )
 
 
-def preempting(servers: int, active: Sequence[ActiveJob[Plan[int]]] = VICTIMS) -> Round[int]:
+def preempting(servers: int, active: Sequence[ActiveJob[Plan[int]]] = VICTIMS) -> QueueRound[int]:
     settings = QueueSettings(Discipline.EASY, preempt=True)
     critical = a_job("critical", servers, 5.0, request=LATENCY_CRITICAL)
     return one_round((critical, a_job("next", 1, 6.0)), active, 6, 10.0, settings)
