@@ -208,16 +208,26 @@ class Cloud:
         )
 
     def forget(self, *, dry_run: bool) -> Removal:
-        """Take traits and resource classes out of Placement that no provider has, when no flavor asks for them."""
+        """Take traits and resource classes out of Placement that no provider has and that are not asked for.
+
+        A server asks by the flavor that it was created or last resized with, which nova keeps with it.
+        """
         words = removal.vocabulary(self._placement)
         count = len(words.traits) + len(words.classes)
         if not count:
             return Removal()
-        flavors = self._connection.compute.flavors(
-            details=True, get_extra_specs=True, is_public=None
-        )
-        asking = sorted(f.name for f in flavors if words.asked_for(f.extra_specs or ()))
-        if asking:
+        compute = self._connection.compute
+        flavors = compute.flavors(details=True, get_extra_specs=True, is_public=None)
+        servers = compute.servers(details=True, all_projects=True)
+        images = self._connection.image.images()
+        asking = {
+            "flavors": sorted(f.name for f in flavors if words.asked_for(f.extra_specs or ())),
+            "servers": sorted(
+                s.name for s in servers if words.asked_for(s.flavor.extra_specs or ())
+            ),
+            "images": sorted(i.name for i in images if words.asked_for(i.properties or ())),
+        }
+        if any(asking.values()):
             return Removal(held=(_asking(asking),))
         kept = () if dry_run else removal.forget(self._placement, words)
         gone = f"{count - len(kept)} traits and resource classes"
@@ -326,11 +336,16 @@ class Cloud:
         return self._placement.get(f"{path}?{urlencode(query)}" if query else path)
 
 
-def _asking(flavors: Sequence[str]) -> str:
-    more = " …" * (len(flavors) > _MOST_NAMES)
+def _asking(asking: Mapping[str, Sequence[str]]) -> str:
+    who = "; ".join(
+        f"{kind} {', '.join(found[:_MOST_NAMES])}{' …' * (len(found) > _MOST_NAMES)}"
+        for kind, found in asking.items()
+        if found
+    )
     return (
-        f"Traits and resource classes stay: flavors ask for them ({', '.join(flavors[:_MOST_NAMES])}{more}), and "
-        "nova-scheduler fails on a class that Placement does not know. Delete the flavors, and do this again."
+        f"Traits and resource classes stay, for these ask for them: {who}. nova-scheduler fails on a class that "
+        "Placement does not know, and moves no server whose trait no host has. Delete flavors and images, resize or "
+        "delete servers, and do this again."
     )
 
 

@@ -50,7 +50,7 @@ class RemoveHost(command.Lister):  # type: ignore[misc]
 
     Stop the agent before: one that runs puts all back within a minute. A provider of which servers hold a part stays
     and takes no new ones; call this again when they are gone. With --all traits and resource classes go, too, when no
-    flavor asks for them. The exit code is 1 when something stays.
+    flavor, server or image asks for them. The exit code is 1 when something stays.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

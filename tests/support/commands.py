@@ -39,6 +39,9 @@ class Images:
     def __init__(self, properties):
         self._properties = properties
 
+    def images(self):
+        return [SimpleNamespace(name="image", properties=self._properties)]
+
     def find_image(self, name, **_options):
         return SimpleNamespace(id=name)
 

@@ -425,10 +425,11 @@ def test_a_host_without_an_agent_cannot_be_drawn_and_the_others_are_named(cloud,
 class ComputeApi(Compute):
     """Nova for the doctor: flavors, hypervisors that are up, and the newest microversion."""
 
-    def __init__(self, flavors, hosts, newest=(2, 100), down=()):
-        super().__init__(flavors)
+    def __init__(self, flavors, hosts, newest=(2, 100), down=(), image=None):
+        super().__init__(flavors, image=image)
         every = list(self.flavors.values())
         self.flavors = lambda **_options: every
+        self.servers = lambda **_options: []
         self._hosts, self._newest, self._down = hosts, newest, down
 
     def get_endpoint_data(self):
@@ -714,7 +715,7 @@ def test_a_removal_says_what_went_and_ends_with_1_while_servers_hold_something(c
     assert (left["Tiers"], left["CLOS"]) == ("-", "1/0"), "what is held is shown"
 
 
-def test_removing_all_takes_traits_and_classes_too_when_no_flavor_asks_for_them(cloud):
+def test_removing_all_takes_traits_and_classes_too_when_nobody_asks_for_them(cloud):
     for name in ("h1", "h2"):
         cloud.host(name)
     nova = ComputeApi([flavor("lc", LC)], [])
@@ -723,7 +724,13 @@ def test_removing_all_takes_traits_and_classes_too_when_no_flavor_asks_for_them(
     assert len(run(ListHost, cloud, Compute([]))[1]) == 2
     code, rows = run(RemoveHost, cloud, nova, "--all")
     assert (code, [row["Host"] for row in rows]) == (1, ["h1", "h2", "all hosts"])
-    assert "flavors ask for them (lc)" in rows[2]["Detail"]
+    assert "for these ask for them: flavors lc." in rows[2]["Detail"]
+    held = ComputeApi([], [], image={"trait:CUSTOM_NUMA_EXT_TIER_LC": "required"})
+    shelved = running_server("old", "u", None, flavor("gone", {**LC, "hw:numa_nodes": "1"}))
+    held.servers = lambda **_options: [shelved]
+    code, rows = run(RemoveHost, cloud, held, "--all")
+    assert (code, [row["Host"] for row in rows]) == (1, ["all hosts"])
+    assert "ask for them: servers old; images image." in rows[0]["Detail"]
     code, rows = run(RemoveHost, cloud, ComputeApi([], []), "--all")
     assert (code, len(rows)) == (0, 1)
     assert re.fullmatch(r"\d+ traits and resource classes", rows[0]["Detail"])
