@@ -22,6 +22,7 @@ TRAIT_PREFIX: Final = f"{CUSTOM_PREFIX}NUMA_EXT_"
 GPU_LINK_PREFIX: Final = f"{CUSTOM_PREFIX}GPU_LINK_"
 EXTRA_SPEC_NAMESPACE: Final = "numa_ext"
 CONSUMER_TYPE_PREFIX: Final = "NUMA_EXT_"
+JOB_CONSUMER: Final = "NUMA_EXT_JOB"
 
 # Resource classes that nova asks for.
 VCPU: Final[str] = os_resource_classes.VCPU
