@@ -34,8 +34,10 @@ IMPORTS = {
     "oslo.config": "oslo_config",
     "pqos": "pqos",
     "PyYAML": "yaml",
+    "Flask": "flask",
     "SQLAlchemy": "sqlalchemy",
     "python-novaclient": "novaclient",
+    "Werkzeug": "werkzeug",
     "python-openstackclient": "openstackclient",
     "openstacksdk": "openstack",
 }

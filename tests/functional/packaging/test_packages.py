@@ -47,6 +47,11 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
             *("python", "-c"),
             "from nova_numa_ext.orchestrator.store.database import Database as D; D('sqlite:///jobs.db').sync()",
         ),
+        (
+            "python",
+            "-c",
+            "from nova_numa_ext.orchestrator import api, engine; import nova_numa_ext.orchestrator.api.app",
+        ),
     ),
     "sim": (("python", "-m", "nova_numa_ext.simulator", "--jobs", "5"),),
     "pqos": (("python", "-c", "import pqos; from host_agent.machine.rdt.pqos import PqosFiles"),),

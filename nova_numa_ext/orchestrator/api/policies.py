@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: the rules that ``policy.yaml`` overrides."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from oslo_policy import policy
+
+_READER: Final = "role:reader and project_id:%(project_id)s"
+_MEMBER: Final = "role:member and project_id:%(project_id)s"
+_EVERYWHERE: Final = "role:admin or role:service"
+
+CREATE: Final = "numa_ext:jobs:create"
+PRIORITY: Final = "numa_ext:jobs:create:priority"
+LIST: Final = "numa_ext:jobs:list"
+LIST_ALL: Final = "numa_ext:jobs:list:all_projects"
+SHOW: Final = "numa_ext:jobs:show"
+CANCEL: Final = "numa_ext:jobs:cancel"
+HOLD: Final = "numa_ext:jobs:hold"
+RELEASE: Final = "numa_ext:jobs:release"
+
+
+def _rule(name: str, check: str, what: str, *operations: tuple[str, str]) -> Any:
+    return policy.DocumentedRuleDefault(
+        name,
+        check,
+        what,
+        [{"method": method, "path": path} for method, path in operations],
+        scope_types=["project"],
+    )
+
+
+RULES: Final = (
+    _rule(CREATE, _MEMBER, "Submit a job.", ("POST", "/v1/jobs")),
+    _rule(PRIORITY, "role:admin", "Submit a job with a priority above 0.", ("POST", "/v1/jobs")),
+    _rule(LIST, f"({_READER}) or {_EVERYWHERE}", "List jobs of the project.", ("GET", "/v1/jobs")),
+    _rule(
+        LIST_ALL, _EVERYWHERE, "List jobs of all projects.", ("GET", "/v1/jobs?all_projects=true")
+    ),
+    _rule(
+        SHOW,
+        f"({_READER}) or {_EVERYWHERE}",
+        "Show a job and its events.",
+        ("GET", "/v1/jobs/{job}"),
+        ("GET", "/v1/jobs/{job}/events"),
+    ),
+    _rule(
+        CANCEL,
+        f"({_MEMBER}) or role:admin",
+        "Cancel a job.",
+        ("POST", "/v1/jobs/{job}/cancel"),
+    ),
+    _rule(HOLD, f"({_MEMBER}) or role:admin", "Hold a job.", ("POST", "/v1/jobs/{job}/hold")),
+    _rule(
+        RELEASE,
+        f"({_MEMBER}) or role:admin",
+        "Release a held job.",
+        ("POST", "/v1/jobs/{job}/release"),
+    ),
+)
+
+
+def list_rules() -> Sequence[Any]:
+    """Return the rules, for oslopolicy-sample-generator."""
+    return RULES
