@@ -289,8 +289,9 @@ class Saga:
         self, job: StoredJob, servers: UserServers, there: Sequence[Server]
     ) -> None:
         """Delete servers of members for which another one counts."""
+        counted = {part.name: part.servers for part in job.parts}
         for each in there:
-            counts = _part(job, each.part).servers.get(each.member, each.uuid)
+            counts = counted.get(each.part, {}).get(each.member, each.uuid)
             if counts != each.uuid:
                 self._lead()
                 servers.delete(each.uuid)

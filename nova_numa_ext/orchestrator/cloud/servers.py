@@ -94,7 +94,7 @@ class UserServers:
     def of_job(self, job: str) -> list[Server]:
         """Return what carries a job's tag, the oldest first."""
         query = {"tags": f"{JOB_TAG}{job}"}
-        found = [_server(shown) for shown in self._pages("/servers/detail", "servers", query)]
+        found = [_server(shown) for shown in self._pages("/servers/detail", query)]
         return sorted(
             (each for each in found if each), key=lambda each: (each.created_at, each.uuid)
         )
@@ -120,7 +120,7 @@ class UserServers:
         }
         if request.group:
             body["os:scheduler_hints"] = {"group": request.group}
-        return str(self._call("POST", "/servers", body)["server"]["id"])
+        return str(self._call("POST", "/servers", "server", body)["id"])
 
     def delete(self, uuid: str) -> None:
         """Have a server deleted; one that is not there is deleted."""
@@ -128,7 +128,7 @@ class UserServers:
 
     def group(self, name: str) -> str | None:
         """Return the uuid of the server group of a name, None without."""
-        for each in self._call("GET", "/os-server-groups")["server_groups"]:
+        for each in self._call("GET", "/os-server-groups", "server_groups"):
             if each["name"] == name:
                 return str(each["id"])
         return None
@@ -140,19 +140,22 @@ class UserServers:
         :raises QuotaError: see there
         """
         body = {"server_group": {"name": name, "policy": policy}}
-        return str(self._call("POST", "/os-server-groups", body)["server_group"]["id"])
+        return str(self._call("POST", "/os-server-groups", "server_group", body)["id"])
 
     def delete_group(self, uuid: str) -> None:
         """Delete a server group; one that is not there is deleted."""
         self._call("DELETE", f"/os-server-groups/{uuid}")
 
-    def _pages(self, path: str, what: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
         marker: dict[str, str] = {}
-        while rows := self._call("GET", f"{path}?{urlencode({**query, **marker})}")[what]:
+        while rows := self._call("GET", f"{path}?{urlencode({**query, **marker})}", "servers"):
             yield from rows
             marker = {"marker": rows[-1]["id"]}
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _call(
+        self, method: str, path: str, what: str = "", body: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Send a request; return the member of the answer that is asked for, '' for none."""
         request = f"{method} {path.partition('?')[0]}"
         try:
             answer = self._compute.request(
@@ -163,15 +166,25 @@ class UserServers:
                 f"Nova does not answer {request}: {cut(str(error), LONGEST_TEXT)}"
             ) from error
         if answer.status_code < 400:
-            return answer.json() if answer.content else {}
+            return _member(request, answer, what) if what else None
         sentence = f"Nova answered {request} with {answer.status_code}: {cut(_words(answer))}"
         if method == "DELETE" and answer.status_code == 404:
-            return {}
+            return None
         if answer.status_code in (403, 413, 429):
             raise QuotaError(sentence)
         if method == "POST" and answer.status_code in (400, 404, 409):
             raise RefusedError(sentence)
         raise ServiceUnavailableError(sentence)
+
+
+def _member(request: str, answer: Any, what: str) -> Any:
+    """Return a member of an answer; a proxy in between may answer with a page of its own."""
+    try:
+        return answer.json()[what]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ServiceUnavailableError(
+            f"The answer to {request} is not nova's: {cut(answer.text)}"
+        ) from error
 
 
 def _words(answer: Any) -> str:

@@ -16,6 +16,7 @@ from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claims import Claims
 from placement_traits.reason import Reason
+from tests.support.faults import answer
 from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import USER, World
 
@@ -136,6 +137,30 @@ def test_a_nova_that_does_not_answer_is_waited_for(world):
     world.api.refuse = None
     world.rounds(2)
     assert world.state(job) is JobState.RUNNING
+
+
+def test_an_answer_that_is_not_novas_holds_up_that_job_only(world):
+    job, other = (world.jobs.create(new_job(trust=trust)) for trust in ("a", "b"))
+    world.rounds(1)
+    plain = world.api.request
+
+    def proxy(path, method, **more):
+        return answer(200, "<html>") if job.uuid in path else plain(path, method, **more)
+
+    world.api.request = proxy
+    world.rounds(3)
+    assert (world.state(job), world.state(other)) == (JobState.BUILDING, JobState.RUNNING)
+
+
+def test_tags_that_a_user_has_changed_delete_nothing(world):
+    job = world.jobs.create(new_job())
+    world.rounds(4)
+    first, second = world.api.servers.values()
+    first["tags"] = ["numa-ext:mine", f"numa-ext-job:{job.uuid}", "numa-ext-member:7"]
+    second["tags"] = [f"numa-ext-job:{job.uuid}", "numa-ext-member:x"]
+    world.rounds(2)
+    assert world.state(job) is JobState.RUNNING
+    assert len(world.api.there()) == 2
 
 
 @pytest.mark.parametrize(
