@@ -15,7 +15,7 @@ from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import Claims
+from placement_traits.claims import ClaimStore
 from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
 
@@ -24,7 +24,7 @@ _ACTIVE: Final = tuple(state for state in JobState if state.active)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class QueueDecision:
     """What the queue decides in a round; jobs by uuid.
 
     :param starts: places of jobs that start
@@ -41,7 +41,7 @@ class Decision:
     preempted: Mapping[str, Reason] = field(default_factory=dict)
 
 
-Decide = Callable[[Sequence[StoredJob], Sequence[StoredJob], float], Decision]
+Decide = Callable[[Sequence[StoredJob], Sequence[StoredJob], float], QueueDecision]
 """Waiting jobs, jobs that have places, the time -> who starts."""
 
 
@@ -57,7 +57,7 @@ class Done:
     failed: int
 
 
-class Engine:
+class JobEngine:
     """One of any number of engines.
 
     :param name: of this process, unlike that of any other, a restarted one included
@@ -65,7 +65,7 @@ class Engine:
     """
 
     def __init__(
-        self, name: str, database: Database, trusts: Trusts, claims: Claims, decide: Decide
+        self, name: str, database: Database, trusts: Trusts, claims: ClaimStore, decide: Decide
     ) -> None:
         self._name = name
         self._database = database

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.cloud.servers import (
     TAG,
+    JobServer,
     QuotaError,
     RefusedError,
-    Server,
     ServerRequest,
     UserServers,
 )
@@ -34,7 +34,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Step, StoredJob, 
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import Claim, Claims, NoRoomError, emptied
+from placement_traits.claims import Claim, ClaimStore, NoRoomError, emptied
 from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason
@@ -74,7 +74,7 @@ class Engaged:
 
     jobs: Jobs
     trusts: Trusts
-    claims: Claims
+    claims: ClaimStore
     actor: Actor
     lead: Callable[[], None]
 
@@ -268,7 +268,7 @@ class Saga:
     # Servers --------------------------------------------------------------------------------------------------------
 
     def _fill(
-        self, job: StoredJob, name: str, servers: UserServers, there: Sequence[Server]
+        self, job: StoredJob, name: str, servers: UserServers, there: Sequence[JobServer]
     ) -> StoredJob:
         """Give each member of a part a server: one that is there already, or a new one."""
         part = _part(job, name)
@@ -286,7 +286,7 @@ class Saga:
         return job
 
     def _drop_duplicates(
-        self, job: StoredJob, servers: UserServers, there: Sequence[Server]
+        self, job: StoredJob, servers: UserServers, there: Sequence[JobServer]
     ) -> None:
         """Delete servers of members for which another one counts."""
         counted = {part.name: part.servers for part in job.parts}
@@ -297,7 +297,7 @@ class Saga:
                 servers.delete(each.uuid)
 
     def _judge(
-        self, job: StoredJob, part: StoredPart, servers: UserServers, there: Sequence[Server]
+        self, job: StoredJob, part: StoredPart, servers: UserServers, there: Sequence[JobServer]
     ) -> StoredJob:
         """Do what a part asks for where one of its servers has failed."""
         for member, server, reason in _failed(part, there):
@@ -331,8 +331,8 @@ _NEXT: Final[Mapping[JobState, Callable[[Saga, StoredJob], StoredJob]]] = {
 
 
 def _failed(
-    part: StoredPart, there: Sequence[Server]
-) -> Iterator[tuple[int, Server | None, Reason]]:
+    part: StoredPart, there: Sequence[JobServer]
+) -> Iterator[tuple[int, JobServer | None, Reason]]:
     """Yield members whose server has failed or is gone, with the reason."""
     by_uuid = {each.uuid: each for each in there}
     for member, uuid in part.servers.items():
@@ -347,7 +347,7 @@ def _failed(
             yield member, server, Reason(JobTerm.SERVER_FAILED, uuid, server.fault, part.name)
 
 
-def _usable(there: Sequence[Server], part: str, member: int) -> str | None:
+def _usable(there: Sequence[JobServer], part: str, member: int) -> str | None:
     """Return the server that was made for a member and not stored, the oldest of several."""
     for each in there:
         if (each.part, each.member) == (part, member) and each.status != "ERROR":

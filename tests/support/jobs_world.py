@@ -3,7 +3,7 @@
 
 from sqlalchemy import update
 
-from nova_numa_ext.orchestrator.engine import Decision, Engine
+from nova_numa_ext.orchestrator.engine import JobEngine, QueueDecision
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
@@ -39,7 +39,7 @@ class World:
     def start(self):
         """Another process."""
         self.engines += 1
-        self.engine = Engine(
+        self.engine = JobEngine(
             f"engine-{self.engines}", self.database, self.trusts, self.claims, self.decide
         )
         return self.engine
@@ -50,7 +50,9 @@ class World:
         started = ready[: max(self.slots - len(active), 0)]
         left = ready[len(started) :]
         starts = {job.uuid: self.plan(job) for job in started}
-        return Decision(starts, {job.uuid: (Reason("no_room", 0, 1, "workers"),) for job in left})
+        return QueueDecision(
+            starts, {job.uuid: (Reason("no_room", 0, 1, "workers"),) for job in left}
+        )
 
     def plan(self, job):
         places = tuple(HostPlace(each.name, "h1", each.count) for each in job.parts)

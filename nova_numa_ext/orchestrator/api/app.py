@@ -67,7 +67,7 @@ class _Asking:
 
 
 def make(
-    jobs: Jobs, enforcer: policy.Enforcer, cloud: Callable[[Mapping[str, Any]], intake.Cloud]
+    jobs: Jobs, enforcer: policy.Enforcer, cloud: Callable[[Mapping[str, Any]], intake.UserCloud]
 ) -> flask.Flask:
     """Return the WSGI application.
 
@@ -101,7 +101,7 @@ class _Routes:
         self,
         jobs: Jobs,
         enforcer: policy.Enforcer,
-        cloud: Callable[[Mapping[str, Any]], intake.Cloud],
+        cloud: Callable[[Mapping[str, Any]], intake.UserCloud],
     ) -> None:
         self._jobs = jobs
         self._enforcer = enforcer
@@ -263,19 +263,19 @@ def _name_version(response: flask.Response) -> flask.Response:
 def _error(error: NumaExtError) -> Any:
     match error:
         case _RefusedError():
-            return _told(error.status, error.sentence)
+            return _answer(error.status, error.sentence)
         case ServiceUnavailableError():
-            return _told(503, str(error))
+            return _answer(503, str(error))
         case intake.OverQuotaError():
-            return _told(403, str(error))
+            return _answer(403, str(error))
         case InvalidValueError() | InvalidRequestError():
-            return _told(400, str(error))
-    return _told(409, str(error))
+            return _answer(400, str(error))
+    return _answer(409, str(error))
 
 
 def _http_error(error: HTTPException) -> Any:
-    return _told(error.code or 500, error.description or error.name)
+    return _answer(error.code or 500, error.description or error.name)
 
 
-def _told(status: int, sentence: str) -> Any:
+def _answer(status: int, sentence: str) -> Any:
     return {"errors": [{"status": status, "detail": sentence}]}, status

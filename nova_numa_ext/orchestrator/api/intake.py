@@ -17,7 +17,7 @@ class OverQuotaError(NumaExtError):
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class UserFlavor:
     """A flavor as the user sees it."""
 
     uuid: str
@@ -26,7 +26,7 @@ class Flavor:
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class ProjectQuota:
     """Limits of the project in nova, whatever is used of them now; None is no limit.
 
     :param members: servers of a server group
@@ -39,16 +39,16 @@ class Quota:
     members: int | None = None
 
 
-class Cloud(Protocol):
+class UserCloud(Protocol):
     """What is asked with the user's token.
 
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when a service does not answer.
     """
 
-    def flavor(self, reference: str) -> Flavor | None:
+    def flavor(self, reference: str) -> UserFlavor | None:
         """Return a flavor by name or id, None when the user may not use one of that name."""
 
-    def quota(self) -> Quota:
+    def quota(self) -> ProjectQuota:
         """Return the project's limits."""
 
     def trust(self) -> str:
@@ -58,7 +58,7 @@ class Cloud(Protocol):
         """
 
 
-def job_of(asked: Mapping[str, Any], project: str, user: str, cloud: Cloud) -> NewJob:
+def job_of(asked: Mapping[str, Any], project: str, user: str, cloud: UserCloud) -> NewJob:
     """Return what a checked body asks for; the trust is not made yet.
 
     :raises InvalidValueError: a flavor that is not there, numbers or parts that contradict each other
@@ -85,12 +85,12 @@ def job_of(asked: Mapping[str, Any], project: str, user: str, cloud: Cloud) -> N
     )
 
 
-def trusted(job: NewJob, cloud: Cloud) -> NewJob:
+def trusted(job: NewJob, cloud: UserCloud) -> NewJob:
     """Return a job by which the service can act for its user."""
     return replace(job, trust=cloud.trust())
 
 
-def _part(number: int, asked: Mapping[str, Any], cloud: Cloud) -> StoredPart:
+def _part(number: int, asked: Mapping[str, Any], cloud: UserCloud) -> StoredPart:
     flavor = cloud.flavor(asked["flavor"])
     if flavor is None:
         raise InvalidValueError(
@@ -142,7 +142,7 @@ def _wait_for(asked: Mapping[str, Any]) -> tuple[ScopeWait, ...]:
     return tuple(ScopeWait(Scope(each["scope"]), each.get("wait_s", math.inf)) for each in given)
 
 
-def _check_quota(parts: Sequence[StoredPart], quota: Quota) -> None:
+def _check_quota(parts: Sequence[StoredPart], quota: ProjectQuota) -> None:
     grouped = [part for part in parts if part.apart or part.wait_for[0].scope is Scope.HOST]
     for what, needed, limit in (
         ("instances", sum(part.count for part in parts), quota.instances),

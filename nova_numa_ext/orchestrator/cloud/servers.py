@@ -59,7 +59,7 @@ class ServerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class JobServer:
     """A server that carries the tags of a job.
 
     :param status: nova's: BUILD, ACTIVE, ERROR …
@@ -91,7 +91,7 @@ class UserServers:
     def __init__(self, compute: HttpAdapter) -> None:
         self._compute = compute
 
-    def of_job(self, job: str) -> list[Server]:
+    def of_job(self, job: str) -> list[JobServer]:
         """Return what carries a job's tag, the oldest first."""
         query = {"tags": f"{JOB_TAG}{job}"}
         found = [_server(shown) for shown in self._pages("/servers/detail", query)]
@@ -196,14 +196,14 @@ def _words(answer: Any) -> str:
         return str(answer.text)
 
 
-def _server(shown: Mapping[str, Any]) -> Server | None:
+def _server(shown: Mapping[str, Any]) -> JobServer | None:
     """Return a server; None for one whose tags were changed so that its member is not known any more."""
     tags = {tag.rpartition(":")[0] + ":": tag.rpartition(":")[2] for tag in shown.get("tags", ())}
     member = tags.get(MEMBER_TAG, "")
     if TAG not in tags or not member.isdecimal():
         return None
     fault = shown.get("fault") or {}
-    return Server(
+    return JobServer(
         shown["id"],
         tags[TAG],
         int(member),

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from nova_numa_ext.orchestrator.api import app, policies
-from nova_numa_ext.orchestrator.api.intake import Flavor, Quota
+from nova_numa_ext.orchestrator.api.intake import ProjectQuota, UserFlavor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Sizes
 from nova_numa_ext.policy.jobs.states import JobState
@@ -43,7 +43,7 @@ class FakeCloud:
     """What the user's token gives: one flavor, limits, trusts."""
 
     def __init__(self):
-        self.limits = Quota()
+        self.limits = ProjectQuota()
         self.refuses = None
         self.trusts = 0
 
@@ -52,7 +52,9 @@ class FakeCloud:
             raise self.refuses
         sizes = Sizes(vcpus=4, memory_mb=1024, disk_gb=10)
         return (
-            Flavor("flavor-1", sizes, {"hw:mem_page_size": "any"}) if reference == "big" else None
+            UserFlavor("flavor-1", sizes, {"hw:mem_page_size": "any"})
+            if reference == "big"
+            else None
         )
 
     def quota(self):
@@ -326,12 +328,12 @@ def test_what_is_no_json_or_too_long_is_a_sentence(client):
     ],
 )
 def test_a_job_that_no_quota_will_ever_hold_is_refused(client, cloud, limits, sentence):
-    cloud.limits = replace(Quota(instances=3, cores=12, memory_mb=3072), **limits)
+    cloud.limits = replace(ProjectQuota(instances=3, cores=12, memory_mb=3072), **limits)
     response = client.post("/v1/jobs", json=BODY, headers=MEMBER)
     assert response.status_code == 403
     assert sentence in detail(response)
     assert cloud.trusts == 0
-    cloud.limits = Quota(instances=3, cores=12, memory_mb=3072, groups=1, members=2)
+    cloud.limits = ProjectQuota(instances=3, cores=12, memory_mb=3072, groups=1, members=2)
     assert client.post("/v1/jobs", json=BODY, headers=MEMBER).status_code == 201
 
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import update
 
-from nova_numa_ext.orchestrator.engine import Decision
+from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
-from placement_traits.claims import Claims
+from placement_traits.claims import ClaimStore
 from placement_traits.reason import Reason
 from tests.support.faults import answer
 from tests.support.jobs_database import new_job, part
@@ -356,7 +356,7 @@ def placement():
 def test_claims_are_held_while_a_job_runs_and_no_longer(placement, tmp_path):
     """A second job, for which there is no room, waits for them."""
     pool = placement.compute("pool", CUSTOM_SLOT=4)
-    world = World(tmp_path, Claims(placement.client))
+    world = World(tmp_path, ClaimStore(placement.client))
     world.claims_of_plans = (ProviderAmount(pool, "CUSTOM_SLOT", 3),)
     first, second = (world.jobs.create(new_job(trust=trust)) for trust in ("first", "second"))
     world.rounds(4)
@@ -383,7 +383,7 @@ def test_a_job_that_is_preempted_waits_again_and_one_that_is_given_up_fails(worl
     assert world.state(stopped) is JobState.RUNNING
     why = Reason("preempted", given_up.uuid)
     decisions = [
-        Decision(
+        QueueDecision(
             {},
             {postponed.uuid: (Reason("postponed", 1, 10, "workers"),)},
             ended={given_up.uuid: (Reason("max_wait", 9, 8),)},
@@ -391,7 +391,7 @@ def test_a_job_that_is_preempted_waits_again_and_one_that_is_given_up_fails(worl
             preempted={stopped.uuid: why},
         )
     ]
-    world.engine._decide = lambda *_job: decisions.pop() if decisions else Decision({}, {})
+    world.engine._decide = lambda *_job: decisions.pop() if decisions else QueueDecision({}, {})
     world.rounds(3)
     assert (world.state(stopped), world.why(stopped)) == (JobState.QUEUED, [str(why)])
     assert world.state(given_up) is JobState.FAILED
