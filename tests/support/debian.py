@@ -19,9 +19,11 @@ from numa_lab.settings import Settings
 CHECKOUT = Path(__file__).parents[2]
 MIRROR: Final = os.environ.get("NUMA_EXT_DEBIAN", "http://deb.debian.org/debian")
 
-# What dpkg, apt and the tools that edit users keep of what has been, and what is this machine's.
+# What dpkg, apt and the tools that edit users keep of what has been, what stevedore keeps in the home of who calls a
+# command, which no package may touch, and what is this machine's.
 _KEPT: Final = (
     *("var/lib/dpkg", "var/log", "var/cache", "var/lib/apt", "run/lock"),
+    "root/.cache",
     *("tmp", "proc", "sys", "dev"),
 )
 _BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock")
