@@ -73,7 +73,9 @@ def opened(
 
 
 def _ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
+    asked = select.poll()  # select() refuses descriptors from 1024 on: counters hold more than that
+    asked.register(pidfd, select.POLLIN)
+    return bool(asked.poll(0))
 
 
 def _started(process: Path) -> int:

@@ -127,6 +127,9 @@ class Server:
         """
         self._listening.setblocking(False)
         listening = self._listening.fileno()
+        heard = select.poll()
+        for descriptor in (listening, woken):
+            heard.register(descriptor, select.POLLIN)
         busy_s = time.monotonic()
         while not stopped.is_set():
             pause_s = self._switch.turn() if self._switch else None
@@ -137,10 +140,10 @@ class Server:
                 if left_s <= 0:
                     return
                 pause_s = left_s if pause_s is None else min(pause_s, left_s)
-            readable = select.select([listening, woken], [], [], pause_s)[0]
+            readable = heard.poll(None if pause_s is None else 1000 * pause_s)
             if self._succession.over:
                 return
-            if listening in readable:
+            if any(descriptor == listening for descriptor, _ in readable):
                 with suppress(BlockingIOError, ConnectionAbortedError):
                     self._accept(self._listening.accept()[0])
 

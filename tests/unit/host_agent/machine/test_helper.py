@@ -24,6 +24,7 @@ from host_agent.machine.privileged.table import Way
 from host_agent.model import partition, process, rdt
 from host_agent.model.process import GroupLevel, MoveLimits, Pin, Target
 from placement_traits.errors import ConflictError, InvalidValueError, ServiceUnavailableError
+from tests.support.descriptors import many_held
 
 A = "aaaaaaaa-0000-4000-8000-000000000000"
 LIMITS = MoveLimits(1, 0, 1.0)
@@ -176,6 +177,16 @@ def test_results_and_errors_arrive_and_the_connection_stays(
     assert operations.dead_man_switch.held
     way.graceful_shutdown()
     assert not operations.dead_man_switch.held
+
+
+def test_a_helper_serves_beside_more_than_a_thousand_counters(
+    serve: Callable[..., Served], operations: HostOperations
+) -> None:
+    """select(2) refuses descriptors from 1,024 on."""
+    with many_held():
+        client.over_socket(serve({os.geteuid()}).path).in_control()
+    assert operations.dead_man_switch is not None
+    assert operations.dead_man_switch.held
 
 
 def test_another_user_is_not_served(serve: Callable[..., Served]) -> None:

@@ -11,6 +11,7 @@ from emulation import libvirt_state
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.libvirt_state import LibvirtState
 from host_agent.machine.privileged.processes import ProcessGoneError, opened
+from tests.support.descriptors import many_held
 
 A = "aaaaaaaa-0000-4000-8000-000000000000"
 
@@ -45,6 +46,12 @@ def qemu(tmp_path: Path) -> Iterator[Qemu]:
 
 def test_the_process_of_a_domain_is_held_over_the_work(qemu: Qemu) -> None:
     with opened(qemu.paths, A) as domain:
+        assert domain.pid == qemu.running.pid
+
+
+def test_a_process_is_held_beside_more_than_a_thousand_counters(qemu: Qemu) -> None:
+    """select(2) refuses descriptors from 1,024 on."""
+    with many_held(), opened(qemu.paths, A) as domain:
         assert domain.pid == qemu.running.pid
 
 
