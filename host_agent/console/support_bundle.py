@@ -21,6 +21,7 @@ from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.console.masking import Masks, secrets
 from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.regular_file import open_regular
 
 _UNITS: Final = ("numa-host-agent", "numa-host-agent-helper", "numa-host-agent-withdraw")
 _LOG_LINES: Final = 5_000
@@ -91,25 +92,32 @@ def _parts(conf: Configuration, files: list[Path]) -> Iterator[tuple[str, Callab
     yield "doctor.json", lambda: _json(_doctor(conf))
     yield "status.json", lambda: _json(_status(conf))
     yield "topology.json", lambda: _topology(conf)
-    yield from _below("state", paths.state, ("*.json*",))
+    yield from _below("state", paths.state, ("*.json*",), _read_of_agent)
     yield from _below("proc", paths.proc, _PROC)
     yield from _below("sys", paths.sys, _SYS)
     yield from _below("resctrl", paths.resctrl, _RESCTRL)
     yield "log.txt", _log
 
 
+def _read(file: Path) -> str:
+    """Return a file's text, the end of a long one."""
+    return file.read_bytes()[-_LONGEST:].decode(errors="replace")
+
+
+def _read_of_agent(file: Path) -> str:
+    """Return the end of a file in the agent's folder: what its user links to there is not sent away."""
+    with open_regular(file) as content:
+        content.seek(max(0, os.fstat(content.fileno()).st_size - _LONGEST))
+        return content.read(_LONGEST).decode(errors="replace")
+
+
 def _below(
-    name: str, root: Path, patterns: tuple[str, ...]
+    name: str, root: Path, patterns: tuple[str, ...], read: Callable[[Path], str] = _read
 ) -> Iterator[tuple[str, Callable[[], str]]]:
     for pattern in patterns:
         for file in sorted(root.glob(pattern)):
             if file.is_file():
-                yield f"{name}/{file.relative_to(root)}", partial(_read, file)
-
-
-def _read(file: Path) -> str:
-    """Return a file's text, the end of a long one."""
-    return file.read_bytes()[-_LONGEST:].decode(errors="replace")
+                yield f"{name}/{file.relative_to(root)}", partial(read, file)
 
 
 def _json(found: Any) -> str:

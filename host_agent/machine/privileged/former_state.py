@@ -10,8 +10,6 @@ such a file can have, and only what its reader accepts is taken. It tells no mor
 
 import errno
 import logging
-import os
-import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,12 +21,12 @@ from host_agent.machine.privileged import vcpu_quota
 from host_agent.machine.privileged.libvirt_state import UUID
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
+from placement_traits.regular_file import open_regular
 
 LOG = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 1 << 20  # the UUIDs of 4,096 servers take 160 KiB
 _MODE: Final = 0o644  # whatever the umask: the agent's side reads the names of libpqos's classes
-_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _root_is_known(paths: HostPaths) -> bool:
@@ -85,10 +83,7 @@ def _content(path: Path) -> bytes:
 
     :raises OSError: it cannot be read, is no file, or too large
     """
-    descriptor = os.open(path, _FLAGS)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file")
+    with open_regular(path) as file:
         data = file.read(_BYTES_MAX + 1)
     if len(data) > _BYTES_MAX:
         raise OSError(errno.EFBIG, f"it has more than {_BYTES_MAX} bytes")

@@ -86,6 +86,24 @@ def test_what_cannot_be_had_is_a_sentence(
     ]
 
 
+def test_what_the_agents_user_links_to_is_not_sent_away(config: Path, tmp_path: Path) -> None:
+    """Root makes bundles, and the state folder is another user's."""
+    roots = tmp_path / "shadow"
+    roots.write_text("root:$6$salt$hash:20000::::::\n")
+    (tmp_path / "state/notes.json").symlink_to(roots)
+    parts = made(config, tmp_path)
+    assert "$6$salt$hash" not in "".join(parts.values())
+    assert "symbolic link" in parts["state/notes.json"]
+
+
+def test_of_a_long_journal_the_end_is_there(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support_bundle, "_LONGEST", 8)
+    (tmp_path / "state/journal.jsonl.1").write_text("0123456789abcdef")
+    assert made(config, tmp_path)["state/journal.jsonl.1"] == "89abcdef"
+
+
 def test_no_file_is_written_over(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
