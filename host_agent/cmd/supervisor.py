@@ -61,12 +61,14 @@ class Patience:
     :param round_s: between two finished rounds
     :param first_round_s: from an agent's start to its first finished round
     :param restart_s: from an agent's failure to the next start
+    :param stop_s: from an agent's SIGTERM to its end
     """
 
     silence_s: float = 120.0
     round_s: float = 180.0
     first_round_s: float = 300.0
     restart_s: float = 2.0
+    stop_s: float = 90.0  # systemd's DefaultTimeoutStopSec
 
 
 class _Withdrawal:
@@ -121,14 +123,14 @@ class _Withdrawal:
 class _Agent:
     """One run of the agent.
 
-    :ivar due: when it is ended for want of a finished round, or killed when that did not help
+    :ivar due: when it is ended for want of a finished round or of its end, or killed when that did not help
     """
 
     def __init__(self, command: Sequence[str], patience: Patience, now: float, user: User) -> None:
         self._patience = patience
         self._receiver = notify.Receiver()
         self._process = _spawn(command, user, {notify.VARIABLE: self._receiver.address})
-        self._aborted = False
+        self._aborted = self._stopping = False
         self.due = now + patience.first_round_s
 
     def fileno(self) -> int:
@@ -138,10 +140,10 @@ class _Agent:
     def ready(self, now: float) -> bool:
         """Take note of what it has reported; tell whether its first round has just been finished."""
         states = self._receiver.received(self._process.pid)
-        if notify.WATCHDOG in states and not self._aborted:
+        if notify.WATCHDOG in states and not (self._aborted or self._stopping):
             self.due = now + self._patience.round_s
         if notify.STOPPING in states:
-            self.due = inf
+            self._expect_end(now)
         return notify.READY in states
 
     def status(self) -> int | None:
@@ -152,21 +154,27 @@ class _Agent:
         return status
 
     def turn(self, now: float) -> None:
-        """End it when no round was finished in time."""
+        """End it when it has not finished a round, or shut down, in time."""
         if now < self.due:
             return
         if self._aborted:
             self._process.kill()
             self.due = inf
             return
-        LOG.error("the agent has finished no round in time: it is ended")
+        missing = "not shut down" if self._stopping else "finished no round"
+        LOG.error("the agent has %s in time: it is ended", missing)
         self._process.send_signal(signal.SIGABRT)
         self._aborted, self.due = True, now + _ABORT_S
 
-    def stop(self) -> None:
+    def stop(self, now: float) -> None:
         """Ask it to shut down."""
-        self.due = inf
+        self._expect_end(now)
         self._process.terminate()
+
+    def _expect_end(self, now: float) -> None:
+        """Give it time once: what it says meanwhile, or a second signal, gives it no more."""
+        if not (self._aborted or self._stopping):
+            self._stopping, self.due = True, now + self._patience.stop_s
 
 
 class Supervisor:
@@ -227,7 +235,7 @@ class Supervisor:
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopping = True
         if self._agent is not None:
-            self._agent.stop()
+            self._agent.stop(time.monotonic())
 
     def _turn(self, now: float) -> bool:
         """Do what is due; tell whether there is more to come."""
@@ -240,7 +248,7 @@ class Supervisor:
             self._agent = _Agent(self._command, self._patience, now, self._user)
             self._start_at = inf
             if self._stopping:  # since a moment ago
-                self._agent.stop()
+                self._agent.stop(now)
         return self._agent is not None or self._start_at != inf or not self._withdrawal.over
 
     def _look_at(self, agent: _Agent, now: float) -> None:

@@ -21,7 +21,7 @@ folder, silence, watch = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 sys.exit(Supervisor(
     (sys.executable, f"{folder}/agent.py", folder),
     (sys.executable, f"{folder}/withdraw.py", folder),
-    Patience(silence, watch, watch, 0.1),
+    Patience(silence, watch, watch, 0.1, stop_s=1.0),
 ).run())
 """
 
@@ -183,6 +183,25 @@ def test_a_stopped_supervisor_stops_the_agent_and_withdraws_nothing(supervise: M
     assert found.process.wait(PATIENCE_S) == 0
     assert not runs(found.pids("agent")[0])
     time.sleep(1)
+    assert found.words() == ["agent"]
+
+
+@pytest.mark.parametrize("says", ["", 'notify("STOPPING=1")', 'notify("WATCHDOG=1")'])
+def test_an_agent_that_hangs_while_it_shuts_down_is_ended(supervise: Make, says: str) -> None:
+    """Whatever it says meanwhile: systemd waits TimeoutStopSec for it, and no longer."""
+    hang = f"""
+def hang(*_):
+    while True:
+        {says or "pass"}
+        time.sleep(0.05)
+signal.signal(signal.SIGTERM, hang)
+"""
+    found = supervise(hang + ROUNDS, silence_s=60)
+    wait_for(lambda: found.pids("agent"))
+    time.sleep(0.5)
+    found.process.terminate()
+    assert found.process.wait(PATIENCE_S) != 0
+    assert not runs(found.pids("agent")[0])
     assert found.words() == ["agent"]
 
 
