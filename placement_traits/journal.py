@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
+from placement_traits.regular_file import open_regular
 
 
 class Journal:
@@ -133,7 +134,9 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
-def read(path: Path, containing: str = "") -> Iterator[dict[str, Any]]:
+def read(
+    path: Path, containing: str = "", *, follow_links: bool = True
+) -> Iterator[dict[str, Any]]:
     """Yield the entries of a journal and its old files, oldest first; a line that holds no entry is passed over.
 
     All files are opened before the first entry is read, newest first: what is rotated meanwhile is neither missed nor
@@ -141,13 +144,15 @@ def read(path: Path, containing: str = "") -> Iterator[dict[str, Any]]:
 
     :param path: the newest file
     :param containing: only lines with this text, see :func:`entries`
+    :param follow_links: false where root may read in a folder of another user: then no pipe is waited for either
     :raises OSError: a file is there and cannot be read
     """
     with ExitStack() as opened:
         files: dict[tuple[int, int], BinaryIO] = {}
         for number in _newest_first(path):
             try:
-                file = opened.enter_context(backup(path, number).open("rb"))
+                part = backup(path, number)
+                file = opened.enter_context(part.open("rb") if follow_links else open_regular(part))
             except FileNotFoundError:
                 continue
             status = os.fstat(file.fileno())

@@ -4,7 +4,8 @@
 A crash or a full disk leaves the old content or the new, never half of one, and what :meth:`JsonStore.save` returned
 from is on the disk. A file that cannot be used (unreadable, no JSON, NaN or Infinity, nested too deep, too large,
 another version, values that its reader refuses) is one sentence in the log, and the caller starts with nothing; the
-first new content moves it to ``NAME.bad``. Reading alone changes nothing, so that a command or a dry run may do it.
+first new content moves it to ``NAME.bad``. Reading alone changes nothing, so that a command or a dry run may do it; it
+follows no link and waits for no pipe, for root's commands read in the folder of another user.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.plain import Value
+from placement_traits.regular_file import open_regular
 
 LOG = logging.getLogger(__name__)
 
@@ -171,7 +173,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _parsed(path: Path) -> Any:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InvalidValueError(str(path), f"more than {MAX_BYTES} bytes", "a small file")

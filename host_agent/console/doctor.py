@@ -31,12 +31,14 @@ from nova_numa_ext.policy.modes import Mode
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
+from placement_traits.regular_file import open_regular
 
 _ANSWER_S: Final = 2.0
 _HELPER_S: Final = 10.0  # it may have to be started
 HOST_ROLE: Final = "numa_ext_host"  # as etc/placement/policy.yaml spells it
 _AGENT_COMMANDS: Final = ("numa-host-agent", "host_agent.cmd.agent")
 _COMMAND_WORDS: Final = 4  # python3 -P -m host_agent.cmd.agent
+_PID_DIGITS: Final = 16
 
 
 def check(conf: Configuration) -> list[Finding]:
@@ -99,10 +101,11 @@ def _agent(paths: HostPaths) -> Iterator[Finding]:
         yield Finding("agent", Level.DEGRADED, text)
         return
     try:
-        pid = paths.lock.read_text().strip()
-        words = (paths.proc / pid / "cmdline").read_text().split("\0")[:_COMMAND_WORDS]
+        with open_regular(paths.lock) as lock:
+            pid = int(lock.read(_PID_DIGITS))
+        words = (paths.proc / str(pid) / "cmdline").read_text().split("\0")[:_COMMAND_WORDS]
         running = any(Path(word).name in _AGENT_COMMANDS for word in words)
-    except OSError:
+    except (OSError, ValueError):
         running = False
     advice = "does not run: systemctl start numa-host-agent"
     yield verdict("agent", running, "runs", advice)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from host_agent.conf.configuration import Configuration
 from host_agent.console.text import cell
+from placement_traits.errors import CapabilityMissingError
 from placement_traits.journal import read
 
 # Of an :class:`host_agent.model.journal.Entry`, those that are not empty.
@@ -20,8 +21,15 @@ def entries(conf: Configuration, server: str | None = None) -> list[dict[str, An
     """Return the journal, oldest first; of one server (UUID or name) where one is named.
 
     What the agent does not write is passed over, as lines that hold no entry are.
+
+    :raises CapabilityMissingError: it cannot be read, or is no file
     """
-    found = [entry for entry in read(conf.paths.journal) if _is_entry(entry)]
+    journal = conf.paths.journal
+    try:
+        found = [entry for entry in read(journal, follow_links=False) if _is_entry(entry)]
+    except OSError as error:
+        where = error.filename or journal
+        raise CapabilityMissingError(f"{where} cannot be read: {error.strerror}") from error
     if server is None:
         return found
     return [entry for entry in found if server in (entry.get("server"), entry.get("title"))]

@@ -3,6 +3,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +78,35 @@ def test_status_shows_each_gpu_with_its_node(host: Host, run: Run) -> None:
     assert (row["uuid"], row["managed"], row["rdt_group"]) == (server.uuid, True, None)
     assert row["nodes"] == [0]
     assert "0000:61:00.0@2" in run("status")[1]
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("command", ["doctor", "status", "journal"])
+def test_no_pipe_or_link_in_the_agents_folder_holds_a_command_of_root_up(
+    tmp_path: Path, command: str, plant: Callable[[Path], None]
+) -> None:
+    """A host in strange hands is when one looks at it."""
+    paths = HostPaths(state=tmp_path / "state")
+    paths.state.mkdir()
+    for file in set(paths.kept) - {paths.paused}:
+        plant(file)
+    (tmp_path / "agent.conf").write_text(
+        f"[agent]\nstate_dir = {paths.state}\n[helper]\nsocket = {tmp_path}/none\nstate_dir = {tmp_path}\n"
+        f"[libvirt_host]\nuri = qemu+unix:///system?socket={tmp_path}/none\n[placement]\nenabled = false\n"
+    )
+    config = f"--config-file={tmp_path}/agent.conf"
+    ended = subprocess.run(
+        [sys.executable, "-m", "host_agent.cmd.ctl", config, command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert "Traceback" not in ended.stderr
+    if command != "doctor":  # which finds other things, too
+        assert (ended.returncode, ended.stdout) == (1, "")
+    if command == "journal":
+        assert f"{paths.journal} cannot be read" in ended.stderr
 
 
 def test_explain_tells_why_a_server_is_left_alone(host: Host, run: Run) -> None:
