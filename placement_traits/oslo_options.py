@@ -99,13 +99,20 @@ def _mistake(
     return ConfigurationError(f"{where}: {cut(reason, LONGEST_TEXT)}")
 
 
+def files(conf: cfg.ConfigOpts) -> list[str]:
+    """Return all files that a configuration was read from, those of ``--config-dir`` after the others."""
+    folders = map(Path, conf.config_dirs or conf.config_dir or ())
+    inside = (str(file) for folder in folders for file in sorted(folder.glob("*.conf")))
+    return [*(conf.config_file or ()), *inside]
+
+
 def _files(conf: cfg.ConfigOpts) -> str:
-    return ", ".join(conf.config_file or ())
+    return ", ".join(files(conf))
 
 
 def _given(section: str, name: str, conf: cfg.ConfigOpts) -> str:
     """Return what the last file that names an option says, as it says it: oslo.config's errors may leave it out."""
-    for file in reversed(conf.config_file or ()):
+    for file in reversed(files(conf)):
         sections: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(file, sections).parse()
         for key, values in sections.get(section, {}).items():

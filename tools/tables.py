@@ -80,6 +80,7 @@ In numa-host-agent.conf of a compute host
 
 The file is ``/etc/numa-host-agent/numa-host-agent.conf``, or what the environment variable ``NUMA_HOST_AGENT_CONFIG``
 names, for the agent and for ``numa-host-agent-ctl``; ``--config-file`` wins over both.
+No folder (``….conf.d``) is read.
 
 {agent}"""
 

@@ -18,6 +18,7 @@ from placement_traits.options import Section
 from placement_traits.oslo_options import ConfigurationError
 
 CONFIG_FILE: Final = Path("/etc/numa-host-agent/numa-host-agent.conf")
+_PROJECT: Final = "numa-host-agent"
 # Names another file for agent and numa-host-agent-ctl.
 CONFIG_VARIABLE: Final = "NUMA_HOST_AGENT_CONFIG"
 SECTIONS: Final = {each.name: type(getattr(Options(), each.name)) for each in fields(Options)}
@@ -103,9 +104,11 @@ def load(
     try:
         conf(
             list(arguments),
-            project="numa-host-agent",
+            project=_PROJECT,
             version=version,
             default_config_files=default_config_files,
+            # oslo.config's own are other ones for each program and user.
+            default_config_dirs=[],
         )
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(cut(" ".join(str(error).split()), LONGEST_TEXT)) from error
@@ -125,11 +128,16 @@ def read(conf: cfg.ConfigOpts) -> Options:
 
 
 def unknown_keys(configuration: Configuration) -> list[str]:
-    """Return the keys of the configuration files that nothing reads, each with its file.
+    """Return the keys and folders of the configuration that nothing reads, a key with its file.
 
     :raises ConfigurationError: see :func:`credentials_readable`
     """
-    return list(unknown_options.keys(configuration.oslo.config_file, _known(configuration.oslo)))
+    oslo = configuration.oslo
+    unread = cfg.find_config_dirs(_PROJECT)
+    return [
+        *unknown_options.keys(oslo_options.files(oslo), _known(oslo)),
+        *(f"{folder} (put what it holds into {CONFIG_FILE.name})" for folder in unread),
+    ]
 
 
 def secret_options(configuration: Configuration) -> frozenset[str]:

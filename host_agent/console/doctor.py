@@ -28,6 +28,7 @@ from host_agent.model.workload import parse
 from host_agent.observe import foreign_balancers
 from host_agent.observe.denied import DenyList
 from nova_numa_ext.policy.modes import Mode
+from placement_traits import oslo_options
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
@@ -73,7 +74,7 @@ def _configuration(conf: Configuration) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield Finding("configuration", Level.BROKEN, str(error))
         return
-    files = ", ".join(conf.oslo.config_file) or "no file, defaults only"
+    files = ", ".join(oslo_options.files(conf.oslo)) or "no file, defaults only"
     yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
 
 
@@ -82,7 +83,7 @@ def _secrets(conf: Configuration) -> Iterator[Finding]:
     names = configuration.secret_options(conf)
     exposed = [
         file
-        for file in map(Path, conf.oslo.config_file or ())
+        for file in map(Path, oslo_options.files(conf.oslo))
         if file.stat().st_mode & stat.S_IROTH and masking.secrets([file.read_text()], names)
     ]
     files = " ".join(map(str, exposed))

@@ -20,6 +20,7 @@ from typing import Any, Final
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.console.masking import Masks, secrets
+from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.regular_file import open_regular
 
@@ -47,7 +48,7 @@ def write(conf: Configuration, file: Path) -> list[dict[str, str]]:
     :param file: a gzipped tar file, which must not be there yet
     :raises InvalidValueError: it cannot be written
     """
-    files = [Path(name) for name in conf.oslo.config_file or ()]
+    files = list(map(Path, oslo_options.files(conf.oslo)))
     texts = [_read(each) for each in files if each.is_file()]
     masks = Masks(secrets(texts, configuration.secret_options(conf)))
     rows = []

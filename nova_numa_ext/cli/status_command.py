@@ -21,7 +21,7 @@ from nova_numa_ext.cli import doctor
 from nova_numa_ext.cli.fleet import one_reading
 from nova_numa_ext.cli.heal_command import healer
 from nova_numa_ext.heal.nova_servers import NovaServers
-from placement_traits import unknown_options
+from placement_traits import oslo_options, unknown_options
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import version
 from placement_traits.errors import NumaExtError
@@ -48,7 +48,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         scheduler_conf.read(self._conf)
         unread = list(
             unknown_options.keys(
-                self._conf.config_file or (), dict(scheduler_conf.list_opts()), only_known=True
+                oslo_options.files(self._conf), dict(scheduler_conf.list_opts()), only_known=True
             )
         )
         if unread:

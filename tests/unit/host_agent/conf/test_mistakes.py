@@ -2,6 +2,7 @@
 """A wrong configuration is reported in one sentence, by the agent and by its command."""
 
 import os
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from host_agent.cmd import agent, ctl
 from host_agent.conf import configuration
 from host_agent.conf.options import Options
-from host_agent.console import doctor
+from host_agent.console import doctor, support_bundle
 from placement_traits import unknown_options
 from placement_traits.findings import Level
 from placement_traits.oslo_options import ConfigurationError
@@ -120,6 +121,48 @@ def test_the_doctor_and_the_log_of_the_start_tell_them(
     assert "intervall_s" in finding.detail
     assert agent.main([f"--config-file={tmp_path}/agent.conf"]) == 1  # no state folder
     assert "unknown in the configuration: [agent]intervall_s" in capsys.readouterr().err
+
+
+def test_every_file_that_is_read_is_looked_at(tmp_path: Path) -> None:
+    """Its keys, who may read it, and its secrets."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "agent.conf").write_text("")
+    drop_in = tmp_path / "more/site.conf"
+    drop_in.write_text("[agent]\nintervall_s = 5\ninterval_s = 7\n[placement]\npassword = s3cret\n")
+    conf = configuration.load(
+        [f"--config-file={tmp_path}/agent.conf", f"--config-dir={tmp_path}/more"]
+    )
+    assert conf.agent.interval_s == 7
+    (named,) = configuration.unknown_keys(conf)
+    assert named == f"[agent]intervall_s (interval_s was meant?) in {drop_in}"
+    (readable,) = doctor._secrets(conf)
+    assert readable.level is Level.DEGRADED
+    assert str(drop_in) in readable.detail
+    bundle = tmp_path / "bundle.tar.gz"
+    assert "configuration/site.conf" in [row["part"] for row in support_bundle.write(conf, bundle)]
+    with tarfile.open(bundle) as parts:
+        member = parts.extractfile("bundle/configuration/site.conf")
+        assert member is not None
+        assert b"s3cret" not in member.read()
+    with pytest.raises(ConfigurationError, match=f"= 0 in {tmp_path}/agent.conf, {drop_in}"):
+        drop_in.write_text("[agent]\ninterval_s = 0\n")
+        configuration.load(
+            [f"--config-file={tmp_path}/agent.conf", f"--config-dir={tmp_path}/more"]
+        )
+
+
+def test_a_folder_that_programs_would_read_differently_is_read_by_none_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oslo.config has the file win where the unit names it, and the folder where the console does not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".numa-host-agent/numa-host-agent.conf.d"
+    folder.mkdir(parents=True)
+    (folder / "site.conf").write_text("[agent]\ninterval_s = 7\n")
+    conf = load(tmp_path, "")
+    assert conf.agent.interval_s != 7
+    (told,) = configuration.unknown_keys(conf)
+    assert told.startswith(str(folder))
 
 
 def test_what_must_work_in_spite_of_mistakes_takes_defaults_for_them(tmp_path: Path) -> None:
