@@ -204,11 +204,13 @@ class LaterFilters:
         requested, so hosts show their best candidate first, and all only where that one is refused.
         """
         offered = {state.uuid: state.allocation_candidates for state in host_states}
-        for state in host_states:
-            state.allocation_candidates = offered[state.uuid][:1]
-        through = self._through(host_states, spec)
-        for state in host_states:
-            state.allocation_candidates = offered[state.uuid]
+        try:
+            for state in host_states:
+                state.allocation_candidates = offered[state.uuid][:1]
+            through = self._through(host_states, spec)
+        finally:  # a filter that fails leaves nova the hosts as they were
+            for state in host_states:
+                state.allocation_candidates = offered[state.uuid]
         known = {state.uuid for state in through}
         others = [
             state

@@ -2,6 +2,7 @@
 """The list of hosts in nova's own scheduler: it makes decisions short and refuses nothing, whatever was guessed."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.numa import coarse
 from nova_numa_ext.policy.numa.coarse import Coarse
 from nova_numa_ext.scheduler import fleet, records, session
-from nova_numa_ext.scheduler.shortlist import SeenHosts, Shortlist
+from nova_numa_ext.scheduler.shortlist import LaterFilters, SeenHosts, Shortlist
 
 HOSTS = 30
 FLAVOR = {flavor.name: flavor for flavor in FLAVORS}
@@ -126,6 +127,22 @@ def test_hosts_keep_all_candidates_for_further_servers_and_where_few_have_passed
     asked.clear()
     assert selected(clouds(5), FLAVOR["LC two nodes"], 1, 4).selected
     assert max(counts[-1] for counts in asked.values()) == 12
+
+
+def test_a_filter_of_novas_that_fails_leaves_hosts_all_their_candidates(
+    nova_configuration, clouds, monkeypatch
+):
+    """Nova judges such a request without us, and by all of them."""
+
+    def host_passes(self, _state, _spec):
+        raise RuntimeError("a filter failed")
+
+    monkeypatch.setattr(numa_topology_filter.NUMATopologyFilter, "host_passes", host_passes)
+    nova_scheduler.Scheduler(clouds(HOSTS), ours=True)  # enables our filter, and nova's after it
+    state = SimpleNamespace(uuid="u", host="h", allocation_candidates=[1, 2, 3])
+    with pytest.raises(RuntimeError, match="a filter failed"):
+        LaterFilters(CONF).passed([state], request(1, FLAVOR["LC two nodes"]))
+    assert state.allocation_candidates == [1, 2, 3]
 
 
 @pytest.mark.parametrize("servers", [1, 2])
