@@ -5,7 +5,7 @@ The supervisor holds the helper's socket and starts a helper with the first conn
 after it has ended. One that has failed is started again at once: an agent may have died with it, behind which throttles
 have to be released. One that cannot use its configuration (78) waits for the next connection. The helper outlives the
 supervisor: it has to release throttles when both agent and supervisor are killed, and ends by itself then, when it is
-idle.
+idle. A command of root that gives its rights up has a helper of its own where none listens: it ends with the command.
 
 Source: sd_listen_fds(3).
 """
@@ -20,7 +20,8 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from host_agent.machine.privileged import server
+from host_agent.conf.options import Options
+from host_agent.machine.privileged import own_paths, server
 
 LOG = logging.getLogger(__name__)
 
@@ -59,8 +60,12 @@ class Activation:
                     self.due = now + RESTART_S
             self._process = None
         if self._listening.fileno() in readable or now >= self.due:
-            self._process = self._started()
+            self.start()
             self.due = inf
+
+    def start(self) -> None:
+        """Start a helper now."""
+        self._process = self._started()
 
     def _started(self) -> "subprocess.Popen[bytes]":
         descriptor = self._listening.fileno()
@@ -89,9 +94,14 @@ class Activation:
             self._process.wait()
 
 
-def of_helper(files: Sequence[str], path: Path) -> Activation:
+def of_helper(files: Sequence[str], options: Options) -> Activation:
     """Return what starts our helper.
 
     :param files: options of the command line that name configuration files
+    :param options: what these say
+    :raises InvalidValueError: others could replace the socket
+    :raises OSError: the socket cannot be made
     """
+    agent, path = own_paths.agent_id(options.helper.agent_user), options.helper.socket
+    own_paths.check_way("[helper]socket", path, agent)
     return Activation((sys.executable, "-m", "host_agent.cmd.helper", *files), path)

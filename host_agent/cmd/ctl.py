@@ -12,17 +12,19 @@ Each command loads what it needs when it runs: on a busy host that is most of th
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from host_agent.cmd.identity import act_as_owner
+from host_agent.cmd.identity import act_as_owner, other_owner
 from host_agent.console.text import table
 from placement_traits.command_line import add_version, number_from, whole_from
 from placement_traits.errors import InvalidValueError, NumaExtError
 
 if TYPE_CHECKING:
+    from host_agent.cmd.activation import Activation
     from host_agent.conf.configuration import Configuration
 
 
@@ -40,7 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[Configuration, argparse.Namespace], int] = options.command
     try:
         conf = load(files, mistake=options.mistake)
-        if options.writes:
+        helper = _helper_for(conf, files) if options.undoes else None
+        if helper is not None and (child := os.fork()):
+            try:
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            finally:
+                helper.stop(graceful=True)
+        if options.writes or options.undoes:
             act_as_owner(conf.paths.state)
         return command(conf, options)
     except NumaExtError as error:
@@ -49,6 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough (| head)
         sys.stderr.close()
         return 0
+
+
+def _helper_for(conf: "Configuration", files: Sequence[str]) -> "Activation | None":
+    """Start a helper where none listens and this process gives up the rights to do without one."""
+    if other_owner(conf.paths.state) is None:
+        return None
+    from host_agent.cmd.activation import of_helper
+    from host_agent.machine.privileged import client, edition
+
+    try:
+        if client.serves(conf.helper.socket, edition.of(conf)):
+            return None
+        helper = of_helper(files, conf)
+    except (NumaExtError, OSError) as error:
+        sys.stderr.write(f"no helper is started: {error}\n")
+        return None
+    helper.start()
+    return helper
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,10 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
-        name: str, function: Callable[..., int], text: str, *, writes: bool = False
+        name: str,
+        function: Callable[..., int],
+        text: str,
+        *,
+        writes: bool = False,
+        undoes: bool = False,
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(command=function, mistake=None, writes=writes)
+        command.set_defaults(command=function, mistake=None, writes=writes, undoes=undoes)
         command.add_argument("-f", "--format", choices=("table", "json"), default="table")
         return command
 
@@ -90,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         _reset,
         "Remove RDT groups, give root its ways back and floating servers all their CPUs; "
         "not beside an agent that runs unpaused.",
-        writes=True,
+        undoes=True,
     )
     reset.add_argument("--dry-run", action="store_true", help="only say what would be done")
     reset.add_argument(
@@ -103,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         _release,
         "Give best-effort servers all memory bandwidth and CPU time back; masks stay. "
         "Not beside an agent that runs unpaused.",
-        writes=True,
+        undoes=True,
     )
     release.add_argument("--dry-run", action="store_true", help="only say what would be done")
     withdrawn = add(

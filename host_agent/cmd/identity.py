@@ -15,6 +15,27 @@ from placement_traits.errors import InvalidValueError
 _ROOT: Final = 0
 
 
+def other_owner(folder: Path) -> pwd.struct_passwd | None:
+    """Return the user whom root has to be to write to a folder; None where nothing has to change.
+
+    :raises InvalidValueError: no user has the id that the folder belongs to
+    """
+    if os.geteuid() != _ROOT:
+        return None
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        return None  # what is wrong with the folder is reported where it is used
+    if owner == _ROOT:
+        return None
+    try:
+        return pwd.getpwuid(owner)
+    except KeyError:
+        raise InvalidValueError(
+            "[agent]state_dir", str(folder), f"the agent's folder; there is no user {owner}"
+        ) from None
+
+
 def act_as_owner(folder: Path) -> None:
     """Give up root's rights for good where a folder belongs to another user, and be that user.
 
@@ -22,21 +43,10 @@ def act_as_owner(folder: Path) -> None:
 
     :raises InvalidValueError: no user has the id that the folder belongs to
     """
-    if os.geteuid() != _ROOT:
+    user = other_owner(folder)
+    if user is None:
         return
-    try:
-        owner = folder.stat().st_uid
-    except OSError:
-        return  # what is wrong with the folder is reported where it is used
-    if owner == _ROOT:
-        return
-    try:
-        user = pwd.getpwuid(owner)
-    except KeyError:
-        raise InvalidValueError(
-            "[agent]state_dir", str(folder), f"the agent's folder; there is no user {owner}"
-        ) from None
     os.initgroups(user.pw_name, user.pw_gid)
     os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
-    os.setresuid(owner, owner, owner)
+    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     os.environ.update(HOME=user.pw_dir, USER=user.pw_name)

@@ -37,7 +37,6 @@ from typing import Any, Final
 
 from host_agent.cmd.activation import Activation, of_helper
 from host_agent.conf import configuration
-from host_agent.machine.privileged import own_paths
 from host_agent.util import logs, notify
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import NumaExtError
@@ -304,10 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _helper(files: Sequence[str]) -> Activation | None:
     """Hold the helper's socket; what is wrong with the configuration is the agent's to report."""
     try:
-        options = configuration.load(files, mistake=lambda _error: None)
-        agent = own_paths.agent_id(options.helper.agent_user)
-        own_paths.check_way("[helper]socket", options.helper.socket, agent)
-        return of_helper(files, options.helper.socket)
+        return of_helper(files, configuration.load(files, mistake=lambda _error: None))
     except (NumaExtError, OSError) as error:
         LOG.error("no helper is started: %s", error)
         return None

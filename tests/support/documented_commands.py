@@ -385,7 +385,6 @@ NOT_OURS: Final = {
     "dpkg-buildpackage": "takes minutes: tests/functional/packaging builds the package with it",
     "git": "tags a release, and sends the tag to others",
     "journalctl": "needs systemd as process 1",
-    "kill": "ends what the line before has started",
     "kolla-build": _ELSEWHERE,
     "ln": _ROOT,
     "mkdir": _ROOT,

@@ -2,6 +2,7 @@
 """Root at the console of an agent that has a user of its own."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,3 +56,21 @@ def test_a_folder_of_nobodys_is_told_in_a_sentence(agents: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "there is no user 3999999" in done.stderr
+
+
+def test_root_undoes_where_the_supervisor_has_taken_the_helper_along(agents: Path) -> None:
+    """Nothing could be undone there once the agent was stopped: root's rights were given up, and nobody had any."""
+    folder = agents.parent
+    (folder / "pids").mkdir()
+    with (folder / "agent.conf").open("a") as options:
+        options.write(
+            f"[helper]\nsocket = {folder}/helper.sock\nstate_dir = {folder}/helper\nagent_user = nobody\n"
+            f"[host]\nresctrl = {folder}/none\n[libvirt_host]\npid_dir = {folder}/pids\n"
+        )
+    done = run(agents, "ctl", "release-bandwidth")
+    assert (done.returncode, done.stderr) == (0, "")
+    journal = agents / "journal.jsonl"
+    assert "release" in journal.read_text()
+    assert journal.stat().st_uid == NOBODY
+    with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
+        late.connect(str(folder / "helper.sock"))  # the helper has ended with the command
