@@ -15,10 +15,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from host_agent.cmd.identity import act_as_owner, other_owner
+from host_agent.cmd.identity import act_as_owner, other_owner, owner_for_now
 from host_agent.console.text import table
 from placement_traits.command_line import add_version, number_from, whole_from
 from placement_traits.errors import InvalidValueError, NumaExtError
@@ -174,8 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         _calibrate,
         "Measure the memory bandwidth between NUMA nodes, for numa_ext:memory_policy=bwap. "
         "Run it while the host is idle: it loads all CPUs and memory, some seconds per worker set. "
-        "`calibrate levels` measures what bandwidth levels of an AMD CPU are shares of.",
-        writes=True,
+        "`calibrate levels` measures what bandwidth levels of an AMD CPU are shares of. Not beside an agent.",
     )
     calibrate.add_argument(
         "what",
@@ -323,6 +323,7 @@ def _calibrate(conf: "Configuration", options: argparse.Namespace) -> int:
     from host_agent.console import calibrate as calibration_run
     from host_agent.observe.calibration.timing import TimingSettings
 
+    as_owner = partial(owner_for_now, conf.paths.state)
     settings = TimingSettings(options.megabytes, options.seconds, options.cpus_per_node)
 
     def progress(line: str) -> None:
@@ -330,11 +331,12 @@ def _calibrate(conf: "Configuration", options: argparse.Namespace) -> int:
 
     if options.what == "levels":
         rows = calibration_run.run_levels(
-            conf, settings=settings, progress=progress, force=options.force
+            conf, as_owner=as_owner, settings=settings, progress=progress, force=options.force
         )
     else:
         rows = calibration_run.run(
             conf,
+            as_owner=as_owner,
             settings=settings,
             keep=not options.dry_run,
             progress=progress,

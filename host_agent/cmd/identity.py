@@ -7,6 +7,8 @@ link of his.
 
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,28 @@ def other_owner(folder: Path) -> pwd.struct_passwd | None:
         raise InvalidValueError(
             "[agent]state_dir", str(folder), f"the agent's folder; there is no user {owner}"
         ) from None
+
+
+@contextmanager
+def owner_for_now(folder: Path) -> Iterator[None]:
+    """Be the owner of a folder while the context lasts, where root is: for what needs root's rights before and after.
+
+    :raises InvalidValueError: no user has the id that the folder belongs to
+    """
+    user = other_owner(folder)
+    if user is None:
+        yield
+        return
+    groups = os.getgroups()
+    os.initgroups(user.pw_name, user.pw_gid)
+    os.setegid(user.pw_gid)
+    os.seteuid(user.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(_ROOT)
+        os.setegid(_ROOT)
+        os.setgroups(groups)
 
 
 def act_as_owner(folder: Path) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``numa-host-agent-ctl calibrate``: check, measure, keep, show; ``calibrate levels``: what bandwidth levels mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from host_agent.conf.configuration import Configuration
 from host_agent.control import calibration_store
@@ -20,13 +21,20 @@ from host_agent.machine.rdt.backend import tree
 from host_agent.observe.calibration.counters import CountedProfiler, refused
 from host_agent.observe.calibration.levels import calibrate_levels
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
+from host_agent.util.single_instance import single_instance
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
+
+_NOT_BESIDE: Final = (
+    "it would take the measurement's groups away; stop it (systemctl stop numa-host-agent)"
+)
+As = Callable[[], AbstractContextManager[None]]
 
 
 def run(
     conf: Configuration,
     *,
+    as_owner: As,
     settings: TimingSettings,
     keep: bool,
     progress: Callable[[str], object],
@@ -34,14 +42,28 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure this host; return one row per worker set with its weights.
 
+    :param as_owner: makes root the owner of the agent's folder, to write there; counters need root's rights
     :param settings: ``megabytes`` 0: chosen by the caches
     :param keep: write the file that the agent reads
     :param force: measure beside running servers
     :raises CapabilityMissingError: servers run here, a node has too little free memory, or the file cannot be written
+    :raises ConflictError: an agent runs here
     :raises ServiceUnavailableError: libvirt does not tell whether servers run here
     """
-    if not force:
-        _check_idle(conf)
+    with _no_agent(conf, as_owner):
+        if not force:
+            _check_idle(conf)
+        return _run(conf, as_owner, settings, progress, keep=keep)
+
+
+def _run(
+    conf: Configuration,
+    as_owner: As,
+    settings: TimingSettings,
+    progress: Callable[[str], object],
+    *,
+    keep: bool,
+) -> list[dict[str, Any]]:
     topology = topology_reader(conf)()
     paths = conf.paths
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
@@ -52,7 +74,8 @@ def run(
     progress(f"measured {found.measured}")
     if keep:
         try:
-            calibration_store.store(paths.calibration).save(found)
+            with as_owner():
+                calibration_store.store(paths.calibration).save(found)
         except OSError as error:
             raise CapabilityMissingError(
                 f"{paths.calibration} cannot be written: {error.strerror}; see [agent]state_dir"
@@ -74,6 +97,7 @@ def run(
 def run_levels(
     conf: Configuration,
     *,
+    as_owner: As,
     settings: TimingSettings,
     progress: Callable[[str], object],
     force: bool = False,
@@ -82,14 +106,23 @@ def run_levels(
 
     The figure goes into the configuration: the agent and its privileged helper read it from there.
 
+    :param as_owner: makes root the owner of the agent's folder, to write there; limits need root's rights
     :param settings: ``megabytes`` 0: chosen by the caches; ``cpus_per_node`` of each L3 domain
     :param force: measure beside running servers
     :raises CapabilityMissingError: servers run here, or levels cannot be calibrated here
+    :raises ConflictError: an agent runs here
     :raises ResctrlError: the kernel refused a group
     :raises ServiceUnavailableError: libvirt does not tell whether servers run here
     """
-    if not force:
-        _check_idle(conf)
+    with _no_agent(conf, as_owner):
+        if not force:
+            _check_idle(conf)
+        return _run_levels(conf, settings, progress)
+
+
+def _run_levels(
+    conf: Configuration, settings: TimingSettings, progress: Callable[[str], object]
+) -> list[dict[str, Any]]:
     topology = topology_reader(conf)()
     settings = replace(settings, megabytes=settings.megabytes or default_megabytes(topology))
     _check_room(conf, topology, settings.megabytes)
@@ -101,6 +134,16 @@ def run_levels(
     full_mbps, found = calibrate_levels(tree(conf.paths), topology, load, progress=progress)
     progress(f"put into the agent's configuration: [rdt] full_bandwidth_mbps = {full_mbps}")
     return [{"l3": each.l3, "percent": each.percent, "mbps": round(each.mbps)} for each in found]
+
+
+@contextmanager
+def _no_agent(conf: Configuration, as_owner: As) -> Iterator[None]:
+    """Keep agents from this host: one takes groups that no server needs away, those of the measurement, too."""
+    with ExitStack() as held:
+        with as_owner():
+            conf.paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+            held.enter_context(single_instance(conf.paths.lock, _NOT_BESIDE))
+        yield
 
 
 def _profiler(

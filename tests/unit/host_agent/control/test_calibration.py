@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -209,6 +210,7 @@ def test_too_much_memory_is_refused_before_anything_is_loaded(tmp_path: Path) ->
     with pytest.raises(CapabilityMissingError, match=r"node 0 has \d+ MiB free; 99999999 are"):
         calibration_run.run(
             loaded,
+            as_owner=nullcontext,
             settings=TimingSettings(99_999_999),
             keep=False,
             progress=lambda _line: None,

@@ -2,6 +2,8 @@
 """What 100 % of an AMD CPU's bandwidth is: measured over a model of its resctrl tree and of what its domains draw."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +16,18 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import AMD, INTEL
 from emulation.kernel.threads import ThreadTable
 from host_agent.cmd import ctl
+from host_agent.conf.paths import HostPaths
 from host_agent.console import calibrate
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import NodeBandwidth
 from host_agent.observe.calibration.levels import calibrate_levels
 from host_agent.observe.calibration.timing import TimingSettings
+from host_agent.util.single_instance import single_instance
 from placement_traits.errors import CapabilityMissingError
 
 READER = 4711
+
+_NOBODY = 65534
 
 
 class Domains:
@@ -147,3 +153,37 @@ def test_the_command_loads_no_host_on_which_servers_run(
     assert capsys.readouterr().err.startswith("1 servers run on this host")
     assert command.cpus == {}
     assert command("--force") == 0
+
+
+def test_the_command_measures_nothing_beside_an_agent(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent takes the measurement's groups for its own, which no server needs."""
+    with single_instance(HostPaths(state=tmp_path).lock, ""):
+        assert command("--force") == 1
+    assert "controls this host already" in capsys.readouterr().err
+    assert command.cpus == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_measures_as_root_and_what_it_makes_is_the_agents(
+    amd: ResctrlModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's rights were given up before: no limit could be set on a host whose agent has a user of its own."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own are closed to others
+        folder = Path(name)
+        command = Command(folder, amd, monkeypatch)
+        os.chown(folder, _NOBODY, _NOBODY)
+        users: list[int] = []
+        create = command.resctrl.create_group
+
+        def create_group(group: str) -> None:
+            users.append(os.geteuid())
+            create(group)
+
+        monkeypatch.setattr(command.resctrl, "create_group", create_group)
+        if not (child := os.fork()):  # whose rights are lost when the command gives them up
+            status = command("--dry-run")
+            os._exit(status or int(set(users) != {0} or os.geteuid() != 0))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert HostPaths(state=folder).lock.stat().st_uid == _NOBODY
