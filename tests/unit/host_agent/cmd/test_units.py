@@ -65,6 +65,13 @@ def test_the_helper_has_three_capabilities_and_no_network() -> None:
     assert {"ptrace", "process_vm_writev"} <= set(denied.split()), "memory of guests"
 
 
+def test_the_helper_writes_what_its_backends_write_and_its_own_folder() -> None:
+    """libpqos does not start without its lock: /var/lock/libpqos, which is a link to /run/lock."""
+    (writable,) = values(HELPER, "ReadWritePaths")
+    assert writable.split() == ["-/sys/fs/resctrl", "-/sys/fs/cgroup", "-/run/lock"]
+    assert "\n  /run/lock/libpqos rwk,\n" in PROFILE
+
+
 def test_a_helper_that_fails_comes_back_however_often_and_hears_of_the_agents_end() -> None:
     """As the supervisor has it: throttles wait for it behind an agent that has died."""
     assert values(HELPER, "Restart") == ["on-failure"]
