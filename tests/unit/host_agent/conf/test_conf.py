@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options, settings and rights."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged.rights import has_rights
 from placement_traits.errors import InvalidValueError
+
+ROOT = Path(__file__).parents[4]
 
 
 def load(tmp_path: Path, text: str = "", *arguments: str) -> configuration.Configuration:
@@ -98,3 +101,13 @@ def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
 def test_a_slow_machine_may_give_its_page_moves_more_time(tmp_path: Path) -> None:
     conf = load(tmp_path, "[slo]\nstuck_s = 60\n")
     assert conf.slo.balm.stuck_s == 60.0
+
+
+def test_who_reads_of_security_finds_all_secrets() -> None:
+    (secrets,) = re.findall(r"(?ms)^## Secrets$(.*?)^## ", (ROOT / "SECURITY.md").read_text())
+    assert set(re.findall(r"`\[(\w+)\](\w+)`", secrets)) == {
+        (group.name, option.dest)
+        for group, options in configuration.list_opts()
+        for option in options
+        if option.secret
+    }
