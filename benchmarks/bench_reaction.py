@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import report
-from emulation import libvirt_state
+from emulation import libvirt_state, unix_sockets
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.machine.libvirt import ListedDomain
-from host_agent.machine.privileged import client
 from host_agent.model.workload import Activity
 
 NAMESPACES: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -330,7 +329,7 @@ def host(folder: Path) -> Iterator[Bench]:
             f"--config-file={folder}/agent.conf",
         ]
         ends.enter_context(_running(helper, folder / "helper.log"))
-        while not client.listens(folder / "helper.sock"):
+        while not unix_sockets.listens(folder / "helper.sock"):
             if time.monotonic() > end:
                 raise RuntimeError((folder / "helper.log").read_text())
             time.sleep(0.05)

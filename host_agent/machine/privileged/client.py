@@ -131,16 +131,6 @@ def serves(path: Path, edition: Edition) -> bool:
     return True
 
 
-def listens(path: Path) -> bool:
-    """Tell whether something listens on a path."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-        except OSError:
-            return False
-    return True
-
-
 def _exchange(connection: socket.socket, message: bytes) -> bytes:
     connection.sendall(message)
     answer = frames.receive(connection)

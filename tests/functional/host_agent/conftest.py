@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from emulation import unix_sockets
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import agent, ctl
-from host_agent.machine.privileged import client
 
 _HOLD = """
 import os, subprocess, sys, time
@@ -224,7 +224,7 @@ class ComputeHost:
         self.stop_helper()
         module = [sys.executable, "-m", "host_agent.cmd.helper"]
         self.helper = self._start([*module, config], "helper.log")
-        wait_for(lambda: client.listens(self.folder / "helper.sock"), "the helper")
+        wait_for(lambda: unix_sockets.listens(self.folder / "helper.sock"), "the helper")
         module = [sys.executable, "-m", "host_agent.cmd.agent"]
         return self._start([*module, config, *arguments], "agent.log")
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from emulation import libvirt_state
+from emulation import libvirt_state, unix_sockets
 from host_agent.apply.partitions import Partitions
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.rdt import RdtOptions
-from host_agent.machine.privileged import client, guest_ram
+from host_agent.machine.privileged import guest_ram
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.model.partition import PartitionRequest
@@ -193,7 +193,7 @@ class Served:
             self.process = subprocess.Popen(
                 [*CAPABILITIES, *HELPER, f"--config-file={self.config}"], stderr=log
             )
-        wait_for(lambda: client.listens(self.socket), "the helper")
+        wait_for(lambda: unix_sockets.listens(self.socket), "the helper")
 
     def ask(self, script: str, *arguments: str, user: str = "nobody") -> Any:
         """Run a script as a user; return what it prints."""
