@@ -10,7 +10,6 @@ on its way out is not done either.
 import errno
 import math
 import os
-import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,8 +194,7 @@ class CountedHost(FakeHost):
             "_writer",
             lambda paths, tree: GroupWriter(tree, proc=str(paths.proc), limbo_wait_s=0),
         )
-        patch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
-        patch.setattr(select, "select", lambda *_arguments: ([], [], []))
+        patch.setattr(os, "pidfd_open", lambda _pid: os.eventfd(0))
         counted_files(self.writing, patch)
         self.start()
 

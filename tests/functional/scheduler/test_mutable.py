@@ -83,8 +83,8 @@ def test_each_mutable_option_reaches_the_decisions(running):
         "journal_hosts = 9",
     )
     spec, state = request_spec(LC), state_of(HostView("root", "h", frozenset(), None, ()))
-    around = engine._question([state], spec)[0].around
-    assert (around.refuse_stale, around.refuse_silent) == (True, True)
+    context = engine._question([state], spec)[0].context
+    assert (context.refuse_stale, context.refuse_silent) == (True, True)
     assert (engine._ledger._ttl_s, engine._ledger._limit) == (7.0, 3)
     assert engine._shortlist()._option() == 5
     assert engine._multipliers([state])[0].tolist()[:1] == [2.5]

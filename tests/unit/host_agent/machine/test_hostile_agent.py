@@ -10,7 +10,6 @@ tested with real ones in ``test_processes.py``. The seed is printed, and ``NUMA_
 import json
 import os
 import random
-import select
 import sys
 import time
 from array import array
@@ -159,8 +158,7 @@ class Host:
             "_writer",
             lambda paths, resctrl: GroupWriter(resctrl, proc=str(paths.proc), limbo_wait_s=0),
         )
-        monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
-        monkeypatch.setattr(select, "select", lambda *_arguments: ([], [], []))
+        monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.eventfd(0))
         monkeypatch.setattr(os, "sched_setaffinity", self.kernel.setaffinity)
         self.devices = WatchedDevices()
         self.operations = HostOperations(

@@ -3,7 +3,6 @@
 
 import errno
 import os
-import select
 from pathlib import Path
 
 import pytest
@@ -79,8 +78,7 @@ B = "bbbbbbbb-0000-4000-8000-000000000000"
 
 @pytest.fixture(params=[1, 2])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.open(os.devnull, os.O_RDONLY))
-    monkeypatch.setattr(select, "select", lambda *_arguments: ([], [], []))
+    monkeypatch.setattr(os, "pidfd_open", lambda _pid: os.eventfd(0))
     return Host(tmp_path, request.param)
 
 
