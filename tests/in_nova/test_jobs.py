@@ -63,7 +63,7 @@ class Jobs(NovaCloud):
         job = self.world.jobs.read(job.uuid)
         assert job.state is JobState.RUNNING, job.reasons
         found = self.servers.of_job(job.uuid)
-        assert [each.member for each in found] == [0, 1, 2]
+        assert sorted(each.member for each in found) == [0, 1, 2]
         assert {each.uuid for each in found} == set(job.parts[0].servers.values())
         self.servers.delete(found[0].uuid)
         self._wait_until_deleted({"id": found[0].uuid})
