@@ -41,7 +41,7 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("openstack", "numa", "host", "list", "--help"),
         ("openstack", "numa", "simulate", "trace", "--jobs", "5"),
     ),
-    "rally": (("rally", "plugin", "list", "--name", "NumaExt"),),
+    "rally": (("rally", "plugin", "show", "NumaExt.boot_and_check_placement"),),
     "jobs": (
         (
             *("python", "-c"),
