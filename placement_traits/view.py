@@ -362,6 +362,8 @@ class FleetView:
 
     def _read_changes(self) -> int | None:
         """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper."""
+        if names.OWNER not in self._traits:
+            return None  # no agent had published anything: its first one may have since
         settings = self._settings
         fingerprints = self._list_fingerprints()
         changed = [

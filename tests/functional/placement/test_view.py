@@ -176,6 +176,20 @@ def test_hosts_come_and_go(fleet):
     assert len(snapshot.hosts) == 4
 
 
+def test_the_first_host_of_a_fresh_cloud_is_seen_at_the_next_look(empty_cloud):
+    """Placement does not know one trait of ours until an agent publishes."""
+    clock = Clock()
+    view = FleetView(empty_cloud.adapter, ViewSettings(), clock, background=False)
+    empty_cloud.compute("h0")
+    for _look in range(2):
+        view.refresh()
+        assert not view.snapshot().hosts
+    Reporter(empty_cloud.client).sync(desired_tree("h0", two_nodes(), SETTINGS))
+    clock.now += 1
+    view.refresh()
+    assert [host.name for host in view.snapshot().hosts.values()] == ["h0"]
+
+
 def test_a_complete_reading_keeps_to_the_limit_of_placement(empty_cloud):
     """12 hosts, and ``[placement]max_allocation_candidates``: one by one they were 212 requests at a limit of 3."""
     roots = [empty_cloud.compute(f"h{number}") for number in range(12)]
