@@ -358,7 +358,7 @@ def test_f_004_18_the_guard_reads_the_kernel_and_finds_numad(tmp_path: Path) -> 
     (tmp_path / "77/comm").write_text("numad\n")
     assert guard() == "", "it looks at all processes now and then only"
     now = 60.0
-    assert guard() == "", "it looks beside the round that asks"
+    guard()  # has a thread look, which may or may not have done so by the end of the call
     assert guard.tasks.finish(5) == 0
     assert guard() == "numad (process 77) would move spread pages back: stop it"
 
