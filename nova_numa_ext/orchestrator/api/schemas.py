@@ -19,13 +19,13 @@ _NAME: Final = {
     "type": "string",
     "minLength": 1,
     "maxLength": 255,
-    "pattern": r"^[^\x00-\x1f\x7f]+$",
+    "pattern": r"^[^\x00-\x1f\x7f]+\Z",
 }
 _REFERENCE: Final = {
     "type": "string",
     "minLength": 1,
     "maxLength": 255,
-    "pattern": "^[A-Za-z0-9_.-]+$",
+    "pattern": r"^[A-Za-z0-9_.-]+\Z",
 }
 
 _PART: Final = {
@@ -33,7 +33,7 @@ _PART: Final = {
     "required": ["name", "flavor"],
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string", "pattern": f"^[A-Za-z0-9_.-]{{1,{LONGEST_PART_NAME}}}$"},
+        "name": {"type": "string", "pattern": rf"^[A-Za-z0-9_.-]{{1,{LONGEST_PART_NAME}}}\Z"},
         "count": {"type": "integer", "minimum": 1, "maximum": MOST_SERVERS},
         "flavor": _REFERENCE,
         "image": _REFERENCE,
@@ -41,7 +41,7 @@ _PART: Final = {
         "extra_specs": {
             "type": "object",
             "maxProperties": 64,
-            "propertyNames": {"pattern": "^numa_ext:[a-z0-9_]{1,64}$"},
+            "propertyNames": {"pattern": r"^numa_ext:[a-z0-9_]{1,64}\Z"},
             "additionalProperties": {"type": "string", "maxLength": 255},
         },
         "wait_for": {

@@ -272,6 +272,8 @@ def changed(path, value):
         (changed(("job", "colour"), "red"), "allowed: only deadline_at, held, max_wait_s, name"),
         (changed(("job", "parts", 1, "name"), "gpu"), "allowed: parts with names of their own"),
         (changed(("job", "parts", 1, "name"), "a/b"), "$.job.parts[1].name: 'a/b' is not allowed"),
+        (changed(("job", "parts", 1, "name"), "cpu\n"), "$.job.parts[1].name: 'cpu\\n' is not"),
+        (changed(("job", "parts", 1, "flavor"), "big\n"), "$.job.parts[1].flavor: 'big\\n' is not"),
         (
             changed(("job", "parts", 1, "flavor"), "none"),
             "$.job.parts[1].flavor: 'none' is not allowed; allowed: name or id of a flavor that the project may use",
