@@ -208,7 +208,10 @@ def _asking() -> _Asking:
 
 
 def _body() -> Any:
-    found = flask.request.get_json(force=True, silent=True)
+    try:
+        found = flask.request.get_json(force=True, silent=True)
+    except RecursionError:  # of a body that is nested a thousand deep
+        found = None
     if found is None:
         raise InvalidValueError("body", flask.request.get_data(as_text=True), "JSON")
     return found

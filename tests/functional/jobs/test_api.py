@@ -313,6 +313,8 @@ def test_a_query_that_has_no_meaning_is_a_sentence(client, path, sentence):
 def test_what_is_no_json_or_too_long_is_a_sentence(client):
     response = client.post("/v1/jobs", data=b"{'job'", headers=MEMBER)
     assert (response.status_code, "allowed: JSON" in detail(response)) == (400, True)
+    response = client.post("/v1/jobs", data=b"[" * 100_000, headers=MEMBER)
+    assert response.status_code == 400
     response = client.post("/v1/jobs", data=b" " * (2**20 + 1), headers=MEMBER)
     assert response.status_code == 413
     assert client.delete("/v1/jobs", headers=MEMBER).status_code == 405
