@@ -5,7 +5,7 @@ On SIGTERM or SIGINT it ends after the round; pins, pages and RDT groups stay as
 an upgrade. ``numa-host-agent-ctl reset`` takes everything back.
 
 It ends with 78 (``EX_CONFIG``) where the configuration cannot be used: starting it again would not help. The service
-manager learns of each finished round (:mod:`host_agent.report.service_manager`); the SIGABRT by which it ends an agent
+manager learns of each finished round (:mod:`placement_traits.service_manager`); the SIGABRT by which it ends an agent
 that hangs leaves the stacks of all threads in the log.
 """
 

@@ -37,7 +37,8 @@ from typing import Any, Final
 
 from host_agent.cmd.activation import Activation, of_helper
 from host_agent.conf import configuration
-from host_agent.util import logs, notify
+from host_agent.util import logs
+from placement_traits import notify
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import NumaExtError
 

@@ -78,13 +78,18 @@ class HostPaths:
         """All files of the state folder that an agent makes, without what is appended to names; the lock last."""
         return (
             *(self.journal, self.home_nodes, self.published, self.rollout, self.costs, self.slo),
-            *(self.balancing, self.calibration, self.topology, self.paused, self.lock),
+            *(self.balancing, self.calibration, self.topology, self.paused, self.acting, self.lock),
         )
 
     @property
     def lock(self) -> Path:
         """Locked while an agent runs; holds its process id."""
         return self.state / "agent.lock"
+
+    @property
+    def acting(self) -> Path:
+        """Locked, shared, while a round acts on the host; exclusively by who wants it at rest."""
+        return self.state / "acting.lock"
 
     @property
     def paused(self) -> Path:

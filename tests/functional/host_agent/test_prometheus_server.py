@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus server scrapes our two exporters, answers every panel of the dashboards and evaluates every alert.
+"""A real Prometheus server scrapes our exporters, answers every panel of the dashboards and evaluates every alert.
 
-The exporters are those of agent and scheduler; of each metric they have one made-up value. The lab's own figures come
-in by the same doors, but not here.
+The exporters are those of agent, scheduler and engine; of each metric they have one made-up value. The lab's own
+figures come in by the same doors, but not here.
 """
 
 import json
@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ import yaml
 
 from host_agent.report import metrics as agent_metrics
 from nova_numa_ext import metrics as scheduler_metrics
+from nova_numa_ext.orchestrator import metrics as engine_metrics
 from placement_traits.metrics import MetricSpec
 from tools.dashboards import FOLDER
 
@@ -51,8 +52,25 @@ class EverythingElse:
                 yield metric.name, labels(metric), value(metric)
 
 
+JOB_STATES = ("queued", "running", "failed")
+
+
 def scheduler_samples() -> Iterator[scheduler_metrics.Sample]:
-    for metric in scheduler_metrics.METRICS.values():
+    yield from controller_samples(scheduler_metrics.METRICS)
+
+
+def engine_samples() -> Iterator[scheduler_metrics.Sample]:
+    for metric, found, number in controller_samples(engine_metrics.METRICS):
+        for state in JOB_STATES if "state" in metric.labels else ("",):
+            of_state = (
+                state if label == "state" else one
+                for label, one in zip(metric.labels, found, strict=True)
+            )
+            yield metric, tuple(of_state), number
+
+
+def controller_samples(metrics: Mapping[str, MetricSpec]) -> Iterator[scheduler_metrics.Sample]:
+    for metric in metrics.values():
         if metric.kind == "histogram":
             seconds = value(metric) * (time.monotonic() - BEGAN_S)
             numbers = [seconds] * (len(scheduler_metrics.BUCKETS) + 2)
@@ -89,23 +107,25 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("prometheus is not installed (Debian: prometheus; make test installs it)")
-    metrics, ports = agent_metrics.Metrics(), [free_port() for _ in range(3)]
+    metrics, ports = agent_metrics.Metrics(), [free_port() for _ in range(4)]
     metrics.include(EverythingElse(metrics))
-    exporter = scheduler_metrics.Exporter(scheduler_samples)
+    scheduler = scheduler_metrics.Exporter(scheduler_samples)
+    engine = scheduler_metrics.Exporter(engine_samples, metrics=engine_metrics.METRICS)
     servers = [
         agent_metrics.serve(metrics, "127.0.0.1", ports[0]),
-        scheduler_metrics.serve(exporter, "127.0.0.1", ports[1]),
+        scheduler_metrics.serve(scheduler, "127.0.0.1", ports[1]),
+        scheduler_metrics.serve(engine, "127.0.0.1", ports[2]),
     ]
-    jobs = ("numa-host-agent", "numa-ext-scheduler")
+    jobs = ("numa-host-agent", "numa-ext-scheduler", "numa-ext-engine")
     folder: Path = tmp_path_factory.mktemp("prometheus")
     scraped = [
         {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-        for job, port in zip(jobs, ports[:2], strict=True)
+        for job, port in zip(jobs, ports[:3], strict=True)
     ]
     every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config = {"global": every, "rule_files": [str(RULES)], "scrape_configs": scraped}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{ports[2]}"
+    address = f"127.0.0.1:{ports[3]}"
     words = (
         f"--config.file={folder}/prometheus.yml",
         f"--storage.tsdb.path={folder}/data",
@@ -130,9 +150,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def answers(prometheus: Prometheus) -> bool:
-    """Both targets have been scraped some times."""
+    """All targets have been scraped some times."""
     try:
-        return prometheus.series("count_over_time(up[1m]) >= 4") == 2
+        return prometheus.series("count_over_time(up[1m]) >= 4") == 3
     except (requests.ConnectionError, AssertionError):
         return False
 

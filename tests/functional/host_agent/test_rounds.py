@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from emulation.servers import BE_SPECS, Server
-from host_agent.util import notify
+from placement_traits import notify
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
 from tests.functional.host_agent.test_agent import (
     BE_GROUP,

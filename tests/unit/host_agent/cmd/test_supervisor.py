@@ -17,11 +17,11 @@ PATIENCE_S = 30.0
 _SUPERVISE = """
 import sys
 from host_agent.cmd.supervisor import Patience, Supervisor
-folder, silence, watch = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+folder, (silence, watch, stop) = sys.argv[1], map(float, sys.argv[2:])
 sys.exit(Supervisor(
     (sys.executable, f"{folder}/agent.py", folder),
     (sys.executable, f"{folder}/withdraw.py", folder),
-    Patience(silence, watch, watch, 0.1, stop_s=1.0),
+    Patience(silence, watch, watch, 0.1, stop),
 ).run())
 """
 
@@ -59,12 +59,26 @@ while True:
 class Supervised:
     """A supervisor in a process of its own, and what its agents and withdrawals noted."""
 
-    def __init__(self, folder: Path, agent: str, *, silence_s: float, watch_s: float = 60) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        agent: str,
+        *,
+        silence_s: float,
+        watch_s: float = 60,
+        stop_s: float = PATIENCE_S,
+    ) -> None:
         self.folder = folder
         self.behave(agent)
         (folder / "withdraw.py").write_text(_WITHDRAW)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _SUPERVISE, str(folder), str(silence_s), str(watch_s)],
+            [
+                sys.executable,
+                "-c",
+                _SUPERVISE,
+                str(folder),
+                *map(str, (silence_s, watch_s, stop_s)),
+            ],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stderr=subprocess.DEVNULL,
         )
@@ -196,7 +210,7 @@ def hang(*_):
         time.sleep(0.05)
 signal.signal(signal.SIGTERM, hang)
 """
-    found = supervise(hang + ROUNDS, silence_s=60)
+    found = supervise(hang + ROUNDS, silence_s=60, stop_s=1)
     wait_for(lambda: found.pids("agent"))
     time.sleep(0.5)
     found.process.terminate()

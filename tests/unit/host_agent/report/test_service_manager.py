@@ -17,7 +17,7 @@ from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
-from host_agent.report.service_manager import ServiceManager
+from placement_traits.service_manager import ServiceManager
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 
@@ -107,7 +107,7 @@ def test_a_service_manager_that_is_gone_is_logged_once(
     manager.on_round(ROUND)
     manager.on_round(ROUND)
     assert [record.message for record in caplog.records] == [
-        "the service manager cannot be notified and may end the agent: Connection refused"
+        "the service manager cannot be notified and may end this service: Connection refused"
     ]
 
 

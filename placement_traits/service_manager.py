@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent reports to the service manager that has started it: systemd, or our supervisor without one.
+"""What a service of ours reports to the service manager that has started it: systemd, or the agent's supervisor.
 
-The protocol is sd_notify's (:mod:`host_agent.util.notify`). ``READY=1`` comes after the first finished round,
-``WATCHDOG=1`` after each: a round that hangs or fails is followed by none, and the service manager ends an agent that
-finishes no round within ``WatchdogSec``. ``STOPPING=1`` comes when the agent shuts down. What is applied between two
+The protocol is sd_notify's (:mod:`placement_traits.notify`). ``READY=1`` comes after the first finished round,
+``WATCHDOG=1`` after each: a round that hangs is followed by none, and the service manager ends a service that finishes
+no round within ``WatchdogSec``. ``STOPPING=1`` comes when the service shuts down. What the agent applies between two
 rounds, up to fifty times a second, counts as a round, and is reported once a second.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, MutableMapping
 from math import inf
 from typing import Final
 
-from host_agent.model.round import Round
-from host_agent.util import notify
+from placement_traits import notify
 
 LOG = logging.getLogger(__name__)
 
@@ -22,7 +21,7 @@ _EVERY_S: Final = 1.0
 
 
 class ServiceManager:
-    """Where notifications go; a :class:`~host_agent.control.agent.Listener`.
+    """Where notifications go; with the agent one of its listeners.
 
     :param address: of its socket; "" when there is no service manager
     :param clock: monotonic seconds
@@ -36,10 +35,10 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> "ServiceManager":
-        """Return the one that the environment names, and take it out: what the agent starts must not report for it."""
+        """Return the one that the environment names, and take it out: what we start must not report for it."""
         return cls(environment.pop(notify.VARIABLE, ""))
 
-    def on_round(self, done: Round) -> None:
+    def on_round(self, done: object = None) -> None:
         """Take note of a finished round."""
         now, first = self._clock(), self._reported_s == -inf
         if now - self._reported_s < _EVERY_S:
@@ -48,7 +47,7 @@ class ServiceManager:
         self._send(*((notify.READY,) if first else ()), notify.WATCHDOG)
 
     def stopping(self) -> None:
-        """Report that the agent shuts down."""
+        """Report that the service shuts down."""
         self._send(notify.STOPPING)
 
     def _send(self, *states: str) -> None:
@@ -60,5 +59,7 @@ class ServiceManager:
         except OSError as error:
             problem = error.strerror or str(error)
         if problem and problem != self._problem:
-            LOG.warning("the service manager cannot be notified and may end the agent: %s", problem)
+            LOG.warning(
+                "the service manager cannot be notified and may end this service: %s", problem
+            )
         self._problem = problem
