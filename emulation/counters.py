@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping
 
 from emulation.physics.sensor import ModelSensor, Partition
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.levels import FULL
@@ -56,7 +56,9 @@ class ModelledCounters:
         return Readings(counters, "model (all figures are modelled)")
 
 
-def effective_partitions(resctrl: Resctrl, observation: Observation) -> Mapping[str, Partition]:
+def effective_partitions(
+    resctrl: ResctrlReader, observation: Observation
+) -> Mapping[str, Partition]:
     """Return UUID -> masks and levels of the group that each server's process is in; empty without resctrl."""
     if not resctrl.available():
         return {}

@@ -18,6 +18,7 @@ from host_agent.control.calibration import (
 from host_agent.control.journal import utc_now
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.rdt.backend import tree
+from host_agent.machine.rdt.calibration import CalibrationGroups
 from host_agent.observe.calibration.counters import CountedProfiler, refused
 from host_agent.observe.calibration.levels import calibrate_levels
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
@@ -131,7 +132,10 @@ def _run_levels(
         for domain in topology.l3_domains
     }
     load = TimingProfiler(cpus, settings)
-    full_mbps, found = calibrate_levels(tree(conf.paths), topology, load, progress=progress)
+    resctrl = tree(conf.paths)
+    full_mbps, found = calibrate_levels(
+        resctrl.bandwidth(), topology, load, CalibrationGroups(resctrl), progress=progress
+    )
     progress(f"put into the agent's configuration: [rdt] full_bandwidth_mbps = {full_mbps}")
     return [{"l3": each.l3, "percent": each.percent, "mbps": round(each.mbps)} for each in found]
 
@@ -158,7 +162,7 @@ def _profiler(
     if why_not:
         progress(f"by timing: {why_not}")
         return timing
-    return CountedProfiler(timing, resctrl, topology, progress=progress)
+    return CountedProfiler(timing, CalibrationGroups(resctrl).counted, topology, progress=progress)
 
 
 def _check_idle(conf: Configuration) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from host_agent.control.calibration_store import Calibration, distances
-from host_agent.decide.pages.worker_sets import profile_sets
+from host_agent.decide.pages.worker_sets import profile_sets, widest_sets
 from host_agent.model.traffic import NodeBandwidth
 from placement_traits.topology import HostTopology
 
@@ -48,18 +48,22 @@ def calibrate(
     nodes = sorted(far)
     with_cpus = frozenset(node for node in nodes if topology.cpus_of_node(node))
     classes = ([set_ for set_ in one.members if set_ <= with_cpus] for one in profile_sets(far))
-    worker_sets = [members[0] for members in classes if members]
-    total = len(worker_sets) + len(with_cpus) * len(nodes)
+    nearest = [members for members in classes if members]
+    pairs: dict[int, dict[int, float]] = {node: {} for node in nodes}
+    alone = [(worker, node) for worker in sorted(with_cpus) for node in nodes]
+    for number, (worker, node) in enumerate(alone, 1):
+        progress(f"[pair {number}/{len(alone)}] worker {worker}, memory on node {node}")
+        pairs[node][worker] = profiler.profile([worker], [node])[node][worker]
+    widest = [
+        workers
+        for workers in widest_sets(pairs, with_cpus)
+        if not any(workers in members for members in nearest)
+    ]
+    worker_sets = [*(members[0] for members in nearest), *widest]
     sets = {}
     for number, workers in enumerate(worker_sets, 1):
-        progress(f"[{number}/{total}] workers {_text(workers)}, memory on all nodes")
+        progress(f"[set {number}/{len(worker_sets)}] workers {_text(workers)}, memory on all nodes")
         sets[workers] = profiler.profile(workers, nodes)
-    pairs: dict[int, dict[int, float]] = {node: {} for node in nodes}
-    for number, (worker, node) in enumerate(
-        ((worker, node) for worker in sorted(with_cpus) for node in nodes), len(worker_sets) + 1
-    ):
-        progress(f"[{number}/{total}] worker {worker}, memory on node {node}")
-        pairs[node][worker] = profiler.profile([worker], [node])[node][worker]
     return Calibration(
         far, sets, pairs, f"{now.isoformat(timespec='seconds')} by {profiler.method}"
     )

@@ -19,7 +19,7 @@ from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import InvalidValueError
 from placement_traits.json_store import JsonStore
 from placement_traits.plain import Value
-from placement_traits.topology import HostTopology
+from placement_traits.topology import HostTopology, Matrix
 
 LOG = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ class Calibration:
                 shares = canonical_weights(self.sets[measured], measured)
                 first = {back[node]: share for node, share in shares.items()}
                 found |= {member: profile.weights_of(member, first) for member in profile.members}
+        for workers in self.sets.keys() - found.keys():
+            found[workers] = canonical_weights(self.sets[workers], workers)
         return found
 
     def local_bandwidth_mbps(self) -> dict[int, int]:
@@ -65,6 +67,13 @@ class Calibration:
             for node, to_worker in self.pairs.items()
             if node in to_worker
         }
+
+    def read_bandwidth_mbps(self) -> Matrix | None:
+        """Return the pairs as a matrix, a row per worker; None where a node has no CPUs, and is no worker."""
+        nodes = sorted(self.distances)
+        if any(to_worker.keys() != set(nodes) for to_worker in self.pairs.values()):
+            return None
+        return tuple(tuple(round(self.pairs[node][worker]) for node in nodes) for worker in nodes)
 
 
 def distances(topology: HostTopology) -> dict[int, dict[int, int]]:
@@ -154,6 +163,12 @@ class CalibrationFile:
         """Return node -> MB/s that its memory gives to its own CPUs; empty when not measured on this host."""
         self._look(topology)
         return self._found.local_bandwidth_mbps() if self._found else {}
+
+    def read_bandwidth_mbps(self, topology: HostTopology) -> Matrix | None:
+        """Return what CPUs read from each node alone, MB/s; None when not measured between all nodes of this host."""
+        self._look(topology)
+        found = self._found.read_bandwidth_mbps() if self._found else None
+        return found if found and len(found) == len(topology.nodes) else None
 
     def _look(self, topology: HostTopology) -> None:
         try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from host_agent.machine.rdt.errors import ResctrlError, ResctrlGoneError
-from host_agent.machine.rdt.resctrl import CounterReading, Resctrl
+from host_agent.machine.rdt.reader import CounterReading, ResctrlReader
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.traffic import Traffic
 from placement_traits.errors import NumaExtError
@@ -136,7 +136,7 @@ class BandwidthReader:
 
     def __init__(
         self,
-        resctrl: Resctrl,
+        resctrl: ResctrlReader,
         *,
         interval_s: float = INTERVAL_S,
         stale_s: float = STALE_S,

@@ -44,6 +44,7 @@ from host_agent.model.process import MoveLimits, MoveReport, Pin, PinFailure, Qu
 from host_agent.model.rdt import Schemata
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.rdt import read_rdt
+from tests.support.booted import boot
 from tests.support.fake_host import FakeHost
 
 NODES = 4
@@ -177,9 +178,7 @@ class CountedHost(FakeHost):
             state=folder / "state",
             helper_state=folder / "helper",
         )
-        boot = self.paths.proc / "sys/kernel/random"
-        boot.mkdir(parents=True)
-        (boot / "boot_id").write_text("one\n")
+        boot(self.paths.proc)
         (self.paths.proc / "2/task/2").mkdir(parents=True)
         (self.paths.proc / "2/task/2/children").write_text("")
         self.paths.pid_dir.mkdir(mode=0o755)

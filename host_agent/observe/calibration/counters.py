@@ -16,25 +16,28 @@ Sources: Gureya 2021, section 4.3, step 3; Linux Documentation/filesystems/resct
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from host_agent.machine.rdt.errors import ResctrlError
-from host_agent.machine.rdt.resctrl import Resctrl
-from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
+from host_agent.machine.rdt.reader import CounterReading, ResctrlReader
 from host_agent.model.traffic import NodeBandwidth, Traffic
 from host_agent.observe.bandwidth import Meter
 from host_agent.observe.calibration.timing import TimingProfiler
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
-_MONITOR: Final = f"{GROUP_PREFIX}calibrate"
 _EVENTS: Final = {"mbm_total_bytes", "mbm_local_bytes"}
 _BELIEVED: Final = 4.0
 # Of the time of a measurement: when the counters are read last (all readers still run), and how long they are watched.
 _END: Final = 0.8
 _LEAST: Final = 0.4
+
+
+Counted = Callable[
+    [Sequence[int]], AbstractContextManager[Callable[[], tuple[CounterReading, ...]]]
+]
 
 
 class UnbelievableError(NumaExtError):
@@ -45,7 +48,8 @@ class CountedProfiler:
     """A :class:`~host_agent.control.calibration.Profiler` by counters, by timing where they cannot be believed.
 
     :param timing: makes the load
-    :param resctrl: the tree
+    :param counted: gives what reads the counters of threads,
+        :meth:`~host_agent.machine.rdt.calibration.CalibrationGroups.counted`
     :param topology: of the host
     :param progress: called with the reason why timed figures stand
     """
@@ -53,24 +57,24 @@ class CountedProfiler:
     def __init__(
         self,
         timing: TimingProfiler,
-        resctrl: Resctrl,
+        counted: Counted,
         topology: HostTopology,
         *,
         progress: Callable[[str], object] = lambda _line: None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._timing, self._resctrl, self._progress = timing, resctrl, progress
+        self._timing, self._counted, self._progress = timing, counted, progress
         self._sleep, self._clock = sleep, clock
         self._node_of = {domain.id: domain.nodes[0] for domain in topology.l3_domains}
-        self._profiles = self._counted = 0
+        self._profiles = self._believed = 0
 
     @property
     def method(self) -> str:
         """See :class:`~host_agent.control.calibration.Profiler`."""
-        if not self._counted:
+        if not self._believed:
             return self._timing.method
-        return f"resctrl's counters ({self._counted} of {self._profiles} measurements)"
+        return f"resctrl's counters ({self._believed} of {self._profiles} measurements)"
 
     def profile(self, workers: Collection[int], nodes: Collection[int]) -> NodeBandwidth:
         """See :class:`~host_agent.control.calibration.Profiler`."""
@@ -92,21 +96,21 @@ class CountedProfiler:
         if problems:
             self._progress(f"by timing, the counters cannot be believed: {problems[0]}")
             return timed
-        self._counted += 1
+        self._believed += 1
         return found
 
     def _watch(self, readers: Sequence[int], seconds: float) -> dict[int, Traffic]:
         """Return the readers' traffic by the node that they run on, while they run."""
         end_s = self._clock() + _END * seconds
-        with self._monitor(readers):
+        with self._counted(readers) as counters:
             meter = Meter(0.0)
-            meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), self._clock())
+            meter.take(counters(), self._clock())
             left_s = end_s - self._clock()
             if left_s < _LEAST * seconds:
                 raise UnbelievableError("the readers were in their monitoring group too late")
             self._sleep(left_s)
             now = self._clock()
-            meter.take(self._resctrl.counters(ROOT_GROUP, _MONITOR), now)
+            meter.take(counters(), now)
         rate = meter.rate(now)
         if rate is None:
             raise UnbelievableError("a counter could not be read, or ran backwards")
@@ -117,20 +121,6 @@ class CountedProfiler:
             node: Traffic(sum(t.local_mbps for t in found), sum(t.total_mbps for t in found))
             for node, found in sums.items()
         }
-
-    @contextmanager
-    def _monitor(self, readers: Sequence[int]) -> Iterator[None]:
-        """A monitoring group of the root group with the readers in it; what a killed calibration left is made again."""
-        with self._resctrl.lock():
-            if _MONITOR in self._resctrl.actual().root.monitors:
-                self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
-            self._resctrl.create_monitor(ROOT_GROUP, _MONITOR)
-        try:
-            self._resctrl.move_tasks(ROOT_GROUP, _MONITOR, lambda: readers)
-            yield
-        finally:
-            with self._resctrl.lock():
-                self._resctrl.remove_monitor(ROOT_GROUP, _MONITOR)
 
 
 def by_counters(timed: NodeBandwidth, seen: Mapping[int, Traffic]) -> NodeBandwidth:
@@ -163,7 +153,7 @@ def by_counters(timed: NodeBandwidth, seen: Mapping[int, Traffic]) -> NodeBandwi
     return found
 
 
-def refused(resctrl: Resctrl, topology: HostTopology) -> str:
+def refused(resctrl: ResctrlReader, topology: HostTopology) -> str:
     """Return why this host's counters cannot measure the bandwidths, "" when they can."""
     if not resctrl.available():
         return "resctrl is not mounted"

@@ -9,15 +9,13 @@ limits do anything here is then seen at some of them.
 Source: Linux Documentation/filesystems/resctrl.rst, "Memory bandwidth Allocation (AMD)".
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.rdt import (
     EIGHTH_GBPS_MBPS,
-    GROUP_PREFIX,
     BandwidthControl,
     BandwidthUnit,
 )
@@ -25,7 +23,6 @@ from host_agent.model.traffic import NodeBandwidth
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
 
-_GROUP: Final = f"{GROUP_PREFIX}calibrate"
 _TRIED_PERCENT: Final = (50, 20)
 _TOLERANCE: Final = 1.5  # of the limit: what a domain may draw and still be taken for limited
 
@@ -40,6 +37,15 @@ class Load(Protocol):
         watch: Callable[[Sequence[int], float], None],
     ) -> NodeBandwidth:
         """Read memory of ``nodes`` from ``workers``; ``watch`` is called with the readers' thread ids once they run."""
+
+
+class Groups(Protocol):
+    """Limits threads; :class:`~host_agent.machine.rdt.calibration.CalibrationGroups`."""
+
+    def limited(
+        self, l3: int, level: int
+    ) -> AbstractContextManager[Callable[[Sequence[int]], bool]]:
+        """Give what limits threads in one L3 domain, and tells whether they still ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +63,21 @@ class LevelBandwidth:
 
 
 def calibrate_levels(
-    resctrl: Resctrl,
+    control: BandwidthControl | None,
     topology: HostTopology,
     load: Load,
+    groups: Groups,
     *,
     progress: Callable[[str], object] = lambda _line: None,
 ) -> tuple[int, tuple[LevelBandwidth, ...]]:
     """Measure a host.
 
+    :param control: what bandwidth allocation can do here
+    :param groups: limits the readers
     :param progress: called before each measurement
     :returns: what 100 % stands for, MB/s, and all measurements
     :raises CapabilityMissingError: levels of this host are no absolute ones, or limits do not limit
     """
-    control = resctrl.bandwidth()
     if control is None or control.unit is not BandwidthUnit.EIGHTH_GBPS:
         raise CapabilityMissingError(
             "bandwidth levels of this host are not absolute (AMD's are): there is nothing to calibrate"
@@ -85,8 +93,8 @@ def calibrate_levels(
     for percent in _TRIED_PERCENT:
         limit_mbps = least.mbps * percent / 100
         progress(f"L3 {least.l3}, limited to {limit_mbps:.0f} MB/s")
-        with _limited(resctrl, control, least.l3, limit_mbps) as watch:
-            mbps = load.profile([least.l3], nodes, watch)
+        with groups.limited(least.l3, _level(control, limit_mbps)) as move:
+            mbps = load.profile([least.l3], nodes, lambda readers, _seconds: _move(move, readers))
         drawn = mbps[nodes[0]][least.l3]
         if drawn > _TOLERANCE * limit_mbps:
             raise CapabilityMissingError(
@@ -97,27 +105,10 @@ def calibrate_levels(
     return int(least.mbps), tuple(found)
 
 
-@contextmanager
-def _limited(
-    resctrl: Resctrl, control: BandwidthControl, l3: int, mbps: float
-) -> Iterator[Callable[[Sequence[int], float], None]]:
-    """A control group with a limit in one domain; what is yielded puts the readers into it."""
-    value = min(
-        max(round(mbps / EIGHTH_GBPS_MBPS), control.min_bandwidth, 1), control.max_bandwidth
-    )
-    with resctrl.lock():
-        if _GROUP in resctrl.control_groups():
-            resctrl.remove_group(_GROUP)  # a killed calibration has left it
-        resctrl.create_group(_GROUP)
-    try:
-        resctrl.write_schemata(_GROUP, {"MB": {l3: value}})
-        yield lambda readers, _seconds: _move(resctrl, readers)
-    finally:
-        with resctrl.lock():
-            resctrl.remove_group(_GROUP)
+def _level(control: BandwidthControl, mbps: float) -> int:
+    return min(max(round(mbps / EIGHTH_GBPS_MBPS), control.min_bandwidth, 1), control.max_bandwidth)
 
 
-def _move(resctrl: Resctrl, readers: Sequence[int]) -> None:
-    moved = resctrl.move_tasks(_GROUP, "", lambda: readers)
-    if moved.ended:
+def _move(move: Callable[[Sequence[int]], bool], readers: Sequence[int]) -> None:
+    if not move(readers):
         raise CapabilityMissingError("the readers ended before they were limited: raise --seconds")

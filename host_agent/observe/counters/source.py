@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from host_agent.machine.privileged.api import Privileged
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.workload import Activity
@@ -49,7 +49,7 @@ class CounterHost:
 
     privileged: Privileged
     libvirt_totals: Callable[[], Mapping[str, Mapping[str, int]]]
-    resctrl: Resctrl
+    resctrl: ResctrlReader
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.observe.topology.nvidia import Links, parse_topo_matrix, read_nvml, with_links
 from host_agent.observe.topology.pci import read_gpus
 from host_agent.observe.topology.rdt import read_rdt
@@ -19,7 +19,7 @@ _NVIDIA: Final = "10de:"
 
 def discover(
     sys: Path = Path("/sys"),
-    resctrl: Resctrl | None = None,
+    resctrl: ResctrlReader | None = None,
     given: Callable[[HostTopology], Given] = lambda _seen: Given(),
     gpu_products: Iterable[str] = (),
     gpu_matrix: Path | None = None,
@@ -48,7 +48,7 @@ def discover(
         with_given(seen, given(seen)),
         gpus=gpus,
         gpu_links=with_links(gpus, edges, links),
-        rdt=read_rdt(resctrl or Resctrl()),
+        rdt=read_rdt(resctrl or ResctrlReader()),
     )
 
 

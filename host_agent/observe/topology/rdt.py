@@ -4,14 +4,14 @@
 import functools
 import logging
 
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model.rdt import BandwidthUnit, Capabilities
 from placement_traits.topology import L3Cat, Mba, RdtCapability, RdtMonitoring
 
 LOG = logging.getLogger(__name__)
 
 
-def read_rdt(resctrl: Resctrl) -> RdtCapability | None:
+def read_rdt(resctrl: ResctrlReader) -> RdtCapability | None:
     """Read the mounted resctrl tree; None where nothing is mounted, which is logged at the first look only."""
     if not resctrl.available():
         _log_once("No resctrl file system is mounted: this host offers no RDT resources.")

@@ -17,6 +17,7 @@ from placement_traits.topology import (
     HostTopology,
     HugePages,
     L3Domain,
+    Matrix,
     NumaNode,
     Socket,
 )
@@ -26,14 +27,16 @@ _L3 = "3"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What sysfs does not show and the operator may give.
+    """What sysfs does not show, and the operator or the calibration may give.
 
     :param chassis: server node by socket, for machines of several chassis under one kernel
     :param bandwidth_mbps: memory bandwidth capacity by NUMA node, MB/s
+    :param read_bandwidth_mbps: measured bandwidth, MB/s, rows and columns as those of the topology; None: not measured
     """
 
     chassis: Mapping[int, int] = field(default_factory=dict)
     bandwidth_mbps: Mapping[int, int] = field(default_factory=dict)
+    read_bandwidth_mbps: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def read_topology(sys: Path = Path("/sys")) -> HostTopology:
 
 
 def with_given(topology: HostTopology, given: Given) -> HostTopology:
-    """Return the topology with what the operator knows of it."""
+    """Return the topology with what else is known of it."""
     return replace(
         topology,
         sockets=tuple(
@@ -85,6 +88,7 @@ def with_given(topology: HostTopology, given: Given) -> HostTopology:
             replace(node, bandwidth_mbps=given.bandwidth_mbps.get(node.id))
             for node in topology.nodes
         ),
+        read_bandwidth_mbps=given.read_bandwidth_mbps,
     )
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from emulation.hosts import four_nodes
+from emulation.physics.machines import grid
 from emulation.physics.published import CANONICAL_A, CANONICAL_B
 from host_agent.cmd import ctl
 from host_agent.conf import configuration
@@ -21,6 +22,8 @@ from host_agent.console import calibrate as calibration_run
 from host_agent.control import calibration_store
 from host_agent.control.calibration import calibrate, default_megabytes
 from host_agent.control.calibration_store import CalibrationFile
+from host_agent.decide.cores.choose import exact_slots
+from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, between_nodes
 from host_agent.model.traffic import NodeBandwidth
 from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from host_agent.observe.topology.sysfs import read_topology
@@ -76,6 +79,70 @@ def test_f_004_06_symmetric_sets_are_measured_once_and_irrational_ones_never() -
     assert frozenset({0, 3}) not in weights, "nobody is ever put on two far nodes"
 
 
+@dataclass
+class Uneven:
+    """A profiler of a machine whose widest path is 0 to 2, of which its firmware knows nothing."""
+
+    method = "made-up figures"
+    asked: list[frozenset[int]] = field(default_factory=list)
+
+    def profile(self, workers: Collection[int], nodes: Collection[int]) -> NodeBandwidth:
+        self.asked.append(frozenset(workers))
+        return {n: {w: self._mbps(n, w) for w in workers} for n in nodes}
+
+    def _mbps(self, node: int, worker: int) -> float:
+        if node == worker:
+            return 20_000.0
+        return 9_000.0 if {node, worker} == {0, 2} else 4_000.0
+
+
+def test_f_004_06_measured_bandwidth_says_which_worker_sets_guests_are_put_on() -> None:
+    topology = grid(1, 4, 2, memory_mb_per_node=8192)
+    profiler = Uneven()
+    found = calibrate(topology, profiler, now=NOW)
+    assert frozenset({0, 2}) in found.weights(), "a guest will be there, so it needs weights"
+
+    def nodes_of_a_guest(host: HostTopology) -> tuple[int, ...]:
+        layout = CoreLayout(host)
+        server = MappedServer("guest", 4, 512)
+        (_, slot), *_ = exact_slots(Occupancy(layout, {"guest": server}, {}), server)
+        return layout.nodes(slot)
+
+    assert nodes_of_a_guest(topology) == (0, 1), "by distance all are alike"
+    measured = replace(topology, read_bandwidth_mbps=found.read_bandwidth_mbps())
+    assert nodes_of_a_guest(measured) == (0, 2)
+
+
+def test_noise_between_measurements_of_equal_paths_decides_nothing() -> None:
+    even = [[20_000 if a == b else 9_000 for b in range(4)] for a in range(4)]
+    noisy = [[mbps + 7 * a - 5 * b for b, mbps in enumerate(row)] for a, row in enumerate(even)]
+    far = [
+        between_nodes(replace(four_nodes(), read_bandwidth_mbps=tuple(map(tuple, matrix))))
+        for matrix in (even, noisy)
+    ]
+    assert [far[0](a, b) for a in range(4) for b in range(4)] == [
+        far[1](a, b) for a in range(4) for b in range(4)
+    ]
+
+
+def test_a_node_is_as_near_to_itself_as_any_other_to_itself() -> None:
+    uneven = tuple(
+        tuple(20_000 - 3_000 * a if a == b else 5_000 for b in range(4)) for a in range(4)
+    )
+    far = between_nodes(replace(four_nodes(), read_bandwidth_mbps=uneven))
+    assert {far(node, node) for node in range(4)} == {0}
+    assert all(far(a, b) > 0 for a in range(4) for b in range(4) if a != b)
+
+
+def test_the_running_agent_sees_the_measured_bandwidths(tmp_path: Path) -> None:
+    file = CalibrationFile(tmp_path / "c.json")
+    assert file.read_bandwidth_mbps(four_nodes()) is None
+    calibration_store.store(tmp_path / "c.json").save(calibrate(four_nodes(), Uneven(), now=NOW))
+    matrix = file.read_bandwidth_mbps(four_nodes())
+    assert matrix is not None
+    assert matrix[0] == (20_000, 4_000, 9_000, 4_000)
+
+
 def test_nodes_without_cpus_serve_memory_and_do_not_work() -> None:
     whole = four_nodes(rdt=None)
     topology = replace(
@@ -88,6 +155,7 @@ def test_nodes_without_cpus_serve_memory_and_do_not_work() -> None:
     assert all(0 not in workers for workers, _ in profiler.asked)
     assert set(found.pairs[0]) == {1, 2, 3}
     assert set(found.local_bandwidth_mbps()) == {1, 2, 3}
+    assert found.read_bandwidth_mbps() is None, "what node 0 would read is unknown"
     assert {frozenset({n}) for n in (1, 2, 3)} <= set(found.weights())
 
 
@@ -199,7 +267,7 @@ def test_the_command_measures_keeps_and_shows(
     shown = capsys.readouterr()
     (first, *_) = json.loads(shown.out)
     assert sum(first["weights"].values()) == pytest.approx(1.0, abs=0.001)
-    assert re.match(r"by timing: .*\n\[1/", shown.err)
+    assert re.match(r"by timing: .*\n\[pair 1/", shown.err)
     assert shown.err.endswith("by timing\n")
     topology = read_topology(Path("/sys"))
     assert CalibrationFile(tmp_path / "calibration.json").weights(topology)

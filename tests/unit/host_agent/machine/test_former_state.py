@@ -11,6 +11,7 @@ from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import former_state, vcpu_quota
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
+from tests.support.booted import boot
 
 A = "aaaaaaaa-0000-4000-8000-000000000000"
 FOUND = {"L3": {0: 2047, 1: 2047}}
@@ -23,9 +24,7 @@ FILES = {
 
 @pytest.fixture
 def paths(tmp_path: Path) -> HostPaths:
-    boot = tmp_path / "proc/sys/kernel/random"
-    boot.mkdir(parents=True)
-    (boot / "boot_id").write_text("one\n")
+    boot(tmp_path / "proc")
     for folder in ("state", "helper"):
         (tmp_path / folder).mkdir()
     return HostPaths(

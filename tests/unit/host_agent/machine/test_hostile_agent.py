@@ -33,6 +33,7 @@ from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.rdt import parse_schemata
+from tests.support.booted import boot
 
 SHARE, ALL = 2_000, 1_000_000
 A = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -128,9 +129,7 @@ class Host:
             state=root / "state",
             helper_state=root / "helper",
         )
-        boot = self.paths.proc / "sys/kernel/random"
-        boot.mkdir(parents=True)
-        (boot / "boot_id").write_text("one\n")
+        boot(self.paths.proc)
         (self.paths.proc / "cpuinfo").write_text("vendor_id : GenuineIntel\n")
         self.paths.helper_state.mkdir()
         for uuid, pid in DOMAINS.items():

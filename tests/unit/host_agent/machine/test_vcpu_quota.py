@@ -14,6 +14,7 @@ from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.privileged.vcpu_quota import Quota
 from placement_traits.errors import NumaExtError
 from placement_traits.json_store import JsonStore
+from tests.support.booted import boot
 
 SLICE = "/machine.slice/machine-qemu/libvirt"
 
@@ -29,9 +30,7 @@ class Host:
             pid_dir=root / "pids",
             helper_state=root / "state",
         )
-        boot = self.paths.proc / "sys/kernel/random"
-        boot.mkdir(parents=True)
-        (boot / "boot_id").write_text("one\n")
+        boot(self.paths.proc)
 
     def add(self, uuid: str, pid: int, tune: str = "", group: str = "vcpu{}") -> None:
         name = f"instance-{pid}"

@@ -7,7 +7,8 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.kernel.threads import Traffic as Bytes
-from host_agent.machine.rdt.resctrl import CounterReading, Resctrl
+from host_agent.machine.rdt.reader import CounterReading
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.rdt import Unknown
 from host_agent.model.traffic import Traffic

@@ -34,6 +34,7 @@ from host_agent.model.rdt import BandwidthUnit, Unknown
 from host_agent.observe.bandwidth import BandwidthReader
 from placement_traits.errors import ConflictError, InvalidValueError
 from placement_traits.names import Tier
+from tests.support.booted import boot
 
 LC = "11111111-aaaa-4000-8000-000000000001"
 BE = "33333333-bbbb-4000-8000-000000000003"
@@ -391,9 +392,7 @@ def operators_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hos
     model.write("schemata", "L3:0=ff\n")
     resctrl = Resctrl(model)
     monkeypatch.setattr(privileged, "tree", lambda _paths: resctrl)
-    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
-    boot_id.parent.mkdir(parents=True)
-    boot_id.write_text("first\n")
+    boot(tmp_path / "proc", "first")
     return HostPaths(proc=tmp_path / "proc", helper_state=tmp_path / "state"), resctrl
 
 
@@ -436,7 +435,7 @@ def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) 
 def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, resctrl = operators_host
     partitions(paths).partition([LC_REQUEST], write=True)
-    (paths.proc / "sys/kernel/random/boot_id").write_text("second\n")
+    boot(paths.proc, "second")
     privileged.reset(paths, True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFFF}

@@ -16,6 +16,7 @@ from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from emulation.kernel.threads import Traffic as Bytes
 from host_agent.control.calibration import calibrate
+from host_agent.machine.rdt.calibration import CalibrationGroups
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import NodeBandwidth, Traffic
 from host_agent.observe.calibration.counters import (
@@ -81,7 +82,7 @@ class Machine(TimingProfiler):
     def counting(self, topology: HostTopology | None = None) -> CountedProfiler:
         return CountedProfiler(
             self,
-            self.resctrl,
+            CalibrationGroups(self.resctrl).counted,
             topology or four_nodes(),
             progress=self.reported.append,
             sleep=self.sleep,

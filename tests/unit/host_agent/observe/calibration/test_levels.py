@@ -18,9 +18,10 @@ from emulation.kernel.threads import ThreadTable
 from host_agent.cmd import ctl
 from host_agent.conf.paths import HostPaths
 from host_agent.console import calibrate
+from host_agent.machine.rdt.calibration import CalibrationGroups
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.traffic import NodeBandwidth
-from host_agent.observe.calibration.levels import calibrate_levels
+from host_agent.observe.calibration.levels import LevelBandwidth, calibrate_levels
 from host_agent.observe.calibration.timing import TimingSettings
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import CapabilityMissingError
@@ -53,6 +54,10 @@ class Domains:
         return {node: {l3: min(mbps, limit_mbps) if self.limited else mbps}}
 
 
+def measured(resctrl: Resctrl, load: Domains) -> tuple[int, tuple[LevelBandwidth, ...]]:
+    return calibrate_levels(resctrl.bandwidth(), four_nodes(), load, CalibrationGroups(resctrl))
+
+
 @pytest.fixture
 def amd() -> ResctrlModel:
     return ResctrlModel(replace(AMD, domains=(0, 1, 2, 3)), threads=ThreadTable([READER]))
@@ -61,7 +66,7 @@ def amd() -> ResctrlModel:
 def test_a_level_is_a_share_of_what_the_weakest_domain_draws(amd: ResctrlModel) -> None:
     resctrl = Resctrl(amd)
     host = Domains(resctrl, {0: 41_000.0, 1: 40_000.0, 2: 42_000.0, 3: 43_000.0})
-    full_mbps, found = calibrate_levels(resctrl, four_nodes(), host)
+    full_mbps, found = measured(resctrl, host)
     assert full_mbps == 40_000
     assert [(each.l3, each.percent, each.mbps) for each in found[4:]] == [
         (1, 50, 20_000.0),
@@ -77,7 +82,7 @@ def test_limits_that_do_not_limit_are_told_and_not_used(amd: ResctrlModel) -> No
     resctrl = Resctrl(amd)
     host = Domains(resctrl, dict.fromkeys(range(4), 40_000.0), limited=False)
     with pytest.raises(CapabilityMissingError, match="drew 40000 MB/s under a limit of 20000"):
-        calibrate_levels(resctrl, four_nodes(), host)
+        measured(resctrl, host)
     assert resctrl.control_groups() == ("",)
 
 
@@ -85,14 +90,14 @@ def test_what_a_killed_calibration_has_left_is_made_again(amd: ResctrlModel) -> 
     resctrl = Resctrl(amd)
     resctrl.create_group("numa_ext-calibrate")
     host = Domains(resctrl, dict.fromkeys(range(4), 40_000.0))
-    assert calibrate_levels(resctrl, four_nodes(), host)[0] == 40_000
+    assert measured(resctrl, host)[0] == 40_000
     assert resctrl.control_groups() == ("",)
 
 
 def test_levels_that_are_shares_by_themselves_are_not_calibrated() -> None:
     resctrl = Resctrl(ResctrlModel(INTEL))
     with pytest.raises(CapabilityMissingError, match="nothing to calibrate"):
-        calibrate_levels(resctrl, four_nodes(), Domains(resctrl, {}))
+        measured(resctrl, Domains(resctrl, {}))
 
 
 class Command:
