@@ -4,7 +4,7 @@
 import string
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.options import Section, option
@@ -59,6 +59,11 @@ class FeedOptions(Section):
     limits: FeedLimits = field(default_factory=FeedLimits)
 
 
+def _secret(text: str, *, change: str, leave: str) -> Any:
+    """Return an option without a default that is shown nowhere; see :func:`placement_traits.options.option`."""
+    return option(None, text, secret=True, change=change, leave=leave)
+
+
 @dataclass(frozen=True, slots=True)
 class PrometheusOptions(Section):
     """Where and what a Prometheus server is asked, in ``[slo]``; it is asked nothing as long as it has no URL."""
@@ -105,17 +110,13 @@ class PrometheusOptions(Section):
         change="it asks for one",
         leave="it asks for none, or for a token",
     )
-    password: str | None = option(
-        None,
+    password: str | None = _secret(
         "Password of prometheus_username.",
-        secret=True,
         change="prometheus_username is set",
         leave="prometheus_username is not set",
     )
-    token: str | None = option(
-        None,
+    token: str | None = _secret(
         "Token that the server, or a proxy before it, asks for (Authorization: Bearer).",
-        secret=True,
         change="it asks for one",
         leave="it asks for none, or for a user name",
     )

@@ -34,6 +34,7 @@ class BalmOptions(Section):
     :param effect: an action that changes the worst latency by less than this part is without effect
     :param ignore_s: a server that nothing helped is ignored, or not tried again, for so long
     :param traffic_s: traffic that is read so long after the last action is surely not from before it
+    :param demand_s: what a server used without a throttle does not tell any more what it would use so long after
     """
 
     at_risk_slack_percent: float = option(
@@ -82,7 +83,8 @@ class BalmOptions(Section):
     be_floor_percent: float = option(
         20.0,
         "Least mean level of a best-effort server over any hour, per cent, whatever latency-critical servers declare "
-        "and need: one that would fall below is not throttled for a while.",
+        "and need: one that would fall below is not throttled for a while. It beats [rdt]be_mba_percent, too, wherever "
+        "the latency of some server on the host is known.",
         minimum=1.0,
         maximum=90.0,
         change="best-effort servers are promised more (raise)",
@@ -105,6 +107,7 @@ class BalmOptions(Section):
     effect: float = 0.05
     ignore_s: float = 600.0
     traffic_s: float = 3.0
+    demand_s: float = 600.0
 
     @property
     def at_risk_slack(self) -> float:

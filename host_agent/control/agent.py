@@ -6,7 +6,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ from host_agent.machine.libvirt import AgentEndsError, DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
 from host_agent.observe.snapshot import Observer
+from host_agent.util.acting import acting
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
 from placement_traits.errors import ServiceUnavailableError
 
@@ -59,11 +61,13 @@ class AgentFiles:
     :param home_nodes: state file; None keeps nothing (dry run)
     :param paused: the agent is paused while this file exists
     :param lost: called with "state" for each state file that could not be written
+    :param acting: locked while a round acts; None: no command waits for that (dry run)
     """
 
     home_nodes: Path | None
     paused: Path
     lost: Callable[[str], None] = ignore_loss
+    acting: Path | None = None
 
 
 def _ignore(_listener: str) -> None:
@@ -115,7 +119,7 @@ class Agent:
         self._executor, self._refiners = stages.executor, stages.refiners
         self._options = options
         self._store = home_nodes_store.store(files.home_nodes) if files.home_nodes else None
-        self._paused_mark = files.paused
+        self._paused_mark, self._lock = files.paused, files.acting
         self._listeners = listeners
         self._rollout = rollout or Rollout(options)
         self._modes = self._rollout.modes
@@ -144,16 +148,25 @@ class Agent:
         self._coarse = None
         self._modes = self._rollout.modes  # until the next round: what waits was decided with them
         observation = self._observe(full=full, relist=relist)
-        if self._paused_mark.exists():
-            seconds, listed = self._clock() - started, not self._libvirt_lost
-            return self._notify(
-                Round(observation, seconds=seconds, paused=True, listed=listed, modes=self._modes)
-            )
-        coarse = self._rollout.admitted(self._decide(observation), observation, self._modes)
-        self._refiners.new_round()
-        done = self._apply(coarse, observation, started)
+        with self._acting() as may_act:
+            if not may_act:
+                seconds, listed = self._clock() - started, not self._libvirt_lost
+                return self._notify(
+                    Round(
+                        observation, seconds=seconds, paused=True, listed=listed, modes=self._modes
+                    )
+                )
+            coarse = self._rollout.admitted(self._decide(observation), observation, self._modes)
+            self._refiners.new_round()
+            done = self._apply(coarse, observation, started)
         self._coarse = coarse
         return done
+
+    @contextmanager
+    def _acting(self) -> Iterator[bool]:
+        """Whether an operator has not paused the agent; who does so now can wait until the context ends."""
+        with acting(self._lock) if self._lock else nullcontext(True) as free:
+            yield free and not self._paused_mark.exists()
 
     def reapply(self) -> Round | None:
         """Let the refiners go over the last coarse decision and apply it, between two rounds.
@@ -162,11 +175,12 @@ class Agent:
 
         :returns: what was done; None when the last round took no decision or an operator has paused the agent since
         """
-        if self._coarse is None or self._paused_mark.exists():
-            return None
-        started = self._clock()
-        observation = self._observer.again(self._touched)
-        return self._apply(self._coarse, observation, started)
+        with self._acting() as may_act:
+            if self._coarse is None or not may_act:
+                return None
+            started = self._clock()
+            observation = self._observer.again(self._touched)
+            return self._apply(self._coarse, observation, started)
 
     def _decide(self, observation: Observation) -> Decision:
         decision = decide(observation, self._home_nodes, self._options)

@@ -26,6 +26,7 @@ from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import Shares
 from host_agent.observe.counters.source import CounterSource
 from placement_traits.best_effort import BestEffortWriter, ignore_loss
+from placement_traits.names import MemoryPolicy
 from placement_traits.topology import HostTopology
 
 _LEARNT: Final = "mapping"
@@ -40,6 +41,7 @@ class BalancingRefiner:
     :param options: the operator's
     :param canonical: returns the calibrated weights of a host, as they are now
     :param refused: returns why no memory may be spread now, ``""`` when it may
+    :param kernel_balances: returns whether the kernel's automatic NUMA balancing is on
     :param file: state file; None keeps nothing (dry run)
     :param lost: called with "balancing state" for each state file that could not be written
     """
@@ -53,6 +55,7 @@ class BalancingRefiner:
         canonical: Callable[[HostTopology], Canonical],
         refused: Callable[[], str],
         *,
+        kernel_balances: Callable[[], bool] = lambda: False,
         file: Path | None,
         lost: Callable[[str], None] = ignore_loss,
         clock: Callable[[], float] = time.monotonic,
@@ -61,6 +64,7 @@ class BalancingRefiner:
         self._options = options
         self._canonical = canonical
         self._refused = refused
+        self._kernel_balances = kernel_balances
         self._store = balancing_store.store(file) if file else None
         self._writer = BestEffortWriter("balancing state", lost)
         self._clock = clock
@@ -84,6 +88,7 @@ class BalancingRefiner:
             observation,
             canonical=self._canonical(observation.topology),
             spreading_refused=self._refused(),
+            kernel_balances=_any_left_to_the_kernel(observation) and self._kernel_balances(),
         )
         self._desired = self._think(self._inputs)
         return self._desired
@@ -185,3 +190,11 @@ class BalancingRefiner:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def _any_left_to_the_kernel(observation: Observation) -> bool:
+    return any(
+        guest.workload.request is not None
+        and guest.workload.request.memory_policy is MemoryPolicy.AUTONUMA
+        for guest in observation.guests
+    )

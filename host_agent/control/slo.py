@@ -190,7 +190,10 @@ class SloController:
     def _levels(self, view: SloView) -> dict[str, dict[int, int]]:
         """Return the levels that should hold now; those of the simple rule while no latency is known or guessed."""
         targets: Mapping[str, BeTarget] = self._state.targets if self._acts else {}
-        return of_servers(view, targets, self._reporting)
+        groups, spared = self._groups(), self._state.taken.spared
+        classes = {groups.get(uuid, uuid) for uuid in spared}
+        mates = frozenset(be.uuid for be in view.bes if groups.get(be.uuid, be.uuid) in classes)
+        return of_servers(view, targets, self._reporting, mates)
 
     def on_round(self, done: Round) -> None:
         """Take note of a round."""
@@ -292,6 +295,8 @@ class SloController:
             LOG.warning("%s", problem)
             self._report.write(Entry("throttle", Result.FAILED, problem=problem))
         if self._lapsed or before:
+            # Nothing is held, so nothing is charged.
+            self._state = replace(self._state, seen_s=None)
             self._enforce(self._view)
         return self._lapsed
 
@@ -310,7 +315,7 @@ class SloController:
         """Report what would be done first. Nothing is done, so nothing can be judged and nothing more be foreseen."""
         readings = self._sources.read(now, self._state.judge_from_s)
         self._reporting = self._sources.reporting
-        seen = view.measured(readings, self._traffic, self._groups())
+        seen = view.measured(readings, self._traffic, self._groups(), {})
         self._report.violations(seen, self._sources)
         if not readings:
             return
@@ -327,7 +332,7 @@ class SloController:
     def _decide(self, view: SloView, now: float) -> None:
         readings = self._sources.read(now, self._state.judge_from_s)
         self._reporting = self._sources.reporting
-        seen = view.measured(readings, self._traffic, self._groups())
+        seen = view.measured(readings, self._traffic, self._groups(), self._in_effect(view))
         self._acts = bool(readings)
         if not self._acts:
             self._report.violations(seen, self._sources)
@@ -348,6 +353,19 @@ class SloController:
         if not self._allocates:
             return {}
         return {uuid: place.group for uuid, place in self._places.items()}
+
+    def _in_effect(self, view: SloView) -> dict[str, int]:
+        """Return best-effort server -> strongest level in effect for its CPUs, where it is known what was written."""
+        if not self._allocates:
+            return {uuid: min(levels.values()) for uuid, levels in self._refined.items() if levels}
+        found = {}
+        for be in view.bes:
+            place = self._places.get(be.uuid)
+            written = dict(self._effective.get(place.group, ())) if place else {}
+            levels = [level for domain, level in written.items() if domain in be.fixed]
+            if levels:
+                found[be.uuid] = min(levels)
+        return found
 
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
@@ -416,7 +434,7 @@ class SloController:
             self._enforce(self._view)
         if now - self._shown_s >= _QUIET_S:
             self._shown_s = now
-            whole = self._view.measured(self._sources.read(now, -math.inf), {}, {})
+            whole = self._view.measured(self._sources.read(now, -math.inf), {}, {}, {})
             self._report.show(whole, self._sources)
         every = _QUIET_S if self._state.phase is not BalmPhase.WATCH else _IDLE_S
         if self._acts and now - self._traffic_s >= every:

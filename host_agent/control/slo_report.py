@@ -356,7 +356,7 @@ class SloReport:
             if lc.uuid in shown.states:
                 yield "numa_ext_server_slo_state", who, float(shown.states[lc.uuid])
             if lc.slo_p99_us is not None:
-                spent = taken.spent_s.get(lc.uuid, 0.0)
+                spent = self._options.balm.budget_s_per_hour * taken.spent(lc.uuid, self._clock())
                 yield "numa_ext_server_account_spent_seconds", who, spent
         for be in view.bes:
             level = taken.hours.get(be.uuid, LevelHour()).mean_level

@@ -20,7 +20,7 @@ from placement_traits.plain import Value
 
 _VERSION: Final = 2
 _RENAMED: Final = {"wanted": "targets", "fed": "reporting", "told": "report"}
-_SPENT_S: Final = 10
+_FULL_S: Final = 120
 PAUSED: Final = "paused"
 UNWATCHED: Final = "unwatched"
 """Phase of an agent that has noticed that it is paused: it writes nothing any more."""
@@ -68,9 +68,9 @@ def _uuids(found: Value) -> frozenset[str]:
 
 def _taken(found: Value) -> Taken:
     return Taken(
-        {uuid: used.number(0.0) for uuid, used in found.member("spent_s").members().items()},
+        {uuid: at.number(0.0) for uuid, at in found.member("full_s").members().items()},
         _uuids(found.member("overdrawn")),
-        _uuids(found.member("payers")),
+        {uuid: _uuids(entry) for uuid, entry in found.member("causes").members().items()},
         {uuid: _hour(entry) for uuid, entry in found.member("hours").members().items()},
         _uuids(found.member("spared")),
     )
@@ -109,9 +109,9 @@ def _encode(kept: Kept) -> dict[str, Any]:
         "reporting": sorted(kept.reporting),
         "report": kept.report,
         "taken": {
-            "spent_s": {u: _SPENT_S * round(s / _SPENT_S) for u, s in kept.taken.spent_s.items()},
+            "full_s": {u: _FULL_S * round(at / _FULL_S) for u, at in kept.taken.full_s.items()},
             "overdrawn": sorted(kept.taken.overdrawn),
-            "payers": sorted(kept.taken.payers),
+            "causes": {be: sorted(lcs) for be, lcs in sorted(kept.taken.causes.items())},
             "hours": {uuid: _whole_minutes(hour) for uuid, hour in kept.taken.hours.items()},
             "spared": sorted(kept.taken.spared),
         },

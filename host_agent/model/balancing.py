@@ -19,6 +19,7 @@ class BalancingInputs:
     :param performance: UUID -> counters of the mapping's longer sample; None: not due
     :param canonical: worker set -> canonical weights, from the calibration; empty when never calibrated
     :param spreading_refused: why no memory may be spread on this host now, "" when it may
+    :param kernel_balances: the kernel's automatic NUMA balancing is on
     """
 
     now_s: float
@@ -27,3 +28,4 @@ class BalancingInputs:
     performance: Mapping[str, ServerCounters] | None = None
     canonical: Mapping[frozenset[int], Shares] = field(default_factory=dict)
     spreading_refused: str = ""
+    kernel_balances: bool = False

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from host_agent.machine.rdt.errors import ResctrlGoneError
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model.assignment import Guest
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.rdt import Actual, is_bandwidth
@@ -32,7 +32,7 @@ class GroupMetrics:
     :param resctrl: the tree
     """
 
-    def __init__(self, resctrl: Resctrl, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, resctrl: ResctrlReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._resctrl = resctrl
         # Between two scrapes, whatever their interval.
         self._traffic = BandwidthReader(resctrl, stale_s=math.inf, clock=clock)

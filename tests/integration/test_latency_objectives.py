@@ -305,7 +305,8 @@ def classes_exhausted(crowd: Crowd, began: str) -> None:
     """A stranger holds all classes of service when the agent starts; when it lets go, violations are healed again."""
     host = crowd.host
     host.agent.stop()
-    host.ctl("reset")
+    with host.helper():
+        host.ctl("reset")
     host.run(f"cd {RESCTRL} && for n in $(seq 99); do mkdir stranger$n 2>/dev/null || break; done")
     try:
         host.agent.start()

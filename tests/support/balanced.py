@@ -67,6 +67,7 @@ class BalancedAgent:
         )
         self.counters = counters
         self.refused = ""
+        self.kernel_balances = False
         self.journal: list[Entry] = []
         self.metrics = Metrics()
         self.now_s = 0.0
@@ -96,6 +97,7 @@ class BalancedAgent:
             self.options,
             lambda _topology: self.weights,
             lambda: self.refused,
+            kernel_balances=lambda: self.kernel_balances,
             file=self.folder / "balancing.json",
             clock=lambda: self.now_s,
         )

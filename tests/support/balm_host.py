@@ -81,6 +81,10 @@ class Host:
         self.changes: list[tuple[str, BeTarget]] = []
         self.red_s = 0.0
 
+    def spent_s(self, lc: str) -> float:
+        """What is charged to a server's account."""
+        return self.options.budget_s_per_hour * self.state.taken.spent(lc, self.now)
+
     @property
     def trace(self) -> list[tuple[int, float]]:
         """(level, share at home) after each change, of all servers."""

@@ -35,7 +35,7 @@ from host_agent.report.costs import Costs
 from host_agent.report.groups import GroupMetrics
 from host_agent.report.metrics import Measured, Metrics
 from host_agent.report.publisher import Publisher
-from host_agent.report.service_manager import ServiceManager
+from placement_traits.service_manager import ServiceManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,12 @@ def build(
     agent = Agent(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,
-        AgentFiles(None if dry_run else paths.home_nodes, paths.paused, metrics.lost),
+        AgentFiles(
+            None if dry_run else paths.home_nodes,
+            paths.paused,
+            metrics.lost,
+            None if dry_run else paths.acting,
+        ),
         Listeners(
             tuple(done),
             (metrics.failed_round, in_control.failed),

@@ -13,6 +13,7 @@ from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
 from host_agent.model.counters import ServerCounters
 from host_agent.model.modes import Feature
+from host_agent.observe import foreign_balancers
 from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
@@ -56,6 +57,7 @@ def build_balancing(
         conf,
         CalibrationFile(paths.calibration).weights,
         lambda: balancers() if acts() else "[memory] only observes",
+        kernel_balances=partial(foreign_balancers.numa_balancing, paths.proc),
         file=None if conf.dry_run else paths.balancing,
         lost=lost,
     )

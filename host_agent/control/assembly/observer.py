@@ -38,7 +38,7 @@ def topology_reader(
             if per_node
             else calibration.local_bandwidth_mbps(seen)
         )
-        return Given(chassis=chassis, bandwidth_mbps=mbps)
+        return Given(chassis, mbps, calibration.read_bandwidth_mbps(seen))
 
     return lambda: discover(paths.sys, tree(paths), given, gpus, matrix, complete=known.complete)
 

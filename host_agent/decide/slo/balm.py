@@ -58,7 +58,7 @@ def decide(view: SloView, state: BalmState, options: BalmOptions, now_s: float) 
     turn.listen()
     account.charge(turn)
     if not turn.listened:
-        release.free(turn, turn.unheard)
+        release.free(turn, turn.unheard, turn.bes)
         return turn.decision()
     {
         BalmPhase.WATCH: _watch,
@@ -78,7 +78,8 @@ def _watch(turn: Turn) -> None:
         turn.keep(parked={})
     if not turn.ripe:
         return
-    if verdict.state is not SloState.AMPLE:
+    room = reclaim.possible(turn)
+    if not room:
         turn.keep(ample_since_s=None)
     violated = verdict.state is SloState.VIOLATED and not verdict.endangered <= set(
         turn.state.parked
@@ -86,7 +87,7 @@ def _watch(turn: Turn) -> None:
     at_risk = verdict.state is SloState.AT_RISK and turn.now_s >= turn.state.at_risk_from_s
     if violated or at_risk:
         balm_search.start(turn)
-    elif verdict.state is SloState.AMPLE and still:
+    elif room and still:
         reclaim.watch_ample(turn)
 
 

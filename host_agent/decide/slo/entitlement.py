@@ -10,25 +10,29 @@ is not known Placement offers none, no flavor can declare any, and all is best-e
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from host_agent.decide.slo.shapes import BeServer, SloView
+from host_agent.model.latency import LcServer
 from host_agent.model.levels import FULL, legal
 from host_agent.model.traffic import Traffic, traffic_at
+
+_IDLE: Final = 0.25
+"""What a level takes of some traffic is not known well: a quarter of what it allows by its name is clearly less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What throttles take of best-effort traffic beyond what is paid for.
+    """What throttles take of best-effort traffic beyond what is paid for, for the sake of one latency-critical server.
 
     :param share: of what best-effort servers would use, 0 to 1
-    :param traffic_mbps: what they use now; None when it is not monitored
-    :param own_mbps: what is their own; None where the bandwidth of the nodes is not known
+    :param needed_mbps: what the server would have to declare for it to be free; None where traffic is not monitored, or
+        the bandwidth of its nodes is not known
     :param measured: by their traffic when they were last not throttled, else estimated by their levels
     """
 
     share: float
-    traffic_mbps: float | None = None
-    own_mbps: float | None = None
+    needed_mbps: float | None = None
     measured: bool = False
 
 
@@ -57,18 +61,47 @@ class Held:
 
     :param levels: server -> its level, per cent
     :param unthrottled: server -> its traffic when it was last not throttled
+    :param old: servers for which that is long ago
     """
 
     levels: Mapping[str, int]
     unthrottled: Mapping[str, Traffic]
+    old: frozenset[str] = frozenset()
+
+    def measured(self, uuid: str) -> bool:
+        """Tell whether what a server would use without a throttle is measured, not estimated by its level."""
+        known = uuid in self.unthrottled and uuid not in self.old
+        return known or self.levels[uuid] >= FULL
 
     def unthrottled_mbps(self, be: BeServer, location: frozenset[int]) -> float | None:
-        """Return what a server would use of some nodes without a throttle, MB/s; None when it is not monitored."""
+        """Return what a server would use of some nodes without a throttle, MB/s; None when it is not monitored.
+
+        A server that uses clearly less than its level allows would use no more without it: it is idle. What it used
+        long ago tells that, and nothing else: it may want more or less by now, so its level tells how much.
+        """
+        now, level = be.traffic_at(location), self.levels[be.uuid] / FULL
         seen = self.unthrottled.get(be.uuid)
-        if seen is not None:
-            return traffic_at(location, be.nodes, be.shares, seen)
-        now = be.traffic_at(location)
-        return None if now is None else now * FULL / self.levels[be.uuid]
+        if now is None:
+            return None if seen is None else traffic_at(location, be.nodes, be.shares, seen)
+        if seen is None:
+            return now / level
+        before = traffic_at(location, be.nodes, be.shares, seen)
+        if level < 1.0 and now < _IDLE * level * before:
+            return now
+        return now / level if be.uuid in self.old else before
+
+    def use(
+        self, be: BeServer, location: frozenset[int], *, monitored: bool
+    ) -> tuple[float, float]:
+        """Return what a server uses of some nodes, and what it would without a throttle.
+
+        :param monitored: in MB/s, else in shares of its pages and by its level
+        """
+        if not monitored:
+            pages = sum(be.shares.get(node, 0.0) for node in location)
+            return pages * self.levels[be.uuid] / FULL, pages
+        used = be.traffic_at(location) or 0.0
+        return used, max(used, self.unthrottled_mbps(be, location) or 0.0)
 
 
 def level(view: SloView, held: Held, location: frozenset[int], servers: Collection[str]) -> int:
@@ -92,34 +125,78 @@ def level(view: SloView, held: Held, location: frozenset[int], servers: Collecti
     return FULL if theirs <= 0.0 else _legal(view, (own - rest) / theirs)
 
 
-def loss(view: SloView, held: Held, location: frozenset[int]) -> Loss:
-    """Return what best-effort servers lose now of their own bandwidth at some memory nodes.
+def loss(
+    view: SloView,
+    held: Held,
+    lc: LcServer,
+    there: Collection[str],
+    causes: Mapping[str, Collection[str]],
+) -> Loss:
+    """Return what best-effort servers lose now for the sake of one latency-critical server.
+
+    At its nodes they lose what they use less than their own, each as it is throttled; one that is throttled elsewhere
+    for its sake loses all that it uses less.
 
     :param held: how they are held now
+    :param lc: the latency-critical server
+    :param there: best-effort servers that are throttled together with one that has pages at its nodes
+    :param causes: best-effort server -> those for whose sake it is throttled; each answers for an equal part
     """
-    if all(level >= FULL for level in held.levels.values()):
-        return Loss(0.0)
-    own = own_mbps(view, location)
-    used = demand = 0.0
-    measured = True
+    monitored = all(be.traffic is not None for be in view.bes)
+    here, elsewhere = _sums(view, held, lc, there, causes, monitored=monitored)
+    if here.demand + elsewhere.demand <= 0.0:
+        # No traffic is seen at all: as if there were no monitoring.
+        monitored = False
+        here, elsewhere = _sums(view, held, lc, there, causes, monitored=False)
+    capacity = capacity_mbps(view, lc.nodes)
+    own = own_mbps(view, lc.nodes)
+    if not monitored:
+        own = math.inf if math.isinf(capacity) else own / capacity * here.demand
+    beyond = max(0.0, min(here.demand, own) - here.used)
+    part = here.caused / here.deficit if here.deficit > 0.0 else 0.0
+    demand = here.demand + elsewhere.demand
+    share = (beyond * part + elsewhere.caused) / demand if demand > 0.0 else 0.0
+    needed = None
+    if monitored and not math.isinf(own):
+        needed = lc.declared_mbps + max(0.0, own - here.used) * part
+    return Loss(share, needed, monitored and all(held.measured(be.uuid) for be in view.bes))
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Of some servers: what they use, what they would, what they lose, and what of that for some server's sake."""
+
+    used: float = 0.0
+    demand: float = 0.0
+    deficit: float = 0.0
+    caused: float = 0.0
+
+    def add(self, used: float, demand: float, part: float) -> None:
+        self.used += used
+        self.demand += demand
+        self.deficit += demand - used
+        self.caused += part * (demand - used)
+
+
+def _sums(
+    view: SloView,
+    held: Held,
+    lc: LcServer,
+    there: Collection[str],
+    causes: Mapping[str, Collection[str]],
+    *,
+    monitored: bool,
+) -> tuple[_Sum, _Sum]:
+    """Sum up servers that are there, at the nodes of a latency-critical one, and those throttled for it elsewhere."""
+    here, elsewhere = _Sum(), _Sum()
     for be in view.bes:
-        now, full = be.traffic_at(location), held.unthrottled_mbps(be, location)
-        if now is None or full is None:
-            return Loss(_deficit(view, held, location))
-        used += now
-        demand += max(now, full)
-        measured &= be.uuid in held.unthrottled
-    if demand <= 0.0:
-        return Loss(_deficit(view, held, location))
-    share = max(0.0, min(demand, own) - used) / demand
-    return Loss(share, used, None if math.isinf(own) else own, measured)
-
-
-def _deficit(view: SloView, held: Held, location: frozenset[int]) -> float:
-    """Return how far levels are below those that are paid for, as a share: for traffic that is not monitored."""
-    capacity = capacity_mbps(view, location)
-    own = 1.0 if math.isinf(capacity) else own_mbps(view, location) / capacity
-    return sum(max(0.0, own - level / FULL) for level in held.levels.values()) / len(held.levels)
+        mine = causes.get(be.uuid, ())
+        part = 1.0 / len(mine) if lc.uuid in mine else 0.0
+        if be.uuid in there:
+            here.add(*held.use(be, lc.nodes, monitored=monitored), part)
+        elif part:
+            elsewhere.add(*held.use(be, frozenset(be.shares), monitored=monitored), part)
+    return here, elsewhere
 
 
 def _legal(view: SloView, share: float) -> int:

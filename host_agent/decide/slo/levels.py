@@ -3,7 +3,8 @@
 
 The simple rule gives best-effort servers a fixed level in the L3 domains of latency-critical ones. In a domain where
 the latency of *every* latency-critical server is known the controller's level stands instead; in others the lower of
-the two, so that a server without a feed keeps its protection.
+the two, so that a server without a feed keeps its protection – but for best-effort servers that are at their
+:mod:`floor <host_agent.decide.slo.floor>`, which beats that rule, too.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,16 @@ from host_agent.model.process import GroupLevel
 
 
 def of_servers(
-    view: SloView, targets: Mapping[str, BeTarget], reporting: frozenset[str]
+    view: SloView,
+    targets: Mapping[str, BeTarget],
+    reporting: frozenset[str],
+    spared: frozenset[str],
 ) -> dict[str, dict[int, int]]:
     """Return best-effort server -> level in each L3 domain of its CPUs.
 
     :param targets: by best-effort server; empty while no latency is known or guessed
     :param reporting: latency-critical servers whose latency is known, not guessed
+    :param spared: best-effort servers that may not be throttled now, and those in their classes
     """
     unknown = {domain for lc in view.lcs if lc.uuid not in reporting for domain in lc.domains}
     found = {}
@@ -29,7 +34,7 @@ def of_servers(
             domain: fixed
             if target is None
             else min(fixed, target.level)
-            if domain in unknown
+            if domain in unknown and be.uuid not in spared
             else target.level
             for domain, fixed in be.fixed.items()
         }

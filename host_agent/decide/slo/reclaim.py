@@ -6,6 +6,9 @@ to the nodes that a displaced server's own memory policy prefers. If objectives 
 kept and the next while begins; otherwise it is taken back at once and the hold before the next trial
 doubles, so that the system does not bounce between two configurations.
 
+A throttle is given back, too, while those for whose sake it is held are met by far and all others are just met: who is
+content as things are would else keep throttles effective that another pays for.
+
 Source: Gureya 2021, section 5.3 ("re-configuring upon workload changes"; trigger and step are not given there).
 """
 
@@ -14,12 +17,12 @@ from dataclasses import replace
 from host_agent.decide.pages.steps import towards
 from host_agent.decide.slo.shapes import BalmPhase, GiveBack
 from host_agent.decide.slo.turn import Turn
-from host_agent.decide.slo.violation import SloState
+from host_agent.decide.slo.violation import SloState, state_of
 from host_agent.model.terms import Term
 
 
 def watch_ample(turn: Turn) -> None:
-    """Begin a trial when all objectives have been met by far for long enough."""
+    """Begin a trial when there has been room for long enough."""
     since = turn.state.ample_since_s
     if since is None:
         turn.keep(ample_since_s=turn.now_s)
@@ -44,6 +47,33 @@ def trial(turn: Turn) -> None:
         turn.watch(ample_hold_s=None)
 
 
+def possible(turn: Turn) -> bool:
+    """Tell whether there is room to give something back."""
+    return bool(_throttled(turn) or _displaced(turn))
+
+
+def _throttled(turn: Turn) -> list[str]:
+    """Servers that may get a level back."""
+    if not (turn.verdict.state.good and turn.view.levels):
+        return []
+    all_ample = turn.verdict.state is SloState.AMPLE
+    ratios, causes = turn.verdict.ratios, turn.state.taken.causes
+    ample = {uuid for uuid in ratios if state_of(ratios[uuid], turn.options) is SloState.AMPLE}
+    return [
+        uuid
+        for uuid, target in sorted(turn.state.targets.items())
+        if target.level < turn.most(uuid)
+        and (all_ample or (uuid in causes and causes[uuid] <= ample))
+    ]
+
+
+def _displaced(turn: Turn) -> list[str]:
+    """Servers whose pages may return."""
+    if turn.verdict.state is not SloState.AMPLE:
+        return []
+    return [u for u, target in sorted(turn.state.targets.items()) if target.shares is not None]
+
+
 def _proven(turn: Turn) -> bool:
     """Where little room is left, what was given back has to show for as long as one waits that it can stay."""
     proof_s = 0.0 if turn.verdict.state is SloState.AMPLE else turn.options.ample_hold_s
@@ -56,16 +86,8 @@ def _hold_s(turn: Turn) -> float:
 
 
 def _begin(turn: Turn) -> None:
-    throttled = [
-        uuid
-        for uuid, target in sorted(turn.state.targets.items())
-        if target.level < turn.most(uuid)
-    ]
-    displaced = [u for u, target in sorted(turn.state.targets.items()) if target.shares is not None]
-    able = throttled if turn.view.levels else []
-    candidates = able or displaced
-    if not candidates:
-        return
+    able = _throttled(turn)
+    candidates = able or _displaced(turn)
     uuid = candidates[turn.state.attempts % len(candidates)]
     before, be = turn.target(uuid), turn.bes[uuid]
     turn.keep(phase=BalmPhase.TRIAL, trial=GiveBack(uuid, before), attempts=turn.state.attempts + 1)

@@ -10,7 +10,7 @@ that a neighbour's move would help, and only where its violation is beyond chanc
 that merely reports that it is violated, whatever is done, no server is moved away.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from host_agent.decide.slo.shapes import (
@@ -82,6 +82,7 @@ def release(turn: Turn) -> None:
             if harmed or worse:
                 turn.reason(Term.EFFECT_SHOWN, worst, releasing.baseline, uuid)
                 turn.put_back(uuid, before, Term.KEEP)
+                turn.blame(turn.mates(uuid), harmed | (releasing.violated if worse else set()))
                 helpful = releasing.helpful | ({uuid} if worse else set())
                 turn.keep(releasing=replace(releasing, trying=None, helpful=helpful))
                 return
@@ -89,16 +90,42 @@ def release(turn: Turn) -> None:
     _next(turn)
 
 
-def free(turn: Turn, ignored: Iterable[str]) -> None:
-    """Take everything back at once: no objective is left.
+def free(turn: Turn, ignored: Iterable[str], servers: Container[str]) -> None:
+    """Take everything back at once of servers for which no objective is left; what is tried for others goes on.
 
     :param ignored: servers that are there but not listened to
+    :param servers: best-effort servers
     """
     lcs = tuple(sorted(ignored))
     for uuid, target in sorted(turn.state.targets.items()):
+        if uuid not in servers:
+            continue
         if target != BeTarget() and turn.set_target(uuid, BeTarget(), Term.FREE) and lcs:
             turn.events.append(Released(uuid, Release.ALL, lcs))
-    turn.watch(moving=None, retries=0)
+    if not goes_on(turn, servers):
+        turn.watch(moving=None, retries=0)
+
+
+def goes_on(turn: Turn, servers: Container[str]) -> bool:
+    """Return whether what is being tried is for a server that is listened to, and is tried with none of some servers.
+
+    :param servers: best-effort servers
+    """
+    state = turn.state
+    at_work = [state.moving.be] if state.moving else []
+    if state.search:
+        at_work += state.search.order[state.search.position : state.search.position + 1]
+        needed = any(not lc.nodes.isdisjoint(state.search.location) for lc in turn.listened)
+    elif state.releasing:
+        at_work += [each for each, _ in state.releasing.queue]
+        at_work += [state.releasing.trying[0]] if state.releasing.trying else []
+        needed = any(lc.uuid in state.releasing.violated for lc in turn.listened)
+    elif state.trial:
+        at_work.append(state.trial.be)
+        needed = bool(turn.listened)
+    else:
+        return False
+    return needed and not any(uuid in servers for uuid in at_work)
 
 
 def _next(turn: Turn) -> None:

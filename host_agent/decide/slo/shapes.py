@@ -5,8 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
-from host_agent.decide.slo.floor import LevelHour
+from host_agent.decide.slo.floor import HOUR_S, LevelHour
 from host_agent.model.latency import LatencyReading, LcServer
 from host_agent.model.levels import FULL
 from host_agent.model.pages import Shares
@@ -34,6 +35,8 @@ class BeServer:
     :param title: its name
     :param fixed: level by the simple rule in each L3 domain of its CPUs
     :param group: servers of the same group can only be throttled together; "" for one that can be throttled alone
+    :param in_effect: level that was in effect until now, per cent: another than the controller's where one could not be
+        written, or the simple rule's holds beside it; None: the controller's
     """
 
     uuid: str
@@ -47,6 +50,7 @@ class BeServer:
     title: str = ""
     fixed: Levels = field(default_factory=dict)
     group: str = ""
+    in_effect: int | None = None
 
     def traffic_at(self, nodes: frozenset[int]) -> float | None:
         """Return its traffic to some memory nodes, MB/s; None when unknown."""
@@ -78,18 +82,25 @@ class SloView:
         readings: Mapping[str, LatencyReading],
         traffic: Mapping[str, Traffic],
         groups: Mapping[str, str],
+        in_effect: Mapping[str, int],
     ) -> "SloView":
         """Return the view of this poll.
 
         :param readings: of the servers that are listened to
         :param traffic: of best-effort servers, where it is known
         :param groups: best-effort server -> group with which it is throttled
+        :param in_effect: best-effort server -> level that was in effect until now, where that is known
         """
         return replace(
             self,
             lcs=tuple(replace(lc, reading=readings.get(lc.uuid)) for lc in self.lcs),
             bes=tuple(
-                replace(be, traffic=traffic.get(be.uuid), group=groups.get(be.uuid, ""))
+                replace(
+                    be,
+                    traffic=traffic.get(be.uuid),
+                    group=groups.get(be.uuid, ""),
+                    in_effect=in_effect.get(be.uuid),
+                )
                 for be in self.bes
             ),
         )
@@ -210,6 +221,9 @@ Event = CannotFixSloViolation | ShouldLeave | Released | AccountSpent | FloorRea
 
 # -- kept --------------------------------------------------------------------------------------------------------------
 
+MOST_SPENT: Final = 2.0
+"""No account is charged beyond so much of it, however long nothing could be decided."""
+
 
 class BalmPhase(StrEnum):
     """Where the controller stands; drawn in :mod:`~host_agent.decide.slo.balm`."""
@@ -296,25 +310,38 @@ class Releasing:
 class Taken:
     """What latency-critical servers have taken of best-effort ones: survives a restart of the agent.
 
-    :param spent_s: latency-critical server -> what is charged to its account, seconds, refilled over the hour
+    By UUID, whether a server runs now or not: who is paused or reboots has spent what it has spent.
+
+    :param full_s: latency-critical server -> when its account will have grown back, host's monotonic clock, seconds;
+        an account that is used up needs an hour. Full ones are missing
     :param overdrawn: latency-critical servers whose account is used up, until half of it has grown back
-    :param payers: latency-critical servers for whose sake throttles are held
+    :param causes: throttled best-effort server -> latency-critical ones for whose sake it was throttled last
     :param hours: best-effort server -> how far it was throttled in the last hour; those never throttled are missing
     :param spared: best-effort servers that may not be throttled now
     """
 
-    spent_s: Mapping[str, float] = field(default_factory=dict)
+    full_s: Mapping[str, float] = field(default_factory=dict)
     overdrawn: frozenset[str] = frozenset()
-    payers: frozenset[str] = frozenset()
+    causes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     hours: Mapping[str, LevelHour] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
 
-    def since_boot(self, now_s: float) -> "Taken":
-        """Return what a file has kept without minutes that are yet to come: they are of the boot before.
+    def spent(self, uuid: str, now_s: float) -> float:
+        """Return how much of a latency-critical server's account is used: 0 is nothing, 1 all.
 
         :param now_s: host's monotonic clock, seconds
         """
-        return replace(self, hours={uuid: hour.until(now_s) for uuid, hour in self.hours.items()})
+        return max(0.0, self.full_s.get(uuid, now_s) - now_s) / HOUR_S
+
+    def since_boot(self, now_s: float) -> "Taken":
+        """Return what a file has kept without what is of the boot before: minutes that are yet to come, and accounts
+        that would need longer to grow back than any account does.
+
+        :param now_s: host's monotonic clock, seconds
+        """
+        full = {uuid: at for uuid, at in self.full_s.items() if at - now_s <= MOST_SPENT * HOUR_S}
+        hours = {uuid: hour.until(now_s) for uuid, hour in self.hours.items()}
+        return replace(self, full_s=full, hours=hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +362,8 @@ class BalmState:
     :param ignored: servers that are not listened to -> time until
     :param taken: what latency-critical servers have taken
     :param unthrottled: best-effort server -> its traffic when it was last not throttled
+    :param throttled_s: best-effort server -> since when it is throttled
+    :param away_s: latency-critical servers that are gone and had others throttled -> since when
     :param seen_s: time of the last decision
     """
 
@@ -357,6 +386,8 @@ class BalmState:
     ignored: Mapping[str, float] = field(default_factory=dict)
     taken: Taken = field(default_factory=Taken)
     unthrottled: Mapping[str, Traffic] = field(default_factory=dict)
+    throttled_s: Mapping[str, float] = field(default_factory=dict)
+    away_s: Mapping[str, float] = field(default_factory=dict)
     seen_s: float | None = None
 
     def resting(self, targets: Mapping[str, BeTarget]) -> "BalmState":
@@ -370,6 +401,8 @@ class BalmState:
             ignored=self.ignored,
             taken=self.taken,
             unthrottled=self.unthrottled,
+            throttled_s=self.throttled_s,
+            away_s=self.away_s,
         )
 
 

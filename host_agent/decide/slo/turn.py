@@ -125,8 +125,10 @@ class Turn:
     @property
     def held(self) -> entitlement.Held:
         """How best-effort servers are held."""
-        levels = {uuid: target.level for uuid, target in self.state.targets.items()}
-        return entitlement.Held(levels, self.state.unthrottled)
+        levels = {uuid: self.in_effect(uuid) for uuid in self.bes}
+        oldest = self.now_s - self.options.demand_s
+        old = frozenset(uuid for uuid, at in self.state.throttled_s.items() if at < oldest)
+        return entitlement.Held(levels, self.state.unthrottled, old)
 
     def level_up(self, level: int) -> int:
         """Return the next level that is a step weaker."""
@@ -135,6 +137,11 @@ class Turn:
     def target(self, uuid: str) -> BeTarget:
         """Return the target of a server."""
         return self.state.targets[uuid]
+
+    def in_effect(self, uuid: str) -> int:
+        """Return the level that was in effect until now, per cent."""
+        level = self.bes[uuid].in_effect
+        return self.target(uuid).level if level is None else level
 
     def shares(self, be: BeServer) -> Shares:
         """Return where a server's pages are, or shall be once they have moved."""
@@ -201,10 +208,35 @@ class Turn:
             targets={**self.state.targets, **targets},
             judge_from_s=self.now_s + self.options.settle_s,
         )
+        if level < old.level:
+            self.blame(targets, self.verdict.endangered)
         if level < old.level or target.shares is not old.shares:
             self.keep(healing_until_s=self.now_s + self.options.heal_s)
         self.reason(why, _text(target), _text(old), uuid)
         return True
+
+    def blame(self, throttled: Collection[str], suffering: frozenset[str]) -> None:
+        """Those pay for a throttle whose objectives suffer when it is made stronger: where it is, if any do there.
+
+        A server beyond help does not, unless it is the only one: nothing is done for its sake.
+
+        :param throttled: servers of one class
+        :param suffering: servers whose objectives are violated or at risk without the throttle
+        """
+        suffering = suffering.difference(self.state.parked) or suffering
+        here = frozenset(
+            lc.uuid
+            for lc in self.view.lcs
+            if lc.uuid in suffering and not self.throttled_at(lc.nodes).isdisjoint(throttled)
+        )
+        if suffering:
+            causes = {**self.state.taken.causes, **dict.fromkeys(throttled, here or suffering)}
+            self.keep(taken=replace(self.state.taken, causes=causes))
+
+    def throttled_at(self, location: frozenset[int]) -> frozenset[str]:
+        """Return the servers that are throttled together with one that has pages on some nodes."""
+        there = self.present(self.bes, location)
+        return frozenset(mate for uuid in there for mate in self.mates(uuid))
 
     def move(
         self, uuid: str, target: BeTarget, meanwhile: int, why: Term, *, careful: bool

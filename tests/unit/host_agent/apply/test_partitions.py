@@ -19,6 +19,7 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.partition import Joined, PartitionRequest, RdtChange, RdtState
 from host_agent.model.terms import Term
 from placement_traits.names import Tier
+from tests.support.booted import boot
 
 LC = PartitionRequest("11111111-aaaa-4000-8000-000000000001", Tier.LC, (0,), {0: 4})
 BE = PartitionRequest("33333333-bbbb-4000-8000-000000000003", Tier.BE, (0,), {}, {0: 30})
@@ -85,9 +86,7 @@ def model(shape: Shape) -> Refusing:
 def paths(model: ResctrlModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostPaths:
     """A host with that resctrl tree and no process."""
     monkeypatch.setattr(privileged, "tree", lambda _paths: Resctrl(model))
-    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
-    boot_id.parent.mkdir(parents=True)
-    boot_id.write_text("first\n")
+    boot(tmp_path / "proc", "first")
     return HostPaths(proc=tmp_path / "proc", helper_state=tmp_path / "state", pid_dir=tmp_path)
 
 

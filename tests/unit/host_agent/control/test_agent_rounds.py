@@ -40,6 +40,7 @@ from host_agent.model.workload import Activity
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Metrics
 from host_agent.report.publisher import Publisher
+from host_agent.util.acting import at_rest
 from nova_numa_ext.policy.modes import Mode
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.json_store import JsonStore
@@ -141,6 +142,7 @@ class Bench:
                 None if self.dry_run else self.folder / "state.json",
                 self.folder / "paused",
                 self.metrics.lost,
+                self.folder / "acting.lock",
             ),
             Listeners(
                 (self.metrics, *self.listeners, self.rollout),
@@ -857,6 +859,34 @@ def test_a_pin_that_does_not_hold_is_told_once(bench: Bench) -> None:
         Result.FAILED,
         True,
     )
+
+
+def test_while_a_host_is_kept_at_rest_rounds_only_look(bench: Bench) -> None:
+    """A reset beside an agent that is resumed in the middle of it."""
+    server = bench.host.boot(lc(), {1: 32, 0: 32})
+    with at_rest(bench.folder / "acting.lock", 0.0) as rests:
+        assert rests and bench.round().paused
+        assert bench.agent.reapply() is None
+    assert not bench.host.writes
+    assert not bench.round().paused
+    assert bench.host.memory_mb(server) != {1: 32, 0: 32}
+
+
+def test_no_host_is_taken_for_at_rest_while_a_round_acts(bench: Bench) -> None:
+    found: list[bool] = []
+
+    class Asks:
+        def on_round(self, _done: Round) -> None:
+            with at_rest(bench.folder / "acting.lock", 0.0) as rests:
+                found.append(rests)
+
+    bench.listeners = (Asks(),)
+    bench.restart()
+    bench.round()
+    bench.agent.reapply()
+    assert found == [False, False]
+    with at_rest(bench.folder / "acting.lock", 0.0) as rests:
+        assert rests
 
 
 def test_a_paused_agent_only_looks(bench: Bench) -> None:

@@ -437,6 +437,20 @@ def test_with_neither_calibration_nor_counters_memory_stays_near(
     assert moves == [], "the next agent knows as little and moves as little"
 
 
+def test_f_004_17_autonuma_leaves_the_pages_to_the_kernel_or_reports_that_it_does_not(
+    make: Callable[..., BalancedAgent],
+) -> None:
+    bench = make(counters=Scripted())
+    specs = {**BE_SPECS, "numa_ext:memory_policy": "autonuma"}
+    server = bench.host.boot(floating("a", specs), {3: 512})
+    bench.run(10)
+    assert "kernel.numa_balancing is off" in str(bench.entries("decide", server)[-1].reasons)
+    bench.kernel_balances = True
+    bench.run(10)
+    assert "memory_policy=autonuma" in str(bench.entries("decide", server)[-1].reasons)
+    assert [write for write in bench.host.writes if write[0] == "move"] == []
+
+
 def test_counters_that_go_silent_move_nobody(make: Callable[..., BalancedAgent]) -> None:
     """Blind: hold, then forget what was measured; an old bad figure is no reason to move a server."""
     script = Scripted(

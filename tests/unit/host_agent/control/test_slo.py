@@ -359,6 +359,18 @@ def test_a_second_lc_without_a_feed_keeps_its_fixed_protection(bench: Bench) -> 
     assert max(request.values()) > 50
 
 
+def test_a_level_that_could_not_be_written_was_not_taken(bench: Bench) -> None:
+    _, be = bench.watch()
+    mean = "numa_ext_server_hour_level_percent"
+
+    bench.refused = "the kernel says no"
+    bench.report(1500, 5.0)
+    assert (found := bench.kept(be)) is not None
+    assert found.level == 10
+    shown = {labels[0]: value for name, labels, value in bench.controller.samples() if name == mean}
+    assert shown[be.uuid] == 100.0
+
+
 def test_a_server_that_tells_nothing_is_guessed_at_by_ipc_beside_its_fixed_protection(
     bench: Bench,
 ) -> None:

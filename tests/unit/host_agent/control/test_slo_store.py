@@ -47,7 +47,7 @@ def test_a_thread_that_was_held_up_does_not_write_what_has_grown_old(tmp_path: P
     assert load(tmp_path / "slo.json").targets == {"be": BeTarget(10)}
 
 
-TAKEN = {"spent_s": {}, "overdrawn": [], "payers": [], "hours": {}, "spared": []}
+TAKEN = {"full_s": {}, "overdrawn": [], "causes": {}, "hours": {}, "spared": []}
 GOOD = {
     "version": 2,
     "targets": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.75}}},
@@ -62,27 +62,31 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 
 
 def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
-    """To the minute and ten seconds: what changes by the second would be written by the second."""
+    """To the minute and two of them: what changes by the second would be written by the second."""
     hour = LevelHour(((7, 5400.4), (8, 10.0)), 5410.4)
-    taken = Taken({"lc": 123.0}, frozenset({"lc"}), frozenset({"z"}), {"be": hour}, frozenset("s"))
+    taken = Taken(
+        {"lc": 1230.0}, frozenset({"lc"}), {"be": frozenset("z")}, {"be": hour}, frozenset("s")
+    )
     SloStore(tmp_path / "slo.json").save(lambda: Kept(taken=taken))
     found = load(tmp_path / "slo.json").taken
     assert found.hours == {"be": LevelHour(((7, 5400.0),), 5400.0)}
-    assert replace(found, hours=taken.hours) == replace(taken, spent_s={"lc": 120.0})
+    assert replace(found, hours=taken.hours) == replace(taken, full_s={"lc": 1200.0})
 
 
-def test_minutes_of_the_boot_before_do_not_count() -> None:
+def test_what_is_of_the_boot_before_does_not_count() -> None:
     hour = LevelHour(((7, 60.0), (900, 5400.0)), 5460.0)
-    assert Taken(hours={"be": hour}).since_boot(600.0).hours["be"].total == 60.0
+    taken = Taken(full_s={"now": 4000.0, "before": 90_000.0}, hours={"be": hour}).since_boot(600.0)
+    assert taken.hours["be"].total == 60.0
+    assert taken.full_s == {"now": 4000.0}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"taken": {}},
-        {"taken": {**TAKEN, "spent_s": {"lc": -1}}},
+        {"taken": {**TAKEN, "full_s": {"lc": -1}}},
         {"taken": {**TAKEN, "hours": {"be": {"now": 1}}}},
-        {"taken": {**TAKEN, "payers": [1]}},
+        {"taken": {**TAKEN, "causes": {"be": [1]}}},
         {"targets": {"be": {"level": 40, "shares": {"0": 0.25, "1": 0.25}}}},
         {"targets": {"be": {"level": 400, "shares": None}}},
         {"targets": {"be": {"level": math.inf, "shares": None}}},

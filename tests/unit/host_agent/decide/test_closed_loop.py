@@ -80,14 +80,14 @@ def test_f_004_19_modelled_bwap_is_near_the_best_of_its_family_and_beats_the_uni
     found = guest.measure().progress
     family = [dwp_weights(state.canonical, {0}, step / 20) for step in range(21)]
     assert found >= 0.93 * max(guest.measure(shares).progress for shares in family)
-    assert found >= guest.measure({0: 1.0}).progress
-    assert found >= 0.98 * guest.measure(uniform(OPTERON.node_ids)).progress
+    assert found >= 1.15 * guest.measure({0: 1.0}).progress
+    assert found >= 1.15 * guest.measure(uniform(OPTERON.node_ids)).progress
 
 
 def test_f_001_11_mapping_beats_vanilla_for_all_programs_and_overbooks_nothing() -> None:
     draw = one_draw(0, 11, frozen())
     assert draw.overbooked == 0
-    assert draw.overbooked_vanilla > 0
+    assert draw.overbooked_vanilla == 0, "a fair rival takes the idlest core"
     for variant in ("sm_ipc", "sm_mpi"):
         assert all(draw.ratios[variant][program] > 1.0 for program in MAPPING_MIX)
-    assert draw.cv["sm_ipc"] < 0.04 < draw.cv["vanilla"]
+    assert draw.cv["sm_ipc"] < 0.01 < draw.cv["vanilla"]

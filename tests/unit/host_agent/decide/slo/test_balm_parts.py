@@ -84,15 +84,16 @@ def test_thresholds_out_of_order_are_refused() -> None:
 
 
 def test_an_account_refills_over_the_hour() -> None:
-    """300 s an hour are 50 s in ten minutes in which nothing is throttled."""
+    """All of it in an hour, a sixth in ten minutes in which nothing is throttled."""
     view = SloView((_lc("a", 0, 400.0),), ())
-    spent = BalmState(taken=Taken(spent_s={"a": 120.0}), seen_s=0.0)
-    turn = Turn(view, spent, BalmOptions(budget_s_per_hour=300.0), now_s=600.0)
+    spent = BalmState(taken=Taken(full_s={"a": 1440.0}), seen_s=0.0)
+    assert spent.taken.spent("a", 0.0) == pytest.approx(0.4)
+    turn = Turn(view, spent, BalmOptions(), now_s=600.0)
     charge(turn)
-    assert turn.state.taken.spent_s == {"a": pytest.approx(70.0)}
-    later = Turn(view, turn.state, BalmOptions(budget_s_per_hour=300.0), now_s=3600.0)
+    assert turn.state.taken.spent("a", 600.0) == pytest.approx(0.4 - 1.0 / 6.0)
+    later = Turn(view, turn.state, BalmOptions(), now_s=3600.0)
     charge(later)
-    assert later.state.taken.spent_s == {}
+    assert later.state.taken.full_s == {}
 
 
 # -- traffic -----------------------------------------------------------------------------------------------------------

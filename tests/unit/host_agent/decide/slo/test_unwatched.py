@@ -36,9 +36,9 @@ BEFORE = {"a": BeTarget(80)}
 )  # fmt: skip
 def test_levels_that_may_stand(state: dict[str, Any], levels: tuple[int, int]) -> None:
     found = unwatched(
-        BalmState(targets=LOW, taken=Taken(spent_s={"L": 1.0}), **state), {"a": 50, "b": 50}
+        BalmState(targets=LOW, taken=Taken(full_s={"L": 1.0}), **state), {"a": 50, "b": 50}
     )
     assert {uuid: target.level for uuid, target in found.targets.items()} == dict(
         zip("ab", levels, strict=True)
     )
-    assert (found.phase, found.search, found.taken.spent_s) == (BalmPhase.WATCH, None, {"L": 1.0})
+    assert (found.phase, found.search, found.taken.full_s) == (BalmPhase.WATCH, None, {"L": 1.0})
