@@ -294,6 +294,12 @@ def search(
     return _regret(phases[1], state.dwp)
 
 
+def _most_of_family(canonical: dict[int, float], machine: Machine) -> float:
+    """Return the throughput at the best DWP."""
+    family = (dwp_weights(canonical, machine.workers, step / 50) for step in range(51))
+    return max(map(machine.throughput, family))
+
+
 def _regret(stall: Callable[[float], float], dwp: float) -> float:
     return stall(dwp) / min(stall(step / 100) for step in range(101)) - 1.0
 
@@ -307,6 +313,7 @@ def main() -> None:
     weights_error, speed_error = replay()
     moving = steps()
     weights_regret, dwp_regret, literal_regret, none_regret, uniform_regret = [], [], [], [], []
+    exact_regret, family_regret = [], []
     ours = BwapOptions()
     literal = replace(ours, plateau_steps=0, noise_sigmas=0.0)
     for number in range(args.machines):
@@ -315,6 +322,9 @@ def main() -> None:
         canonical = canonical_weights(machine.profile(chance, 0.05), machine.workers)
         best = machine.best_throughput()
         weights_regret.append(best / machine.throughput(canonical) - 1.0)
+        exact = canonical_weights(machine.profile(random.Random(0), 0.0), machine.workers)
+        exact_regret.append(best / machine.throughput(exact) - 1.0)
+        family_regret.append(best / _most_of_family(exact, machine) - 1.0)
         uniform_regret.append(best / machine.throughput(uniform(range(machine.nodes))) - 1.0)
         phases = stall_curve(machine, canonical, chance), stall_curve(machine, canonical, chance)
         dwp_regret.append(search(canonical, machine, phases, ours, random.Random(number)))
@@ -326,6 +336,8 @@ def main() -> None:
         **moving,
         "weights_regret_p50": float(np.percentile(weights_regret, 50)),
         "weights_regret_p95": float(np.percentile(weights_regret, 95)),
+        "weights_regret_p95_exact_profile": float(np.percentile(exact_regret, 95)),
+        "weights_regret_p95_exact_profile_best_dwp": float(np.percentile(family_regret, 95)),
         "uniform_all_regret_p50": float(np.percentile(uniform_regret, 50)),
         "uniform_all_regret_p95": float(np.percentile(uniform_regret, 95)),
         "dwp_regret_p50": float(np.percentile(dwp_regret, 50)),

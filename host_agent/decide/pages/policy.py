@@ -6,6 +6,7 @@ policy             desired shares
 =================  ==========================================================
 local              on the nodes of the vCPUs, in proportion to the vCPUs there
 first_touch        pages stay where the kernel put them
+autonuma           pages go where the kernel's automatic NUMA balancing moves them
 uniform_workers    equal on the nodes of the vCPUs
 uniform_all        equal on all nodes
 bwap_uniform       uniform_all at DWP 0, then BWAP's search
@@ -46,7 +47,7 @@ def desired_shares(
     """
     workers = tuple(node for node, count in sorted(vcpus_per_node.items()) if count > 0)
     match policy:
-        case MemoryPolicy.FIRST_TOUCH:
+        case MemoryPolicy.FIRST_TOUCH | MemoryPolicy.AUTONUMA:
             return None
         case MemoryPolicy.LOCAL:
             total = sum(vcpus_per_node.values())

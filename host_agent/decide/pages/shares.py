@@ -106,6 +106,9 @@ def memory(
         return Memory(search=known.search, search_reasons=why, held=True)
     if policy in (MemoryPolicy.BWAP, MemoryPolicy.BWAP_UNIFORM) and len(nodes) > 1:
         return _searched(guest, cores, inputs, before, options)
+    if policy is MemoryPolicy.AUTONUMA and not inputs.kernel_balances:
+        used = MemoryPolicy.FIRST_TOUCH, "kernel.numa_balancing is off"
+        return Memory(search_reasons=(Reason(Term.MEMORY_POLICY_USED, *used),))
     desired: Shares | None = cores.local
     if policy is not MemoryPolicy.LOCAL and len(nodes) > 1:
         desired = desired_shares(policy, vcpus_per_node=cores.vcpus, nodes=nodes)

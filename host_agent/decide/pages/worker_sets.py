@@ -9,12 +9,13 @@ weights.
 Source: Gureya 2021, section 4.3 (L1161-1173).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 from host_agent.model.pages import Shares
+from host_agent.model.traffic import NodeBandwidth
 
 MAX_SETS: Final = 5000
 """Sets of one size that are looked at; larger machines take contiguous growths only."""
@@ -56,6 +57,28 @@ def profile_sets(distances: Mapping[int, Mapping[int, int]]) -> tuple[ProfileSet
                 classes.append((members, {members: {node: node for node in nodes}}))
         result += [ProfileSet(representative, known) for representative, known in classes]
     return tuple(result)
+
+
+def widest_sets(pairs: NodeBandwidth, workers: Collection[int]) -> tuple[frozenset[int], ...]:
+    """Return, for each number of workers, the set with the most aggregate bandwidth between its nodes.
+
+    Guests are put on such sets once the pairs are measured: AsymSched's rule, which Gureya 2021 follows.
+
+    :param pairs: memory node -> worker -> MB/s, one pair at a time
+    :param workers: nodes with CPUs
+    """
+
+    def between(members: tuple[int, ...]) -> float:
+        return sum(pairs[a][b] for a in members for b in members if a != b)
+
+    nodes, far = sorted(workers), _narrowness(pairs)
+    widest = (max(_candidates(nodes, far, size), key=between) for size in range(1, len(nodes) + 1))
+    return tuple(frozenset(members) for members in widest)
+
+
+def _narrowness(pairs: NodeBandwidth) -> dict[int, dict[int, int]]:
+    """Return the pairs as distances, for machines on which not every set can be looked at."""
+    return {a: {b: -round(mbps) for b, mbps in row.items()} for a, row in pairs.items()}
 
 
 def _rational(

@@ -18,6 +18,7 @@ CANONICAL = {0: 0.4, 1: 0.3, 2: 0.2, 3: 0.1}
     [
         (MemoryPolicy.LOCAL, 0.0, {0: 0.75, 1: 0.25}),
         (MemoryPolicy.FIRST_TOUCH, 0.0, None),
+        (MemoryPolicy.AUTONUMA, 0.0, None),
         (MemoryPolicy.UNIFORM_WORKERS, 0.0, {0: 0.5, 1: 0.5}),
         (MemoryPolicy.UNIFORM_ALL, 0.0, dict.fromkeys(NODES, 0.25)),
         (MemoryPolicy.BWAP_UNIFORM, 0.0, dict.fromkeys(NODES, 0.25)),
