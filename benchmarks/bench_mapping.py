@@ -7,7 +7,7 @@ mix and another order of arrival; sensors are noisy. A server's score is its pro
 empty machine; a host's score is the geometric mean over its servers.
 
 =============  =========================================================================================
-vanilla        every vCPU on the idler of two random cores, drawn again and again; memory where it was first
+vanilla        every vCPU on the idlest core, chance among equals, drawn again and again; memory where it was first
 least_loaded   servers on the nodes with most free cores, no core twice, memory there; classes unknown
 numad_like     the fewest nodes with the most free cores times memory, near each other; classes unknown
 sm_ipc/sm_mpi  the agent's mapping with its run-time loop
@@ -15,122 +15,41 @@ blind          the agent's mapping with every server declared a devil: all kept 
 shuffled       the agent's mapping with the class labels shuffled: the negative control
 oracle         small hosts only: every assignment of servers to nodes, by the same score
 =============  =========================================================================================
+
+A load that stays as it was declared leaves the run-time loop nothing to do. :mod:`.mapping_phases` runs it where
+programs change and servers end.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from statistics import mean, median, pstdev
 
-from benchmarks import report
+from benchmarks import mapping_phases, report
+from benchmarks.modelled_host import (
+    NOISE,
+    Load,
+    MappedRun,
+    ModelledHost,
+    draw_load,
+    geometric_mean,
+    mapped_server,
+    overbooked,
+)
 from emulation.physics import parameters, published
 from emulation.physics.machines import grid
-from emulation.physics.model import Guest, HostModel, Signals
-from emulation.physics.programs import MAPPING_MIX, WORKLOADS, Workload
+from emulation.physics.model import HostModel
+from emulation.physics.programs import MAPPING_MIX, WORKLOADS
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
-from host_agent.decide.cores import mapping, mapping_state
-from host_agent.decide.cores.choose import exact_slots
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load as load_preset
 
-NOISE = 0.03
 VANILLA_MOMENTS = 4
 RUNS = 3
 ROUNDS = 24
-
-
-@dataclass(frozen=True)
-class Load:
-    """Servers in order of arrival and what runs in them."""
-
-    servers: Mapping[str, MappedServer]
-    programs: Mapping[str, Workload]
-
-    def shuffled(self, chance: random.Random) -> "Load":
-        names = list(self.servers)
-        chance.shuffle(names)
-        return Load({name: self.servers[name] for name in names}, self.programs)
-
-    def labelled(self, labels: Mapping[str, InterferenceClass]) -> "Load":
-        relabelled = {
-            name: replace(server, interference_class=labels[name])
-            for name, server in self.servers.items()
-        }
-        return Load(relabelled, self.programs)
-
-
-def draw_load(chance: random.Random) -> Load:
-    """Draw the 20-server mix: Neo4j in the huge ones, every other program at least once, as in Lakew et al."""
-    others = [name for name in MAPPING_MIX if name != "neo4j"]
-    names = [
-        f"{kind}{number}" for kind, row in published.VM_TYPES.items() for number in range(row[2])
-    ]
-    free = [name for name in names if not name.startswith("huge")]
-    chance.shuffle(free)
-    programs = dict.fromkeys(
-        (name for name in names if name.startswith("huge")), WORKLOADS["neo4j"]
-    )
-    for position, name in enumerate(free):
-        chosen = others[position] if position < len(others) else chance.choice(others)
-        programs[name] = WORKLOADS[chosen]
-    servers = {}
-    for name in names:
-        cores, memory_gb, _ = published.VM_TYPES[name.rstrip("0123456789")]
-        servers[name] = _server(name, cores, memory_gb * 1024, programs[name])
-    return Load(servers, programs).shuffled(chance)
-
-
-def _server(name: str, vcpus: int, memory_mb: int, program: Workload) -> MappedServer:
-    return MappedServer(
-        name, vcpus, memory_mb, program.interference_class, program.remote_sensitive
-    )
-
-
-class ModelledHost:
-    """One draw: a model and the progress of every server alone."""
-
-    def __init__(self, layout: CoreLayout, load: Load, model: HostModel) -> None:
-        self.layout, self.load, self.model = layout, load, model
-        self.alone: dict[str, float] = {}
-        self._signals: dict[tuple[tuple[str, tuple[int, ...]], ...], dict[str, Signals]] = {}
-        known: dict[tuple[str, int], float] = {}
-        for name, server in load.servers.items():
-            key = (load.programs[name].name, server.vcpus)
-            if key not in known:
-                slot = exact_slots(Occupancy(layout, {name: server}, {}), server)[0][1]
-                known[key] = self.progress({name: slot})[name]
-            self.alone[name] = known[key]
-
-    def signals(self, slots: Mapping[str, Slot]) -> dict[str, Signals]:
-        """Return exact signals; a host that does not change is computed once."""
-        key = tuple(sorted((name, slot.cpus) for name, slot in slots.items()))
-        if key not in self._signals:
-            guests = [
-                Guest(name, self.load.programs[name], slot.cpus, slot.shares)
-                for name, slot in slots.items()
-            ]
-            self._signals[key] = self.model.measure(guests)
-        return self._signals[key]
-
-    def progress(self, slots: Mapping[str, Slot]) -> dict[str, float]:
-        return {name: signals.progress for name, signals in self.signals(slots).items()}
-
-    def scores(self, slots: Mapping[str, Slot]) -> dict[str, float]:
-        return {name: value / self.alone[name] for name, value in self.progress(slots).items()}
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(mean(math.log(value) for value in values))
-
-
-def overbooked(slots: Mapping[str, Slot]) -> int:
-    """Return how many cores run more than one vCPU."""
-    load = Counter(cpu for slot in slots.values() for cpu in slot.cpus)
-    return sum(count > 1 for count in load.values())
 
 
 # -- rivals ------------------------------------------------------------------------------------------------------------
@@ -148,7 +67,7 @@ def vanilla(host: ModelledHost, chance: random.Random) -> tuple[dict[str, float]
         for name, server in host.load.servers.items():
             chosen = []
             for _ in range(server.vcpus):
-                cpu = min(chance.choice(cpus), chance.choice(cpus), key=lambda c: load[c])
+                cpu = min(cpus, key=lambda c: (load[c], chance.random()))
                 load[cpu] += 1
                 chosen.append(cpu)
             nodes = Counter(host.layout.group_of_cpu[cpu].node for cpu in chosen)
@@ -190,37 +109,16 @@ def _by_capacity(occupancy: Occupancy, free: Mapping[int, list[int]], nearest: b
 
 def agent(
     host: ModelledHost, load: Load, options: MappingOptions, chance: random.Random
-) -> tuple[dict[str, Slot], int]:
-    """Let the servers arrive one by one, then run the loop; return the final slots and the moves at run time.
+) -> dict[str, Slot]:
+    """Let the servers arrive one by one, then run the loop; return the final slots.
 
     :param load: what the agent is given, labels included; the host keeps the truth
     """
-    state = mapping_state.MappingState()
-    now = 0.0
-    present: dict[str, MappedServer] = {}
-    for name, server in load.servers.items():
-        now += options.interval_s
-        present[name] = server
-        state, _ = mapping.decide(
-            mapping_state.MappingObservation(now, dict(present)), state, options, host.layout
-        )
-    moves = 0
+    run = MappedRun(host.layout, options)
+    run.arrive(load.servers)
     for _ in range(ROUNDS):
-        now += options.interval_s
-        measured = {
-            name: chance.gauss(1.0, NOISE)
-            * (signals.ipc if options.metric is PerformanceMetric.IPC else signals.mpi)
-            for name, signals in host.signals(state.slots).items()
-        }
-        before = state.slots
-        state, _ = mapping.decide(
-            mapping_state.MappingObservation(now, dict(present), {}, measured),
-            state,
-            options,
-            host.layout,
-        )
-        moves += sum(state.slots[name] != slot for name, slot in before.items())
-    return dict(state.slots), moves
+        run.round(host.sensed(run.slots, options.metric, chance))
+    return dict(run.slots)
 
 
 # -- gap to the oracle on small hosts ----------------------------------------------------------------------------------
@@ -231,11 +129,11 @@ def gap_to_oracle(constants: parameters.Parameters, chance: random.Random) -> fl
     layout = CoreLayout(grid(2, 2, 4, memory_mb_per_node=16384))
     programs = {f"v{number}": WORKLOADS[chance.choice(MAPPING_MIX)] for number in range(5)}
     servers = {
-        name: _server(name, 1 if name == "v0" else chance.randint(1, 3), 2048, program)
+        name: mapped_server(name, 1 if name == "v0" else chance.randint(1, 3), 2048, program)
         for name, program in programs.items()
     }
     host = ModelledHost(layout, Load(servers, programs), HostModel(layout.topology, constants))
-    ours, _ = agent(host, host.load, MappingOptions(), chance)
+    ours = agent(host, host.load, MappingOptions(), chance)
     if len(ours) < len(servers):
         raise RuntimeError("five servers of at most three vCPUs fit sixteen cores")
     best = 0.0
@@ -279,7 +177,6 @@ class Draw:
     ratios: Mapping[str, Mapping[str, float]]
     overbooked: int
     overbooked_vanilla: int
-    moves: int
 
 
 def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
@@ -294,13 +191,9 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
         vanilla_runs.append(run)
         overbooked_vanilla = max(overbooked_vanilla, worst)
     ipc = MappingOptions(metric=PerformanceMetric.IPC)
-    our_slots, moves = [], 0
-    for _ in range(RUNS):
-        slots, moved = agent(host, load.shuffled(chance), ipc, chance)
-        our_slots.append(slots)
-        moves += moved
+    our_slots = [agent(host, load.shuffled(chance), ipc, chance) for _ in range(RUNS)]
     our_runs = [host.scores(slots) for slots in our_slots]
-    mpi_slots, _ = agent(host, load, MappingOptions(metric=PerformanceMetric.MPI), chance)
+    mpi_slots = agent(host, load, MappingOptions(metric=PerformanceMetric.MPI), chance)
     blind = load.labelled(dict.fromkeys(load.servers, InterferenceClass.DEVIL))
     labels = [server.interference_class for server in load.servers.values()]
     chance.shuffle(labels)
@@ -311,8 +204,8 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
         "numad_like": host.scores(greedy(host, nearest=True)),
         "sm_ipc": _mean_scores(our_runs),
         "sm_mpi": host.scores(mpi_slots),
-        "blind": host.scores(agent(host, blind, ipc, chance)[0]),
-        "shuffled": host.scores(agent(host, wrong, ipc, chance)[0]),
+        "blind": host.scores(agent(host, blind, ipc, chance)),
+        "shuffled": host.scores(agent(host, wrong, ipc, chance)),
     }
     return Draw(
         scores={name: geometric_mean(list(values.values())) for name, values in by_rival.items()},
@@ -323,7 +216,6 @@ def one_draw(number: int, seed: int, constants: parameters.Parameters) -> Draw:
         },
         overbooked=max(overbooked(slots) for slots in (*our_slots, mpi_slots)),
         overbooked_vanilla=overbooked_vanilla,
-        moves=moves,
     )
 
 
@@ -375,7 +267,6 @@ def summary(draws: Sequence[Draw], gaps: Sequence[float]) -> dict[str, float]:
         "cv_median_vanilla": median(draw.cv["vanilla"] for draw in draws),
         "class_gain": gain("sm_ipc"),
         "negative_control_gain": gain("shuffled"),
-        "run_time_moves_median": median(draw.moves / RUNS for draw in draws),
     }
 
 
@@ -385,9 +276,10 @@ def main() -> None:
     options.add_argument("--draws", type=int, default=200, help="draws of the model parameters")
     options.add_argument("--seed", type=int, default=1, help="seed of the draws")
     args = options.parse_args()
-    draws, gaps = [], []
+    draws, gaps, phases = [], [], []
     for number, constants in enumerate(parameters.draws(args.draws, args.seed)):
         draws.append(one_draw(number, args.seed, constants))
+        phases.append(mapping_phases.one_draw(number, args.seed, constants))
         gaps.append(gap_to_oracle(constants, random.Random(f"{args.seed}/{number}/small")))
         if (number + 1) % 20 == 0:
             report.progress(f"{number + 1} of {args.draws} draws")
@@ -402,7 +294,7 @@ def main() -> None:
         ("program", "SM-IPC", "SM-MPI", "source SM-IPC", "source SM-MPI"),
         [(program, *pair, *published.MAPPING_RATIOS[program]) for program, pair in ratios.items()],
     )
-    figures = summary(draws, gaps)
+    figures = summary(draws, gaps) | mapping_phases.summary(phases)
     figures |= {f"ratio_vs_vanilla_{program}": pair[0] for program, pair in ratios.items()}
     report.table(("figure", "value"), figures.items())
     source = {

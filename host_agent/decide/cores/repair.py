@@ -22,7 +22,6 @@ from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cos
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.model.terms import Term
 from placement_traits.interference import Benefits, IsolationLevel
-from placement_traits.names import InterferenceClass
 from placement_traits.reason import Reason
 
 Reasons = tuple[Reason, ...]
@@ -37,6 +36,7 @@ class MappingConfiguration:
 
     :param benefit: expected benefit for the server in need, 1 to 10
     :param domain: what it gets for itself
+    :param remoteness: distance to the memory of the servers that move, until their pages have followed
     :param rank: its rank afterwards
     """
 
@@ -44,6 +44,7 @@ class MappingConfiguration:
     cost_mb: int
     benefit: float
     domain: IsolationLevel
+    remoteness: float
     rank: SlotRank
 
 
@@ -176,7 +177,7 @@ def _best_single_move(search: _RepairSearch, server: MappedServer) -> MappingCon
             for configuration in _single_moves(search, server)
             if configuration.benefit >= search.turn.options.least_benefit
         ),
-        key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.rank),
+        key=lambda c: (c.rank.violations, -c.benefit, c.cost_mb, c.remoteness, c.rank),
         default=None,
     )
 
@@ -192,8 +193,11 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Mappi
         before, owned = rank_of(occupancy, server.name), _owned(occupancy, server)
         mover_before = rank_of(occupancy, name)
         old = occupancy.take(name)
-        candidates = exact_slots(occupancy, mover)
-        for rank, slot in candidates[:_TRIED_SLOTS]:
+        candidates = sorted(
+            (rank, _remoteness(occupancy.layout, old, slot), slot.cpus, slot)
+            for rank, slot in exact_slots(occupancy, mover)
+        )
+        for rank, remoteness, _, slot in candidates[:_TRIED_SLOTS]:
             if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
                 continue
             if name != server.name and not (
@@ -206,7 +210,7 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Mappi
             found = _gain(state.benefit, server, before, after, gained)
             if found is not None:
                 cost = move_cost_mb(mover, search.turn.options)
-                yield MappingConfiguration({name: slot}, cost, found[0], found[1], after)
+                yield MappingConfiguration({name: slot}, cost, *found, remoteness, after)
         occupancy.put(name, old)
 
 
@@ -235,11 +239,26 @@ def _by_reshuffle(
     if gain is None or gain[0] < search.turn.options.least_benefit:
         return None, True
     cost = found.cost_mb + move_cost_mb(server, options)
-    return MappingConfiguration(found.slots, cost, gain[0], gain[1], after), True
+    layout = occupancy.layout
+    remoteness = sum(_remoteness(layout, previous[n], slot) for n, slot in found.slots.items())
+    return MappingConfiguration(found.slots, cost, *gain, remoteness, after), True
+
+
+def _remoteness(layout: CoreLayout, old: Slot, new: Slot) -> float:
+    """Return the mean distance from the CPUs of a slot to the memory of another."""
+    nodes = layout.nodes(new)
+    return sum(
+        share * layout.node_distance(node, memory) / len(nodes)
+        for memory, share in old.shares.items()
+        for node in nodes
+    )
 
 
 def _owned(occupancy: Occupancy, server: MappedServer) -> set[IsolationLevel]:
-    """Return the kinds of domain that the server shares with no rabbit and no devil."""
+    """Return the kinds of domain that the server shares with no other.
+
+    Sheep count: a server that runs worse beside sheep alone has a neighbour that is none, whatever its flavor declares.
+    """
     layout = occupancy.layout
     touched = {layout.group_of_cpu[cpu] for cpu in occupancy.slots[server.name].cpus}
     keys = {
@@ -252,9 +271,7 @@ def _owned(occupancy: Occupancy, server: MappedServer) -> set[IsolationLevel]:
         mine = {getattr(cell, key) for cell in touched}
         l3_domains = {cell.l3 for cell in layout.groups if getattr(cell, key) in mine}
         others = occupancy.neighbours(l3_domains) - {server.name}
-        if all(
-            occupancy.servers[name].interference_class is InterferenceClass.SHEEP for name in others
-        ):
+        if not others:
             owned.add(domain)
     return owned
 

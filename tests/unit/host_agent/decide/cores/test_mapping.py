@@ -175,6 +175,30 @@ def test_f_001_09_a_disturbed_rabbit_is_separated_by_ipc_or_by_mpi(
     assert host.node("r") != host.node("d")
 
 
+def test_a_rabbit_is_separated_from_a_sheep_that_has_begun_to_disturb_it() -> None:
+    """The program in a server changes; what its flavor declares does not."""
+    host = Host()
+    places = {"r": Slot((0, 1), {0: 1024}), "s": Slot((2, 3), {0: 1024})}
+    host.arrive(server("r", 2, RABBIT), server("s", 2, SHEEP), **places)
+    for _ in range(4):
+        assert host.round(dict.fromkeys(places, 1.0)) == {}
+    host.round({"r": 0.6, "s": 1.0})
+    assert host.node("r") != host.node("s")
+
+
+def test_of_equal_places_the_one_nearest_to_the_memory_is_taken() -> None:
+    """Until its pages have followed, the rabbit reads them from where they are."""
+    layout = CoreLayout(grid(2, 4, 4, memory_mb_per_node=16384, nodes_per_socket=2))
+    host = Host(layout=layout)
+    places = {"x": Slot((0, 1), {0: 1024}), "r": Slot((20, 21), {5: 1024})}
+    host.arrive(server("x", 2), server("r", 2, RABBIT), **places)
+    for _ in range(4):
+        host.round(dict.fromkeys(places, 1.0))
+    host.arrive(server("d", 2, DEVIL, movable=False), d=Slot((22, 23), {5: 1024}))
+    host.round({"r": 0.6})
+    assert layout.nodes(host.state.slots["r"]) == (4,), "1 to 3 are free, too, in another chassis"
+
+
 def test_f_001_09_a_deviation_below_the_threshold_moves_nothing() -> None:
     host = _disturbed()
     assert host.round({"r": 0.95}) == {}

@@ -162,11 +162,12 @@ def test_every_policy_gives_shares_of_its_own() -> None:
         policy: run(CLUSTERS, be(1, shared="0-1", **{"numa_ext:memory_policy": policy}))[
             "be"
         ].memory_shares
-        for policy in ("local", "first_touch", "uniform_workers", "uniform_all", "bwap")
+        for policy in ("local", "first_touch", "autonuma", "uniform_workers", "uniform_all", "bwap")
     }
     assert shares == {
         "local": {0: 1.0, 1: 0.0},
         "first_touch": None,
+        "autonuma": None,
         "uniform_workers": {0: 1.0, 1: 0.0},
         "uniform_all": {0: 0.5, 1: 0.5},
         "bwap": {0: 1.0, 1: 0.0},
