@@ -11,14 +11,17 @@ from nova_numa_ext.simulator.gpu.simulation import SimulationRun
 STYLES: Final = ("-", "--", "-.", ":")
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
-    """Return figure and axes that need no display."""
+def figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """Return figure and axes that need no display.
+
+    :param width: inches, as ``height``
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(made)
+    return made, made.subplots(rows, columns, squeeze=False)
 
 
 def timeline(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
@@ -28,7 +31,7 @@ def timeline(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
     colours = colormaps["tab10"]
     gpus = sum(len(graph.gpus) for graph in runs[0].graphs)
     height = max(1.4, 0.32 * gpus) * len(runs) + 0.8
-    figure, axes = _figure(len(runs), 1, 9, height)
+    drawn, axes = figure(len(runs), 1, 9, height)
     last = max(record.end_s for run in runs for record in run.records)
     for axis, run in zip(axes[:, 0], runs, strict=True):
         starts: list[int] = []
@@ -69,8 +72,8 @@ def timeline(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
         axis.invert_yaxis()
         axis.set_title(f"{run.strategy}: all ended at {makespan_s:.0f} s", loc="left", fontsize=9)
     axes[-1, 0].set_xlabel("time, s")
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120)
+    drawn.suptitle(title, fontsize=10)
+    drawn.savefig(path, dpi=120)
 
 
 def sorted_slowdowns(runs: Sequence[SimulationRun], path: Path, title: str) -> None:
@@ -78,7 +81,7 @@ def sorted_slowdowns(runs: Sequence[SimulationRun], path: Path, title: str) -> N
 
     Lines become thinner from strategy to strategy, so that one that lies on another leaves it visible.
     """
-    figure, axes = _figure(1, 2, 10, 4)
+    drawn, axes = figure(1, 2, 10, 4)
     panels = (
         ("placement only", [[r.slowdown for r in run.records] for run in runs]),
         ("with waiting", [[r.slowdown_with_waiting for r in run.records] for run in runs]),
@@ -96,15 +99,15 @@ def sorted_slowdowns(runs: Sequence[SimulationRun], path: Path, title: str) -> N
         axis.set_ylabel("slowdown against the best placement")
         axis.grid(alpha=0.3)
     axes[0, 0].legend(fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120)
+    drawn.suptitle(title, fontsize=10)
+    drawn.savefig(path, dpi=120)
 
 
 def growth(
     machines: Sequence[int], milliseconds: Mapping[str, Sequence[float]], path: Path, title: str
 ) -> None:
     """Draw the mean time of a decision over the number of machines, both logarithmic."""
-    figure, axes = _figure(1, 1, 6, 4)
+    drawn, axes = figure(1, 1, 6, 4)
     axis = axes[0, 0]
     for number, (name, values) in enumerate(milliseconds.items()):
         axis.loglog(machines, values, STYLES[number % len(STYLES)] + "o", label=name, markersize=4)
@@ -112,5 +115,5 @@ def growth(
     axis.set_ylabel("mean decision, ms")
     axis.grid(alpha=0.3, which="both")
     axis.legend(fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120)
+    drawn.suptitle(title, fontsize=10)
+    drawn.savefig(path, dpi=120)

@@ -14,7 +14,7 @@ Policies, and the order in which they prefer placements:
 
 All of utility but the distance of the GPUs depends only on *which sockets* are touched. So the exact search keeps,
 for each combination of sockets, the nearest free GPUs; that is geometry, remembered per host shape, free set and job
-graph, and a decision compares three entries on a machine of two sockets. It is used up to :data:`EXACT_LIMIT`
+graph, and a decision compares three entries on a machine of two sockets. It is used up to ``exact_limit``
 assignments: there ``benchmarks/bench_gpu.py`` measures the first look at a free set at about 3 ms, the goal for a
 decision. That holds every data-parallel job on up to 16 free GPUs. Above, dual recursive bipartitioning
 (:mod:`nova_numa_ext.policy.gpu.bipartition`) takes over.
@@ -47,7 +47,6 @@ from nova_numa_ext.policy.gpu.utility import (
 from placement_traits.names import GpuPolicy
 from placement_traits.reason import Reason
 
-EXACT_LIMIT: Final = 20_000
 # Sets of jobs whose end is looked at when a job is refused: all of nine jobs; it bounds the time of a refusal.
 MOST_ENDINGS: Final = 512
 NEVER_ENOUGH: Final = "no set of this host reaches the minimum, even when it is empty"
@@ -143,7 +142,7 @@ def nearest(
 def search(scene: Scene, *, even: bool = False) -> list[Placement]:
     """Return the best placement per combination of sockets (exact), or the one that bipartitioning finds."""
     part, host = scene.part, scene.host
-    if assignments(part, host.free.bit_count()) <= EXACT_LIMIT:
+    if assignments(part, host.free.bit_count()) <= scene.options.exact_limit:
         found = list(nearest(host.graph, host.free, part, even).values())
     elif even:
         found = [_round_robin(host, part.tasks)]

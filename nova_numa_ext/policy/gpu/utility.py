@@ -38,15 +38,18 @@ DECIMALS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class UtilityOptions:
-    """Weights of the three terms; they are >= 0 and sum to 1.
+    """Weights of the three terms, which are >= 0 and sum to 1, and how far the search for the best GPUs goes.
 
     :param worst_slowdown: run time in the worst surrounding over run time alone (figure 13: 1.30)
+    :param exact_limit: assignments of tasks to GPUs up to which all are compared; above it, dual recursive
+        bipartitioning
     """
 
     communication: float = 1 / 3
     interference: float = 1 / 3
     fragmentation: float = 1 / 3
     worst_slowdown: float = 1.30
+    exact_limit: int = 20_000
 
     def __post_init__(self) -> None:
         weights = (self.communication, self.interference, self.fragmentation)

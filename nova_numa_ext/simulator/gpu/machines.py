@@ -32,6 +32,12 @@ def dgx1() -> HostTopology:
     return _machine([0, 0, 1, 1, 2, 2, 3, 3], _DGX1_LINKS, GpuLink.NV1)
 
 
+def cube16() -> HostTopology:
+    """Return the topology of a host with sixteen GPUs on four PCIe switches, linked as a hypercube (assumed)."""
+    links = [f"{a}-{a | bit}" for a in range(16) for bit in (1, 2, 4, 8) if not a & bit]
+    return _machine([number // 4 for number in range(16)], links, GpuLink.NV1)
+
+
 def _machine(switches: list[int | None], links: Sequence[str], link: GpuLink) -> HostTopology:
     """Two sockets of one node each; the first half of the GPUs on socket 0."""
     addresses = [
@@ -51,7 +57,11 @@ def _machine(switches: list[int | None], links: Sequence[str], link: GpuLink) ->
     )
 
 
-MACHINES: Final[Mapping[str, Callable[[], HostTopology]]] = {"minsky": minsky, "dgx1": dgx1}
+MACHINES: Final[Mapping[str, Callable[[], HostTopology]]] = {
+    "minsky": minsky,
+    "dgx1": dgx1,
+    "cube16": cube16,
+}
 
 
 @cache

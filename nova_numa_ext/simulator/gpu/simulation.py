@@ -120,9 +120,10 @@ class Simulation:
     :param graphs: the machines
     :param submissions: the workload in order of arrival
     :param strategy: name of the strategy
-    :param profiles: how jobs run, and what the strategy knows of it
+    :param profiles: how jobs run
     :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
     :param seen_graphs: machines as the strategy sees them (a wrong map is a negative control); ``graphs`` when None
+    :param seen_profiles: how jobs run as the strategy believes it; ``profiles`` when None
     :param clock: wall clock for decision times, seconds
     :param on_end: called with the number of ended jobs, for progress
     """
@@ -136,6 +137,7 @@ class Simulation:
         *,
         bandwidth_mbps: int | None = None,
         seen_graphs: Sequence[GpuGraph] | None = None,
+        seen_profiles: ProfileStore | None = None,
         options: UtilityOptions = THIRDS,
         clock: Callable[[], float] = lambda: 0.0,
         on_end: Callable[[int], None] = lambda ended: None,
@@ -147,7 +149,7 @@ class Simulation:
         self._clock = clock
         self._on_end = on_end
         self._cluster = Cluster(seen_graphs or graphs, bandwidth_mbps)
-        placing = strategy_class(strategy)(self._cluster, profiles, options)
+        placing = strategy_class(strategy)(self._cluster, seen_profiles or profiles, options)
         self._planner = StrategyPlanner(submissions, clock)
         claims = ClusterClaims(placing, self._planner.jobs)
         self._fleet: Fleet[Place, None, ClusterClaims, int | None] = Fleet(

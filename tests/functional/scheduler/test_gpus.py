@@ -10,7 +10,7 @@ from nova_numa_ext import gpu_options
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
-from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.conf import GROUP, GpuOptions, SchedulerOptions
 from nova_numa_ext.scheduler import gpus as scheduler_gpus
 from nova_numa_ext.scheduler import process, session
 from placement_traits import names
@@ -19,6 +19,7 @@ from placement_traits.names import GPU_COMM_TRAITS, GpuLink
 from placement_traits.offers import L3State
 from placement_traits.topology import Gpu, GpuEdge
 from tests.support.commands import Compute, flavor, run, running_server
+from tests.support.job_hints import KEY, hints, sealed
 
 ADDRESSES = ("0000:21:00.0", "0000:22:00.0", "0000:61:00.0", "0000:62:00.0")
 MINSKY = four_nodes(
@@ -92,13 +93,15 @@ class Minskys:
         if told:
             self.cloud.publish(name, MINSKY)
 
-    def job(self, gpus, comm=0, policy="topo", min_utility=0.0, **specs):
+    def job(self, gpus, comm=0, policy="topo", min_utility=0.0, hints=None, **specs):
         """Boot a server; returns its host and its GPUs' positions there."""
-        [(host, taken)] = self.jobs(1, gpus, comm, policy, min_utility=min_utility, **specs)
+        [(host, taken)] = self.jobs(
+            1, gpus, comm, policy, min_utility=min_utility, hints=hints, **specs
+        )
         self._compute_takes(host, taken)
         return host, taken
 
-    def jobs(self, count, gpus, comm=0, policy="topo", *, min_utility=0.0, **specs):
+    def jobs(self, count, gpus, comm=0, policy="topo", *, min_utility=0.0, hints=None, **specs):
         """Boot servers of one request; returns host and positions of each. Nova-compute has not seen them yet."""
         extra_specs = {
             "numa_ext:gpu_policy": policy,
@@ -121,6 +124,7 @@ class Minskys:
             count=count,
             pci_requests=asked.pci_requests,
             requested_resources=asked.requested_resources,
+            hints=hints,
         )
         servers = self.cloud.last_servers
         return [(host, self.taken(one)) for (host, _), one in zip(placed, servers, strict=True)]
@@ -218,6 +222,19 @@ def test_f_000_15_a_placement_below_the_minimum_is_refused_and_says_what_is_need
     assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.66" in told
     assert "when the jobs on 0000:21:00.0 end" in told
     assert "nothing waits in nova, with numa_ext:gpu_policy=topo_p neither" in told
+
+
+def test_a_job_that_was_postponed_for_the_last_time_takes_any_gpus(minskys):
+    """The queue counts postponements, and says so in the hint of its servers."""
+    minskys.cloud.configure(job_hint_keys=(KEY,))
+    minskys.job(1, comm=4)
+    minskys.job(1, comm=4)
+    root = minskys.cloud.provider("h1")
+    topo_p = {"comm": 4, "policy": "topo_p", "min_utility": 0.5}
+    with pytest.raises(exception.NoValidHost):
+        minskys.job(2, **topo_p, hints=hints(sealed(root)))
+    host, _ = minskys.job(2, **topo_p, hints=hints(sealed(root, any_utility=True)))
+    assert host == "h1"
 
 
 def test_f_000_15_it_is_placed_when_a_socket_is_whole_again(minskys):
@@ -468,12 +485,12 @@ def test_a_request_without_devices_is_not_looked_at(cloud, monkeypatch):
 
 
 def rules(**options):
-    return gpu_options.rules(SchedulerOptions(**options))
+    return gpu_options.rules(GpuOptions(**options), GROUP)
 
 
 def test_f_000_10_the_three_weights_are_options_and_count_by_their_ratio():
     """F-000-10: weights that are normalised."""
-    found = rules(gpu_communication_weight=2.0, gpu_interference_weight=0.0)
+    found = rules(communication_weight=2.0, interference_weight=0.0)
     assert found.options.communication == pytest.approx(2 / 3)
     assert found.options.fragmentation == pytest.approx(1 / 3)
 
@@ -486,7 +503,7 @@ def test_f_000_07_profiles_of_flavors_and_weights_come_from_a_file(tmp_path):
         f"train:\n  pack_s: {runs}\n  beside_s:\n    comm-4: [11, 12, 15, 12, 12]\n"
         f"comm-3:\n  pack_s: {runs}\n"
     )
-    store = rules(gpu_profiles=str(path)).store
+    store = rules(profiles=str(path)).store
     assert store.slowdown("train", "comm-4") == pytest.approx(1.5)
     assert store.slowdown("comm-3", "comm-4") == 1.0
     assert store.slowdown("comm-4", "comm-4") == pytest.approx(1.3)
@@ -499,17 +516,17 @@ def test_f_000_04_measured_distances_come_from_a_file_and_decide(
     path = tmp_path / "distances.yaml"
     rows = "[[0, 9, 9, 9], [9, 0, 9, 1], [9, 9, 0, 9], [9, 1, 9, 0]]"
     path.write_text(f"minsky:\n  gpus: {list(ADDRESSES)}\n  distances: {rows}\n")
-    minskys.cloud.configure(gpu_distances=str(path))
+    minskys.cloud.configure(gpu=GpuOptions(distances=str(path)))
     assert minskys.job(2, comm=4, policy="pack") == ("h1", (1, 3))
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"gpu_profiles": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
-        ({"gpu_distances": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
+        ({"profiles": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
+        ({"distances": "/nonexistent.yaml"}, "a readable YAML or JSON file"),
         (
-            {f"gpu_{n}_weight": 0.0 for n in ("communication", "interference", "fragmentation")},
+            {f"{n}_weight": 0.0 for n in ("communication", "interference", "fragmentation")},
             "one of them > 0",
         ),
     ],

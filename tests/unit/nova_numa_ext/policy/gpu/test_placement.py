@@ -13,7 +13,6 @@ from nova_numa_ext.policy.gpu import placement as gpu_placement
 from nova_numa_ext.policy.gpu.graph import GpuGraph, from_edges, members
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore, flavor_job
 from nova_numa_ext.policy.gpu.placement import (
-    EXACT_LIMIT,
     MOST_ENDINGS,
     assignments,
     choose,
@@ -23,7 +22,7 @@ from nova_numa_ext.policy.gpu.placement import (
     search,
     spread_stretch,
 )
-from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour
+from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
@@ -54,10 +53,10 @@ def test_f_000_13_exact_search_is_the_brute_force_optimum(seed: int) -> None:
 
 def test_f_000_13_eight_free_gpus_are_searched_exactly_and_many_more_are_bipartitioned() -> None:
     for tasks in range(1, 9):
-        assert assignments(JobGraph.complete(tasks, 4), 8) <= EXACT_LIMIT
+        assert assignments(JobGraph.complete(tasks, 4), 8) <= THIRDS.exact_limit
     host = HostGpus(wide_host(24, 4), (1 << 24) - 1)
     job = flavor_job(8, comm=4)
-    assert assignments(job.graph, 24) > EXACT_LIMIT
+    assert assignments(job.graph, 24) > THIRDS.exact_limit
     choice = choose(job, host)
     assert len(choice.ranked) == 1
     assert len(set(choice.ranked[0].gpus)) == 8
