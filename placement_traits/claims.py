@@ -9,12 +9,14 @@ request that Placement grants as a whole or refuses::
     move      write(job elsewhere, move)  a second consumer keeps the source until it is released, too
 
 Every write carries each consumer's generation, so one that was sent twice, or late by a process that no longer leads,
-changes nothing. A server's allocation, or any that is not of our types, is never written here.
+changes nothing that another process has written since. A consumer that held nothing has no generation: before each try
+who writes makes sure that it still may. A server's allocation, or any that is not of our types, is never written here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from placement_traits.client import (
     GenerationConflictError,
@@ -23,7 +25,7 @@ from placement_traits.client import (
     PlacementError,
 )
 from placement_traits.errors import ConflictError, InvalidValueError, NumaExtError, cut
-from placement_traits.names import CONSUMER_TYPE_PREFIX
+from placement_traits.names import CONSUMER_TYPE_PREFIX, OWNER
 
 Amounts = Mapping[str, Mapping[str, int]]
 """Provider's uuid -> resource class -> amount."""
@@ -99,9 +101,29 @@ class ClaimStore:
             if claim and _is_ours(claim):
                 yield claim
 
-    def write(self, *claims: Claim) -> None:
+    def all(self) -> Iterator[Claim]:
+        """Yield each claim of ours on any provider of ours, once; providers are read one by one."""
+        seen: set[str] = set()
+        ours = self._client.get(f"/resource_providers?required={OWNER}")["resource_providers"]
+        for provider in ours:
+            for claim in self.of_provider(provider["uuid"]):
+                if claim.consumer not in seen:
+                    seen.add(claim.consumer)
+                    yield claim
+
+    def consumers(self, project: str) -> dict[str, int]:
+        """Return how many consumers of ours hold something for a project, by their types."""
+        usages = self._client.get(f"/usages?{urlencode({'project_id': project})}")["usages"]
+        return {
+            each: int(of_type["consumer_count"])
+            for each, of_type in usages.items()
+            if each.startswith(CONSUMER_TYPE_PREFIX)
+        }
+
+    def write(self, *claims: Claim, may: Callable[[], None] = lambda: None) -> None:
         """Make consumers hold what is given, all of them or none; done already is done.
 
+        :param may: called right before each try; raises where this process may not write any more
         :raises NoRoomError: a provider does not have it any more
         :raises GenerationConflictError: a consumer has changed since it was read
         :raises ConflictError: also: others kept writing to the same providers
@@ -112,6 +134,7 @@ class ClaimStore:
         for claim in claims:
             _check(claim)
         for attempt in range(_TRIES):
+            may()
             if self._written(claims):
                 return
             self._client.pause(attempt)

@@ -5,11 +5,12 @@ What nova and Placement define comes from their libraries, os-traits and os-reso
 
 Traits in Placement are global and are never collected, so a trait name carries *nominal* facts only (an identifier, a
 link class), never a measured figure. All our traits start with ``CUSTOM_NUMA_EXT_`` or ``CUSTOM_GPU_LINK_``; every
-resource provider that we create in nova's trees carries :data:`OWNER`.
+resource provider that we create in nova's trees, and that views compare, carries :data:`OWNER`; those of pools of GPUs
+that are lent to other hosts carry :data:`POOL`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +24,10 @@ GPU_LINK_PREFIX: Final = f"{CUSTOM_PREFIX}GPU_LINK_"
 EXTRA_SPEC_NAMESPACE: Final = "numa_ext"
 CONSUMER_TYPE_PREFIX: Final = "NUMA_EXT_"
 JOB_CONSUMER: Final = "NUMA_EXT_JOB"
+RESERVATION_CONSUMER: Final = "NUMA_EXT_RESERVATION"  # of a job that waits
+LEASE_CONSUMER: Final = "NUMA_EXT_RGPU_LEASE"  # of a remote GPU
+MOVE_CONSUMER: Final = "NUMA_EXT_RGPU_MOVE"  # keeps what a lease leaves until its move is over
+GROUP_CONSUMER: Final = "NUMA_EXT_GROUP"  # a server group; its uuid is the consumer's
 
 # Resource classes that nova asks for.
 VCPU: Final[str] = os_resource_classes.VCPU
@@ -53,23 +58,79 @@ WHOLE_NEIGHBOURHOOD: Final = 1_000
 # One unit on one provider of each host, which no server takes: asked for it, Placement shows the whole tree of the
 # host, however full it is. See placement_traits.shards.
 PROBE: Final = "CUSTOM_NUMA_EXT_PROBE"
-PUBLISHED_CLASSES: Final = (*RESOURCE_CLASSES, PROBE)
+
+# What leases of remote GPUs claim; no server does. See placement_traits.pool_tree.
+REMOTE_GPU_MEMORY_MB: Final = "CUSTOM_RGPU_MEM_MB"
+REMOTE_GPU_SHARE: Final = "CUSTOM_RGPU_SHARE"
+REMOTE_GPU_CORE: Final = "CUSTOM_RGPU_CORE"
+REMOTE_GPU_NETWORK_MBPS: Final = "CUSTOM_RGPU_NET_MBPS"  # megabytes
+REMOTE_GPU_CLASSES: Final = (
+    REMOTE_GPU_MEMORY_MB,
+    REMOTE_GPU_SHARE,
+    REMOTE_GPU_CORE,
+    REMOTE_GPU_NETWORK_MBPS,
+)
+POOL_PROBE: Final = "CUSTOM_NUMA_EXT_RGPU_PROBE"  # one unit of each pool, as PROBE of each host
+NOT_FOR_FLAVORS: Final = (PROBE, POOL_PROBE, *REMOTE_GPU_CLASSES)
+
+PUBLISHED_CLASSES: Final = (*RESOURCE_CLASSES, *NOT_FOR_FLAVORS)
 
 # When an agent was last there, see placement_traits.beats: no server asks for it.
 BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
 # In the same provider: what was withheld.
 BE_BANDWIDTH_PERMILLE: Final = "CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE"
 
+# Of a fabric's provider tree, see placement_traits.fabric_tree: hosts of a leaf, by what groups may do with them.
+LEAF_BLOCK: Final = "CUSTOM_NUMA_EXT_LEAF_BLOCK"  # only as a whole
+LEAF_REST: Final = "CUSTOM_NUMA_EXT_LEAF_REST"  # those beside the block
+LEAF_REMAINDER: Final = (
+    "CUSTOM_NUMA_EXT_LEAF_REMAINDER"  # for the last servers of several large groups
+)
+LEAF_HOST: Final = "CUSTOM_NUMA_EXT_LEAF_HOST"  # for groups that fit in one leaf
+POD_UPLINK: Final = (
+    "CUSTOM_NUMA_EXT_POD_UPLINK"  # a group that leaves its leafs takes one, an exclusive group all
+)
+FABRIC_PLAN: Final = (
+    "CUSTOM_NUMA_EXT_FABRIC_PLAN"  # one, never taken: finds the tree, and carries its generation
+)
+FABRIC_CLASSES: Final = (
+    LEAF_BLOCK,
+    LEAF_REST,
+    LEAF_REMAINDER,
+    LEAF_HOST,
+    POD_UPLINK,
+    FABRIC_PLAN,
+)
+# Units of POD_UPLINK in a pod: no fabric has as many groups there.
+WHOLE_UPLINK: Final = 10_000
+
 # Traits without a parameter.
-OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees
+OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees and that views compare
 HOST: Final = "CUSTOM_NUMA_EXT_HOST"  # on nova's root of every host with our agent
 GPU: Final = "CUSTOM_NUMA_EXT_GPU"  # on our providers that describe a GPU
 BEAT: Final = "CUSTOM_NUMA_EXT_BEAT"  # on the providers with the beats of agents
+POOL: Final = "CUSTOM_NUMA_EXT_RGPU_POOL"  # on every provider of a pool of GPUs for other hosts
+REMOTE_GPU: Final = "CUSTOM_NUMA_EXT_RGPU"  # on a pool's GPUs
+REMOTE_GPU_CLIENT: Final = (
+    "CUSTOM_NUMA_EXT_RGPU_CLIENT"  # on nova's root of hosts whose servers reach pools
+)
+REMOTE_GPU_CLIENT_NIC: Final = (
+    "CUSTOM_NUMA_EXT_RGPU_CLIENT_NIC"  # on its child that counts what they use of its NIC
+)
+SLICES_ENFORCED: Final = (
+    "CUSTOM_NUMA_EXT_RGPU_SLICES_ENFORCED"  # no lease gets more memory of the GPU than its slice
+)
+MIGRATABLE: Final = (
+    "CUSTOM_NUMA_EXT_RGPU_MIGRATABLE"  # leases of the GPU can move while they are used
+)
 # See placement_traits.host_modes: operators set it, no agent does.
 MODE_OBSERVE: Final = "CUSTOM_NUMA_EXT_MODE_OBSERVE"
 # Operators set it, too: as long as a host has it, no tier is offered there, whatever its agent accepts.
 DRAINED: Final = "CUSTOM_NUMA_EXT_DRAINED"
 OF_OPERATORS: Final = frozenset({MODE_OBSERVE, DRAINED})
+NET_FABRIC: Final = "CUSTOM_NUMA_EXT_NET_FABRIC"  # on the root provider of a fabric
+# On a host's root: it hangs on another leaf than planned, and no group is placed there.
+MISCABLED: Final = "CUSTOM_NUMA_EXT_MISCABLED"
 SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 
@@ -168,6 +229,7 @@ class MemoryPolicy(StrEnum):
 
     LOCAL = "local"
     FIRST_TOUCH = "first_touch"
+    AUTONUMA = "autonuma"
     UNIFORM_WORKERS = "uniform_workers"
     UNIFORM_ALL = "uniform_all"
     BWAP_UNIFORM = "bwap_uniform"
@@ -191,6 +253,39 @@ class RemoteGpu(StrEnum):
     REQUIRED = "required"
 
 
+class RemoteGpuApi(StrEnum):
+    """``numa_ext:remote_gpu_api``: by which interface the guest uses a remote GPU."""
+
+    OPENCL = "opencl"
+    CUDA = "cuda"
+
+    @property
+    def trait(self) -> str:
+        """On a pool's GPUs that are reached by it."""
+        return f"{REMOTE_GPU}_API_{self.name}"
+
+
+class ServiceLevel(StrEnum):
+    """``numa_ext:remote_gpu_service_level``: with how many others a remote GPU is shared, best first."""
+
+    GOLD = "gold"
+    SILVER = "silver"
+    BRONZE = "bronze"
+    SCAVENGER = "scavenger"
+
+
+# A pool's GPU has six shares: one gold tenant takes it whole, two silver or three bronze ones share it.
+GPU_SHARES: Final = 6
+SERVICE_LEVEL_SHARES: Final[Mapping[ServiceLevel, int]] = MappingProxyType(
+    {
+        ServiceLevel.GOLD: 6,
+        ServiceLevel.SILVER: 3,
+        ServiceLevel.BRONZE: 2,
+        ServiceLevel.SCAVENGER: 1,
+    }
+)
+
+
 class SloSource(StrEnum):
     """``numa_ext:slo_source``: where the agent reads an LC server's latency."""
 
@@ -198,6 +293,22 @@ class SloSource(StrEnum):
     CHANNEL = "channel"
     PROMETHEUS = "prometheus"
     NONE = "none"
+
+
+class UplinkShare(StrEnum):
+    """``numa_ext:net_share``: with whom a group's leafs share their uplinks; each value asks for more than the last."""
+
+    SHARED = "shared"
+    QUIET = "quiet"
+    EXCLUSIVE = "exclusive"
+
+
+class NetClass(StrEnum):
+    """``numa_ext:net_class``: how much a server uses the network."""
+
+    LOW = "low"
+    MODERATE = "moderate"
+    EXTREME = "extreme"
 
 
 class GpuLink(StrEnum):
@@ -231,12 +342,27 @@ class Key(StrEnum):
     GPU_COMM = "numa_ext:gpu_comm"
     MIN_UTILITY = "numa_ext:min_utility"
     REMOTE_GPU = "numa_ext:remote_gpu"
+    REMOTE_GPU_COUNT = "numa_ext:remote_gpu_count"
+    REMOTE_GPU_MEMORY_MB = "numa_ext:remote_gpu_memory_mb"
+    REMOTE_GPU_SERVICE_LEVEL = "numa_ext:remote_gpu_service_level"
+    REMOTE_GPU_API = "numa_ext:remote_gpu_api"
+    REMOTE_GPU_NETWORK_MBPS = "numa_ext:remote_gpu_network_mbps"
     REMOTE_GPU_NETWORK_SHARE = "numa_ext:remote_gpu_network_share"
+    REMOTE_GPU_VGPUS_PER_GPU = "numa_ext:remote_gpu_vgpus_per_gpu"
+    REMOTE_GPU_PRIORITY = "numa_ext:remote_gpu_priority"
+    REMOTE_GPU_MIGRATABLE = "numa_ext:remote_gpu_migratable"
     MANAGED = "numa_ext:managed"
+    NET_WITHIN = "numa_ext:net_within"
+    NET_SHARE = "numa_ext:net_share"
+    NET_SLICE = "numa_ext:net_slice"
+    NET_BALANCE = "numa_ext:net_balance"
+    NET_CLASS = "numa_ext:net_class"
 
 
 _NUMBERED = re.compile(
-    r"^CUSTOM_NUMA_EXT_(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH|SHARD|SUBSHARD|FORMAT)_(\d{1,18})$"
+    r"^CUSTOM_NUMA_EXT_"
+    r"(NODES|SOCKETS|L3_DOMAINS|L3|NODE|SOCKET|CHASSIS|SWITCH|SHARD|SUBSHARD|FORMAT"
+    r"|NET_INDEX|NET_BLOCK|NET_OVERSUBSCRIPTION)_(\d{1,18})$"
 )
 
 
@@ -245,7 +371,8 @@ def numbered(kind: str, number: int) -> str:
 
     :param kind: ``NODES``, ``SOCKETS``, ``L3_DOMAINS`` (counts, on the root) or ``L3``, ``NODE``, ``SOCKET``,
         ``CHASSIS``, ``SWITCH`` (identifiers, on our children), ``SHARD`` or ``SUBSHARD`` (beside the probe), ``FORMAT``
-        (see :mod:`placement_traits.formats`)
+        (see :mod:`placement_traits.formats`), and of leafs of a fabric ``NET_INDEX`` (in the fabric's order),
+        ``NET_BLOCK`` (hosts of its block) and ``NET_OVERSUBSCRIPTION`` (percent; 400 is 4:1)
     :param number: the count or identifier, >= 0, of at most 18 digits
     """
     trait = f"{TRAIT_PREFIX}{kind}_{number}"
@@ -298,6 +425,51 @@ def parse_gpu_link(trait: str) -> tuple[GpuLink, int, int] | None:
     return (GpuLink(match[1]), int(match[2]), int(match[3])) if match else None
 
 
+_LEAF_PREFIX: Final = f"{TRAIT_PREFIX}LEAF_"
+_LONGEST_TRAIT: Final = 255
+
+
+def leaf_trait(fabric: str, leaf: str) -> str | None:
+    """Build the trait of a leaf and its hosts, such as ``CUSTOM_NUMA_EXT_LEAF_TRAIN_L001``; None: it would be too long.
+
+    Other signs than letters and digits are written as ``_``, so two names may have one trait: a fabric refuses that.
+    """
+    trait = _LEAF_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{fabric}_{leaf}".upper())
+    return trait if len(trait) <= _LONGEST_TRAIT else None
+
+
+_LEVEL_PREFIX: Final = f"{TRAIT_PREFIX}NET_LEVEL_"
+
+
+def level_trait(level: str) -> str:
+    """Build the trait of a fabric's providers of one level, such as ``CUSTOM_NUMA_EXT_NET_LEVEL_POD``.
+
+    :param level: small letters, digits and ``_``
+    """
+    return _LEVEL_PREFIX + level.upper()
+
+
+def parse_level(trait: str) -> str | None:
+    """Return the level of a trait made by :func:`level_trait`, None for any other trait."""
+    level = trait.removeprefix(_LEVEL_PREFIX)
+    return level.lower() if level != trait else None
+
+
+def is_leaf_trait(trait: str) -> bool:
+    """Return whether a trait names a leaf."""
+    return trait.startswith(_LEAF_PREFIX)
+
+
+def is_of_agents(trait: str) -> bool:
+    """Return whether agents publish a trait of ours on roots; others are the operators', or say where a host hangs."""
+    return (
+        is_ours(trait)
+        and trait not in OF_OPERATORS
+        and trait != MISCABLED
+        and not is_leaf_trait(trait)
+    )
+
+
 def is_ours(trait: str) -> bool:
     """Return whether a trait belongs to this project."""
     return trait.startswith((TRAIT_PREFIX, GPU_LINK_PREFIX))
@@ -322,3 +494,51 @@ def parse_l3_provider(root: str, name: str) -> int | None:
 def gpu_provider(root: str, address: str) -> str:
     """Name of the provider that describes the GPU at PCI ``address`` under compute node ``root``."""
     return f"{root}:gpu-{address}"
+
+
+def pool_provider(host: str) -> str:
+    """Name of the root provider of the pool on a host, and the beginning of its children's names."""
+    return f"rgpu:{host}"
+
+
+def client_provider(root: str) -> str:
+    """Name of the provider that counts the NIC through which servers of compute node ``root`` reach pools."""
+    return f"{root}:rgpu"
+
+
+_FABRIC_PREFIX: Final = f"{TRAIT_PREFIX}RGPU_FABRIC_"
+_FABRIC = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
+
+
+def is_fabric(name: str) -> bool:
+    """Return whether a network fabric may have this name: 1 to 64 lower-case letters, digits and underscores."""
+    return _FABRIC.fullmatch(name) is not None
+
+
+def fabric(name: str) -> str:
+    """Build the trait of a network fabric: a pool and a host with the same one reach each other.
+
+    :param name: as :func:`is_fabric` allows it, such as ``rack_7``
+    """
+    if not is_fabric(name):
+        raise ValueError(f"no fabric is named {name!r}")
+    return f"{_FABRIC_PREFIX}{name.upper()}"
+
+
+def fabrics(traits: Iterable[str]) -> frozenset[str]:
+    """Return the names of the fabrics among traits."""
+    return frozenset(
+        trait.removeprefix(_FABRIC_PREFIX).lower()
+        for trait in traits
+        if trait.startswith(_FABRIC_PREFIX)
+    )
+
+
+def transport(name: str) -> str:
+    """Build the trait of GPUs that a transport (a plug-in, such as ``pocl``) carries to other hosts."""
+    return f"{REMOTE_GPU}_TRANSPORT_{name.upper()}"
+
+
+def fabric_provider(name: str, node: str = "") -> str:
+    """Name of the provider of a planned fabric, or of one of its nodes."""
+    return f"net:{name}:{node}" if node else f"net:{name}"

@@ -21,6 +21,18 @@ from placement_traits.topology import (
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteGpuClient:
+    """How a host's servers reach pools of remote GPUs (:mod:`placement_traits.pool_tree`).
+
+    :param fabrics: networks in which the pools are
+    :param network_mbps: of its NIC that may be promised together, megabytes a second; 0: none is
+    """
+
+    fabrics: frozenset[str]
+    network_mbps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TreeSettings:
     """What the operator and the rest of the agent decide about the tree.
 
@@ -29,6 +41,7 @@ class TreeSettings:
     :param min_be_ways: ways of each L3 domain kept for everything that is not LC
     :param foreign_groups: resctrl control groups of other software, each holding a class of service
     :param observed: features of the agent that only observe
+    :param remote_gpus: how servers reach remote GPUs; None: not at all
     """
 
     packing: PackingTrait
@@ -36,6 +49,7 @@ class TreeSettings:
     min_be_ways: int = 1
     foreign_groups: int = 0
     observed: frozenset[ObserveTrait] = frozenset()
+    remote_gpus: RemoteGpuClient | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,7 @@ class Published:
     :param clos: classes of service that LC servers may have; 0 = no inventory
     :param offers: by L3 id
     :param observed: features of the agent that only observe
+    :param remote_gpus: how servers reach remote GPUs; None: not at all
     """
 
     topology: HostTopology
@@ -97,6 +112,7 @@ class Published:
     clos: int
     offers: Mapping[int, L3Offer]
     observed: frozenset[ObserveTrait] = frozenset()
+    remote_gpus: RemoteGpuClient | None = None
 
 
 def publish(
@@ -132,6 +148,7 @@ def publish(
             for domain in topology.l3_domains
         },
         observed=settings.observed,
+        remote_gpus=settings.remote_gpus,
     )
 
 

@@ -17,6 +17,21 @@ def hosts(client: PlacementClient) -> dict[str, str]:
     return dict(sorted((provider["name"], provider["uuid"]) for provider in found))
 
 
+def disabled(client: PlacementClient) -> frozenset[str]:
+    """Return the root providers of hosts whose nova-compute is disabled: nova says so by a trait."""
+    found = client.get(f"/resource_providers?required={names.COMPUTE_DISABLED}")
+    return frozenset(provider["uuid"] for provider in found["resource_providers"])
+
+
+def members(client: PlacementClient, aggregate: str) -> frozenset[str]:
+    """Return the providers of an aggregate; of one of nova's these are root providers of its hosts.
+
+    :param aggregate: its uuid
+    """
+    found = client.get(f"/resource_providers?member_of={aggregate}")
+    return frozenset(provider["uuid"] for provider in found["resource_providers"])
+
+
 def read_tree(client: PlacementClient, host: str) -> ProviderTree:
     """Read our part of a host's tree; traits and resource classes of others are left out.
 
@@ -34,7 +49,8 @@ def read_tree(client: PlacementClient, host: str) -> ProviderTree:
     children = []
     for provider in below:
         its = _traits(client, provider["uuid"])
-        if provider["uuid"] != root and names.OWNER in its:
+        ours = not its.isdisjoint((names.OWNER, names.REMOTE_GPU_CLIENT_NIC))
+        if provider["uuid"] != root and ours:
             inventories = _inventories(client, provider["uuid"])
             children.append(Provider(provider["name"], its, inventories))
     return ProviderTree(host, traits, tuple(sorted(children, key=lambda child: child.name)))

@@ -13,7 +13,12 @@ from placement_traits import beats, names
 from placement_traits.client import NotFoundError, PlacementClient, PlacementError
 from placement_traits.reporter import Ours, Reporter, RootMissingError
 
-CLASSES: Final = (*names.PUBLISHED_CLASSES, names.BEAT_MINUTE, names.BE_BANDWIDTH_PERMILLE)
+CLASSES: Final = (
+    *names.PUBLISHED_CLASSES,
+    names.BEAT_MINUTE,
+    names.BE_BANDWIDTH_PERMILLE,
+    *names.FABRIC_CLASSES,
+)
 """All resource classes of ours."""
 
 _OF_ROOTS: Final = (names.HOST, *sorted(names.OF_OPERATORS))

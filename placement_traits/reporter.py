@@ -4,8 +4,9 @@
 For each provider the same small loop runs: read what is there -> compute the difference -> write it with the generation
 that was read; on a conflict read again. What is not ours is carried over unchanged: other traits on any provider, other
 resource classes on our children, other providers, and everything but our traits on nova's root; of those
-the mode in Placement (:mod:`placement_traits.host_modes`) and ``CUSTOM_NUMA_EXT_DRAINED`` are the operators'. While a
-root has the latter its tiers are not written, so that a drained host stays so whatever its agent publishes.
+the mode in Placement (:mod:`placement_traits.host_modes`), ``CUSTOM_NUMA_EXT_DRAINED`` and the leaf of a fabric
+(:mod:`placement_traits.fabric`) are the operators'. While a root is drained its tiers are not written, so that it stays
+so whatever its agent publishes.
 
 Ownership: a child is ours when its uuid is derived from its root and name (:func:`child_uuid`), or when it carries
 ``CUSTOM_NUMA_EXT_OWNER``. So a child that was created just before a crash is known again although it has no trait yet.
@@ -43,7 +44,7 @@ _TREE_TRIES: Final = 3
 
 
 class RootMissingError(NumaExtError):
-    """Nova has not (yet) made the provider of this compute node; it is never made by us."""
+    """The root is not (yet) there, or is no root; that of a compute node nova makes, never we."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,12 @@ class Reporter:
     """Writes one host's part of Placement; one reporter per host.
 
     :param client: Placement
+    :param mark: the trait by which our children are known beside their uuids
     """
 
-    def __init__(self, client: PlacementClient) -> None:
+    def __init__(self, client: PlacementClient, mark: str = names.OWNER) -> None:
         self._client = client
+        self.mark: Final = mark
         self._root_uuid: str | None = None
         self._seen: dict[str, _Actual] = {}
         self._known_names: set[str] = set()
@@ -272,7 +275,7 @@ class Reporter:
             return True
         if not provider.name.startswith(f"{root.name}:"):
             return False
-        return names.OWNER in self.actual(provider).traits
+        return self.mark in self.actual(provider).traits
 
     def traits_seen(self, provider: _Listed) -> frozenset[str]:
         """Return the traits that a provider had when it was read or written last."""
@@ -317,6 +320,7 @@ class _Pass:
     def __init__(self, client: PlacementClient, reporter: Reporter, tree: ProviderTree) -> None:
         self._client = client
         self._reporter = reporter
+        self._mark = reporter.mark
         self._tree = tree
         self._changes: list[TreeChange] = []
         self._problems: dict[str, None] = {}  # in order, each once
@@ -360,7 +364,7 @@ class _Pass:
     def remove(self) -> SyncReport:
         """Remove everything of ours; the root first, so that no new server is attracted meanwhile."""
         root, *below = self._reporter.listed(self._tree.root)
-        self._undone = names.OF_OPERATORS
+        self._undone = frozenset(filter(names.is_ours, self._reporter.actual(root).traits))
         ours = [provider for provider in below if self._reporter.is_ours(root, provider)]
         self._update(root, Provider(root.name))
         for provider in ours:
@@ -411,7 +415,7 @@ class _Pass:
             return None
         if not self._reporter.is_ours(root, provider):
             self._problem(
-                f"Provider {desired.name} ({provider.uuid}) exists and is not ours, it has no trait {names.OWNER}: "
+                f"Provider {desired.name} ({provider.uuid}) exists and is not ours, it has no trait {self._mark}: "
                 "delete or rename it."
             )
             return None
@@ -446,7 +450,7 @@ class _Pass:
                 f"Provider {provider.name} is not desired any more, but servers hold allocations of it; it takes no "
                 "new ones and is deleted when they are gone."
             )
-            self._update(provider, Provider(provider.name, frozenset({names.OWNER})))
+            self._update(provider, Provider(provider.name, frozenset({self._mark})))
             return
         try:
             self._client.delete(f"/resource_providers/{provider.uuid}")
@@ -561,8 +565,8 @@ class _Pass:
 
 
 def _published(traits: frozenset[str]) -> frozenset[str]:
-    """Return the traits that agents publish; some of ours are the operators'."""
-    return frozenset(filter(names.is_ours, traits)) - names.OF_OPERATORS
+    """Return the traits that agents publish."""
+    return frozenset(filter(names.is_of_agents, traits))
 
 
 def _inventory(body: Mapping[str, Any]) -> Inventory:

@@ -15,7 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
-from placement_traits import devices, names
+from placement_traits import devices, names, remote_gpu_request
 from placement_traits.amounts import parse_amount
 from placement_traits.devices import DeviceRequest
 from placement_traits.errors import LONGEST_TEXT, NumaExtError, cut
@@ -26,12 +26,18 @@ from placement_traits.names import (
     InterferenceClass,
     Key,
     MemoryPolicy,
+    NetClass,
     RemoteGpu,
+    RemoteGpuApi,
     RemoteMemory,
+    ServiceLevel,
     SloSource,
     Tier,
+    UplinkShare,
 )
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 MOST_PROBLEMS: Final = 10
 """So many sentences are enough for a person, and a flavor of thousands of keys takes no time."""
 
@@ -55,7 +61,7 @@ class ExtraSpec:
     """One key of our namespace.
 
     :param key: the key as users type it
-    :param kind: ``int``, ``float``, ``bool`` or a :class:`~enum.StrEnum` of the allowed values
+    :param kind: ``int``, ``float``, ``bool``, a :class:`~enum.StrEnum` of the allowed values or ``str``: a name
     :param description: one sentence for nova's API and the documentation
     :param minimum: smallest value of a number, None where there is no limit
     :param maximum: largest value of a number, None where there is no limit
@@ -63,7 +69,7 @@ class ExtraSpec:
     """
 
     key: Key
-    kind: type[int] | type[float] | type[bool] | type[StrEnum]
+    kind: type[int] | type[float] | type[bool] | type[str]
     description: str
     default: str
     minimum: int | float | None = None
@@ -81,6 +87,8 @@ class ExtraSpec:
             return ", ".join(self.choices)
         if self.kind is bool:
             return "true, false"
+        if self.kind is str:
+            return "a name of small letters, digits and _, 31 at most"
         noun = "an integer" if self.kind is int else "a number"
         if self.maximum is None:
             return f"{noun} >= {self.minimum}"
@@ -92,10 +100,14 @@ class ExtraSpec:
             return self.kind(value)
         if self.kind is bool:
             return {"true": True, "false": False}[value.strip().lower()]
+        if self.kind is str:
+            if _NAME.fullmatch(value) is None:
+                raise ValueError(value)
+            return value
         pattern = r"\d+" if self.kind is int else r"\d+(\.\d*)?|\.\d+"
         if re.fullmatch(pattern, value.strip()) is None:
             raise ValueError(value)
-        number = self.kind(value)
+        number = int(value) if self.kind is int else float(value)
         below = self.minimum is not None and number < self.minimum
         above = self.maximum is not None and number > self.maximum
         if below or above:
@@ -168,8 +180,42 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
         ExtraSpec(
             Key.REMOTE_GPU,
             RemoteGpu,
-            "May the GPUs be on another host; this release places local ones only and refuses required.",
+            "May the server use GPUs of other hosts; required: it is refused where none can be had.",
             "never",
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_COUNT,
+            int,
+            "Remote GPUs, each a GPU of its own.",
+            "1",
+            minimum=1,
+            maximum=16,
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_MEMORY_MB,
+            int,
+            "Memory of each remote GPU, MiB; without it none is asked for.",
+            "none",
+            minimum=1,
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_SERVICE_LEVEL,
+            ServiceLevel,
+            "How many share a remote GPU: gold alone, silver two, bronze three, scavenger six.",
+            "gold for LC, silver for others",
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_API,
+            RemoteGpuApi,
+            "The interface by which the guest uses a remote GPU.",
+            "opencl",
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_NETWORK_MBPS,
+            int,
+            "Network bandwidth that is promised for each remote GPU, MB/s; 0 for what others leave.",
+            "0",
+            minimum=0,
         ),
         ExtraSpec(
             Key.REMOTE_GPU_NETWORK_SHARE,
@@ -179,7 +225,61 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
             minimum=0.0,
             maximum=1.0,
         ),
+        ExtraSpec(
+            Key.REMOTE_GPU_VGPUS_PER_GPU,
+            int,
+            "As how many GPUs the guest sees each remote GPU.",
+            "1",
+            minimum=1,
+            maximum=12,
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_PRIORITY,
+            int,
+            "Place among servers that wait for remote GPUs (9 = first).",
+            "0",
+            minimum=0,
+            maximum=9,
+        ),
+        ExtraSpec(
+            Key.REMOTE_GPU_MIGRATABLE,
+            bool,
+            "true: only GPUs whose leases can move while they are used.",
+            "false",
+        ),
         ExtraSpec(Key.MANAGED, bool, "false: the host agent leaves this server alone.", "true"),
+        ExtraSpec(
+            Key.NET_WITHIN,
+            str,
+            "Level of the fabric: a server group is refused that does not fit below one node of it.",
+            "none: anywhere",
+        ),
+        ExtraSpec(
+            Key.NET_SHARE,
+            UplinkShare,
+            "The most that a server group may ask of its leafs' uplinks: shared, quiet (no other group), "
+            "exclusive (whole pods).",
+            "shared",
+        ),
+        ExtraSpec(
+            Key.NET_SLICE,
+            int,
+            "Servers of a group that must be on one leaf, as many in each such slice.",
+            "1",
+            minimum=1,
+        ),
+        ExtraSpec(
+            Key.NET_BALANCE,
+            bool,
+            "true: as many servers of a group on each of its leafs.",
+            "false",
+        ),
+        ExtraSpec(
+            Key.NET_CLASS,
+            NetClass,
+            "How much a server uses the network.",
+            "low for LC, moderate for others",
+        ),
     )
 }
 
@@ -235,6 +335,7 @@ class WorkloadRequest:
     :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
     :param l3: amounts per L3 domain, in order of group name
     :param devices: devices asked for; which of them are GPUs the hosts that have them show
+    :param remote_gpus: GPUs of other hosts asked for, None where there are none
     """
 
     vcpus: int
@@ -249,7 +350,6 @@ class WorkloadRequest:
     gpu_comm: int
     min_utility: float
     remote_gpu: RemoteGpu
-    remote_gpu_network_share: float
     managed: bool
     numa_nodes: int
     numa_topology: bool
@@ -259,6 +359,7 @@ class WorkloadRequest:
     clos: int
     l3: tuple[L3Amount, ...]
     devices: tuple[DeviceRequest, ...]
+    remote_gpus: RemoteGpuRequest | None = None
 
     @property
     def floating(self) -> bool:
@@ -320,6 +421,17 @@ def parse(
     image_tier = _image_tier(image_traits)
     tier = value(Key.TIER, image_tier)
     guest = guest_topology(extra_specs, image_properties)
+    remote_gpus = RemoteGpuRequest(
+        count=value(Key.REMOTE_GPU_COUNT, 1),
+        memory_mb=value(Key.REMOTE_GPU_MEMORY_MB, 0),
+        level=value(Key.REMOTE_GPU_SERVICE_LEVEL, remote_gpu_request.default_level(tier)),
+        api=value(Key.REMOTE_GPU_API, RemoteGpuApi.OPENCL),
+        network_mbps=value(Key.REMOTE_GPU_NETWORK_MBPS, 0),
+        network_share=value(Key.REMOTE_GPU_NETWORK_SHARE, 0.0),
+        vgpus_per_gpu=value(Key.REMOTE_GPU_VGPUS_PER_GPU, 1),
+        priority=value(Key.REMOTE_GPU_PRIORITY, 0),
+        migratable=value(Key.REMOTE_GPU_MIGRATABLE, False),
+    )
     request = WorkloadRequest(
         vcpus=vcpus,
         memory_mb=memory_mb,
@@ -333,7 +445,6 @@ def parse(
         gpu_comm=value(Key.GPU_COMM, 0),
         min_utility=value(Key.MIN_UTILITY, 0.0),
         remote_gpu=value(Key.REMOTE_GPU, RemoteGpu.NEVER),
-        remote_gpu_network_share=value(Key.REMOTE_GPU_NETWORK_SHARE, 0.0),
         managed=value(Key.MANAGED, True),
         numa_nodes=guest.nodes,
         numa_topology=guest.numa,
@@ -343,8 +454,12 @@ def parse(
         clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
         devices=devices.requested(extra_specs),
+        remote_gpus=remote_gpus if remote_gpus.memory_mb else None,
     )
-    problems = _combination_problems(request, extra_specs, image_tier)
+    problems = (
+        *_combination_problems(request, extra_specs, image_tier),
+        *remote_gpu_request.problems(request.remote_gpu, remote_gpus.level, extra_specs, tier),
+    )
     if problems:
         raise InvalidRequestError(problems)
     return request
@@ -377,6 +492,8 @@ def _resource(key: str) -> str | None:
 def _amount_problem(key: str, value: str) -> str | None:
     if _resource(key) == names.PROBE:
         return f"{cut(key)} is not allowed: with it the view of Placement counts hosts, and no server may take it."
+    if _resource(key) in names.NOT_FOR_FLAVORS:
+        return f"{cut(key)} is not allowed: leases claim it, no server; ask with {Key.REMOTE_GPU} and its like."
     if _resource(key) == names.LLC_NEIGHBOURHOOD:
         allowed = {str(units): each for each, units in NEIGHBOURHOOD_UNITS.items() if units}
         if value not in allowed:
@@ -509,16 +626,7 @@ def _combination_problems(
         (
             one_node and request.memory_policy in SPREADING_POLICIES,
             f"{Key.MEMORY_POLICY}={request.memory_policy} spreads memory, but the flavor's NUMA topology has one node; "
-            f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}.",
-        ),
-        (
-            request.remote_gpu is RemoteGpu.REQUIRED,
-            f"{Key.REMOTE_GPU}=required cannot be met: this release places local GPUs only; allowed: "
-            f"{RemoteGpu.NEVER}, {RemoteGpu.ALLOWED}.",
-        ),
-        (
-            request.remote_gpu is RemoteGpu.NEVER and request.remote_gpu_network_share > 0,
-            f"{Key.REMOTE_GPU_NETWORK_SHARE} has no meaning with {Key.REMOTE_GPU}=never.",
+            f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}, {MemoryPolicy.AUTONUMA}.",
         ),
     )
     sentences = (sentence for wrong, sentence in checks if wrong)

@@ -15,6 +15,11 @@ The tree of a host with four L3 domains and one GPU::
     │                            node has another L3 domain
     ├─ compute1:l3_1 …
     └─ compute1:gpu-0000:81:00.0 traits: GPU, NODE_0, SWITCH_0, links
+
+and of one whose servers reach remote GPUs also (:mod:`placement_traits.pool_tree`)::
+
+    compute1                     traits: RGPU_CLIENT, RGPU_FABRIC_*
+    └─ compute1:rgpu             CUSTOM_RGPU_NET_MBPS; trait: RGPU_CLIENT_NIC, and no OWNER: views compare it not
 """
 
 import dataclasses
@@ -36,6 +41,7 @@ from placement_traits.offers import (
     L3Offer,
     L3State,
     Published,
+    RemoteGpuClient,
     TreeSettings,
     publish,
     single,
@@ -147,6 +153,8 @@ def to_tree(root: str, published: Published) -> ProviderTree:
     ]
     if children:
         children[0] = _with_probe(root, children[0])
+    if published.remote_gpus is not None and published.remote_gpus.network_mbps:
+        children.append(_client_nic(root, published.remote_gpus.network_mbps))
     return ProviderTree(
         root, _root_traits(published), tuple(sorted(children, key=lambda child: child.name))
     )
@@ -161,8 +169,16 @@ def _with_probe(root: str, child: Provider) -> Provider:
     )
 
 
+def _client_nic(root: str, mbps: int) -> Provider:
+    return Provider(
+        names.client_provider(root),
+        frozenset({names.REMOTE_GPU_CLIENT_NIC}),
+        {names.REMOTE_GPU_NETWORK_MBPS: Inventory(mbps, max_unit=mbps)},
+    )
+
+
 def _root_traits(published: Published) -> frozenset[str]:
-    topology = published.topology
+    topology, client = published.topology, published.remote_gpus
     nodes_with_l3 = {node for domain in topology.l3_domains for node in domain.nodes}
     sockets_with_l3 = {domain.socket for domain in topology.l3_domains}
     return frozenset(
@@ -173,6 +189,7 @@ def _root_traits(published: Published) -> frozenset[str]:
             *(TierTrait[tier.name].value for tier in published.tiers),
             *(trait.value for trait in published.rdt),
             *(trait.value for trait in published.observed),
+            *([names.REMOTE_GPU_CLIENT, *map(names.fabric, client.fabrics)] if client else ()),
             names.numbered("NODES", len(topology.nodes)),
             names.numbered("SOCKETS", len(topology.sockets)),
             names.numbered("L3_DOMAINS", len(topology.l3_domains)),
@@ -303,11 +320,13 @@ def from_tree(tree: ProviderTree) -> Published:
     places: dict[int, L3Place] = {}
     offers: dict[int, L3Offer] = {}
     gpus: dict[str, frozenset[str]] = {}
-    clos = 0
+    clos = mbps = 0
     gpu_prefix = names.gpu_provider(tree.root, "")
     for child in tree.children:
         if child.name == names.rdt_provider(tree.root):
             clos = child.inventories.get(names.RDT_CLOS, Inventory(0)).total
+        elif child.name == names.client_provider(tree.root):
+            mbps = child.inventories.get(names.REMOTE_GPU_NETWORK_MBPS, Inventory(0)).total
         elif child.name.startswith(gpu_prefix):
             gpus[child.name.removeprefix(gpu_prefix)] = child.traits
         else:
@@ -326,6 +345,9 @@ def from_tree(tree: ProviderTree) -> Published:
         clos=clos,
         offers=offers,
         observed=frozenset(trait for trait in ObserveTrait if trait in tree.root_traits),
+        remote_gpus=RemoteGpuClient(names.fabrics(tree.root_traits), mbps)
+        if names.REMOTE_GPU_CLIENT in tree.root_traits
+        else None,
     )
 
 

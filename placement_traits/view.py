@@ -8,12 +8,15 @@ Two kinds of reading, both a few requests whatever the number of hosts:
   whose provider summaries hold traits, capacity and use of whole trees, but no names: one query, or, where Placement
   limits candidates, as few as the limit allows (:mod:`.shards`);
 * *incremental*: the list of generations again; a host whose generations differ from the last time is read alone (one or
-  two requests). Placement raises a generation at each change of traits, inventories or allocations of a provider.
+  two requests). Placement raises a generation at each change of traits or inventories of a provider, and where
+  allocations are written, but not where they are deleted: room that a deleted server leaves is seen when its agent
+  publishes a change, and else at the next complete reading.
 
 The queries ask for the probe, of which each host has one unit that is never allocated, so a host that is full is seen
 as any other. A host whose agent publishes no probe is read provider by provider. Providers of GPUs, of other devices,
 and nova's roots are not in the list that is compared (a root changes with every server of any kind): what is published
-there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading.
+there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading. A view
+that is asked for what roots have compares them, too; a server takes a device and something of its root together.
 """
 
 import logging
@@ -147,8 +150,8 @@ class FleetView:
     :param background: read in a thread that the first :meth:`snapshot` starts (after a fork: in each process); False =
         only :meth:`refresh` reads
     :param before: what another reader saw last: versions go on from there
-    :param root_amounts: is filled with what nova's own providers have, by resource class by root, of all hosts that are
-        read in one answer with others; None: that is not kept
+    :param root_amounts: is filled with what nova's root providers have, by resource class by root, and kept as fresh as
+        the rest; roots that have gone stay in it. None: that is not read
     """
 
     def __init__(
@@ -405,8 +408,11 @@ class FleetView:
         prints: dict[str, int] = {}
         for provider in self._list(f"required={names.OWNER}{without_gpus}"):
             root = provider["root_provider_uuid"]
-            mark = hash((provider["uuid"], provider["generation"]))
-            prints[root] = prints.get(root, 0) ^ mark
+            prints[root] = prints.get(root, 0) ^ _mark(provider)
+        if self._root_amounts is not None and names.HOST in self._traits:
+            for provider in self._list(f"required={names.HOST}"):
+                if provider["uuid"] in prints:
+                    prints[provider["uuid"]] ^= _mark(provider)
         return prints
 
     def _summaries(self, query: str) -> dict[str, dict[str, ProviderFacts]]:
@@ -428,7 +434,7 @@ class FleetView:
             trees.setdefault(root, {})[uuid] = facts
             if self._root_amounts is not None and uuid == root:
                 self._root_amounts[root] = {
-                    name: Amount(resource["capacity"], resource["used"])
+                    name: bounded(resource["capacity"], resource["used"])
                     for name, resource in summary["resources"].items()
                 }
         return trees
@@ -462,6 +468,8 @@ class FleetView:
         for uuid, name in names_of.items():
             try:
                 facts[uuid] = self._read_provider(uuid)
+                if self._root_amounts is not None and uuid == root:
+                    self._root_amounts[root] = self._amounts(root)
             except NotFoundError:
                 LOG.debug("Provider %s went away while it was read.", name)
         return host_view(root, facts, names_of)
@@ -471,18 +479,23 @@ class FleetView:
         traits = relevant(self._client.get(f"{path}/traits")["traits"])
         if not traits or names.HOST in traits:
             return ProviderFacts(traits, {})
+        return ProviderFacts(traits, self._amounts(uuid))
+
+    def _amounts(self, uuid: str) -> dict[str, Amount]:
+        path = f"/resource_providers/{uuid}"
         inventories = self._client.get(f"{path}/inventories")["inventories"]
         used = self._client.get(f"{path}/usages")["usages"]
-        return ProviderFacts(
-            traits,
-            {
-                name: bounded(
-                    int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
-                    used.get(name, 0),
-                )
-                for name, body in inventories.items()
-            },
-        )
+        return {
+            name: bounded(
+                int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
+                used.get(name, 0),
+            )
+            for name, body in inventories.items()
+        }
+
+
+def _mark(provider: Mapping[str, Any]) -> int:
+    return hash((provider["uuid"], provider["generation"]))
 
 
 def _marked(host: HostView, silent: bool) -> HostView:

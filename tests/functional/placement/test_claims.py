@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What consumers of our own hold, in a real Placement: all or nothing, one winner, and nothing that is not ours."""
 
-import threading
+import json
 import uuid
 from dataclasses import replace
 
@@ -14,9 +14,11 @@ from placement_traits.claims import (
     NoRoomError,
     emptied,
 )
-from placement_traits.client import GenerationConflictError, PlacementError
-from placement_traits.errors import InvalidValueError
-from tests.support.faults import FaultyAdapter, lose_answer
+from placement_traits.client import CODE_CONCURRENT, GenerationConflictError, PlacementError
+from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.names import OWNER
+from tests.support.at_once import at_once
+from tests.support.faults import FaultyAdapter, answer, lose_answer
 
 SLOT = "CUSTOM_SLOT"
 TYPE = "NUMA_EXT_TEST"
@@ -61,6 +63,19 @@ def test_a_claim_over_two_providers_is_read_as_it_was_written(pools, claims):
     claims.write(emptied(held))
     assert claims.read(job.consumer) is None
     assert (used(pools, "pool1"), used(pools, "pool2")) == (0, 0)
+
+
+def test_claims_are_found_on_our_providers_and_counted_by_project(pools, claims):
+    pools.traits(pools.pool1, OWNER)
+    over_both, on_one = (
+        claim(amounts={pools.pool1: 1, pools.pool2: 1}),
+        claim(amounts={pools.pool1: 1}),
+    )
+    claims.write(over_both, on_one)
+    claims.write(claim(amounts={pools.pool2: 1}))
+    found = sorted(each.consumer for each in claims.all())
+    assert found == sorted([over_both.consumer, on_one.consumer])
+    assert (claims.consumers("project"), claims.consumers("other")) == ({TYPE: 3}, {})
 
 
 def test_of_two_claims_of_which_one_does_not_fit_none_is_made(pools, claims):
@@ -113,21 +128,43 @@ def test_an_answer_that_was_lost_is_no_conflict(pools):
     assert used(pools, "pool1") == 0
 
 
-def test_of_sixteen_that_want_the_last_slots_one_wins(pools):
-    results = []
+def test_who_may_not_write_any_more_sends_nothing_again(pools):
+    """A writer of the same provider is faster, and while this process pauses, it loses its term."""
 
-    def run():
+    class OverError(NumaExtError):
+        pass
+
+    def faster(_send):
+        ClaimStore(pools.client).write(claim(amounts={pools.pool1: 1}))
+        return answer(409, json.dumps({"errors": [{"code": CODE_CONCURRENT, "detail": "late"}]}))
+
+    faults = [faster]
+    adapter = FaultyAdapter(
+        pools.adapter, lambda method, _url: faults.pop() if faults and method == "POST" else None
+    )
+    answers = iter([None, OverError("the term is over")])
+
+    def may():
+        if error := next(answers):
+            raise error
+
+    job = claim(amounts={pools.pool1: 3})
+    with pytest.raises(OverError):
+        ClaimStore(pools.connect(adapter)).write(job, may=may)
+    assert faults == []
+    assert [method for method, _url in adapter.log].count("POST") == 1
+    assert used(pools, "pool1") == 1
+
+
+def test_of_sixteen_that_want_the_last_slots_one_wins(pools):
+    def run(_number):
         try:
             ClaimStore(pools.connect()).write(claim(amounts={pools.pool1: 3}))
-            results.append("won")
         except NoRoomError:
-            results.append("no room")
+            return "no room"
+        return "won"
 
-    threads = [threading.Thread(target=run) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once(16, run)
     assert sorted(results) == ["no room"] * 15 + ["won"]
     assert used(pools, "pool1") == 3
 

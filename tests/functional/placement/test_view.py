@@ -238,6 +238,9 @@ def test_a_host_whose_agent_publishes_no_probe_is_read_alone_until_it_does(fleet
         assert fleet.view.snapshot().host(fleet.roots["h1"]).rdt.clos == Amount(6, 0)
         fleet.clock.now += ViewSettings().full_interval_s
     alone = len(fleet.seen.log)
+    amounts = {}
+    FleetView(fleet.adapter, background=False, root_amounts=amounts).refresh()
+    assert amounts[fleet.roots["h1"]] == {"VCPU": Amount(8, 0), "MEMORY_MB": Amount(8192, 0)}
     report(fleet, "h1")
     for _complete in range(2):
         fleet.clock.now += 1
@@ -265,6 +268,22 @@ def test_a_host_that_is_full_is_seen_all_the_same(fleet, complete):
     assert host.rdt.clos == Amount(6, 0)
     assert len(host.gpus) == 2
     assert [device.address for device in host.devices] == ["0000:05:00.0"]
+
+
+def test_what_a_server_takes_of_roots_is_seen_at_once_by_who_asks_for_it(fleet):
+    amounts = {}
+    view = FleetView(fleet.seen, background=False, root_amounts=amounts)
+    view.refresh()
+    assert set(amounts) >= set(fleet.roots.values())
+    root = fleet.roots["h2"]
+    fleet.claim(str(uuid.uuid4()), allocations={root: {"VCPU": 3}})
+    fleet.seen.log.clear()
+    view.refresh()
+    assert amounts[root] == {"VCPU": Amount(8, 3), "MEMORY_MB": Amount(8192, 0)}
+    assert view.stats.trees_read == 1
+    assert len(fleet.seen.log) == 3
+    view.refresh()
+    assert view.stats.trees_read == 1
 
 
 def test_what_only_the_root_says_is_picked_up_by_the_next_complete_reading(fleet):

@@ -5,11 +5,11 @@ import errno
 import json
 import logging
 import os
-import threading
 
 import pytest
 
 from placement_traits.journal import Journal, backup, read
+from tests.support.at_once import at_once
 
 
 def test_entries_come_back_in_order(tmp_path):
@@ -179,10 +179,6 @@ def test_many_writers_lose_no_line(tmp_path):
         for number in range(50):
             journal.append({"writer": writer, "number": number})
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(4, write)
     found = [(entry["writer"], entry["number"]) for entry in read(path)]
     assert sorted(found) == [(writer, number) for writer in range(4) for number in range(50)]

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_traits.interference import NEIGHBOURHOOD_UNITS, may_share
-from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, MemoryPolicy, Tier
+from placement_traits.names import (
+    WHOLE_NEIGHBOURHOOD,
+    InterferenceClass,
+    MemoryPolicy,
+    RemoteGpuApi,
+    ServiceLevel,
+    Tier,
+)
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 from placement_traits.request import (
     EXTRA_SPECS,
     MOST_PROBLEMS,
@@ -27,6 +35,7 @@ LC = {
     "resources_NODE:CUSTOM_LLC_WAY": "4",
     "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "8000",
 }
+REMOTE = {"numa_ext:remote_gpu": "required", "numa_ext:remote_gpu_memory_mb": "4000"}
 
 
 def request(extra_specs, **image):
@@ -80,12 +89,29 @@ def test_a_be_flavor_floats_and_spreads_unless_it_has_a_numa_topology():
             "hw:numa_nodes=1 with CUSTOM_LLC_WAY in 2 groups",
         ),
         ({"numa_ext:memory_policy": "bwap"}, "NUMA topology has one node"),
-        ({"numa_ext:remote_gpu": "required"}, "places local GPUs only"),
         (
-            {"numa_ext:remote_gpu": "required", "pci_passthrough:alias": "a100:2"},
-            "places local GPUs only",
+            {"numa_ext:remote_gpu": "required"},
+            "numa_ext:remote_gpu=required needs numa_ext:remote_gpu_memory_mb",
+        ),
+        (
+            {"numa_ext:remote_gpu": "allowed", "numa_ext:remote_gpu_count": "2"},
+            "numa_ext:remote_gpu_count needs numa_ext:remote_gpu_memory_mb",
+        ),
+        (
+            {**REMOTE, "numa_ext:remote_gpu_service_level": "silver"},
+            "numa_ext:tier=LC needs numa_ext:remote_gpu_service_level=gold: with silver others share the GPU.",
         ),
         ({"numa_ext:remote_gpu_network_share": "0.5"}, "has no meaning with"),
+        ({"numa_ext:remote_gpu_memory_mb": "500"}, "has no meaning with"),
+        ({**REMOTE, "numa_ext:remote_gpu_count": "0"}, "allowed: an integer from 1 to 16"),
+        ({**REMOTE, "numa_ext:remote_gpu_count": "17"}, "allowed: an integer from 1 to 16"),
+        ({**REMOTE, "numa_ext:remote_gpu_memory_mb": "0"}, "allowed: an integer >= 1"),
+        ({**REMOTE, "numa_ext:remote_gpu_api": "vulkan"}, "allowed: opencl, cuda"),
+        ({**REMOTE, "numa_ext:remote_gpu_vgpus_per_gpu": "13"}, "an integer from 1 to 12"),
+        (
+            {"resources:CUSTOM_RGPU_MEM_MB": "1000"},
+            "resources:CUSTOM_RGPU_MEM_MB is not allowed: leases claim it, no server",
+        ),
         ({"hw:numa_nodes": "two"}, "hw:numa_nodes=two is not allowed; allowed: an integer >= 1."),
         (
             {"resources1:CUSTOM_NUMA_EXT_PROBE": "1"},
@@ -98,6 +124,35 @@ def test_a_combination_without_meaning_has_a_sentence(changes, words):
     """F-004-45."""
     flavor = {key: value for key, value in {**LC, **changes}.items() if value is not None}
     assert any(words in sentence for sentence in problems(flavor))
+
+
+def test_gold_is_not_for_best_effort():
+    flavor = {"numa_ext:tier": "BE", **REMOTE, "numa_ext:remote_gpu_service_level": "gold"}
+    assert problems(flavor) == (
+        "numa_ext:remote_gpu_service_level=gold is not for numa_ext:tier=BE, which guarantees nothing.",
+    )
+
+
+def test_remote_gpus_are_asked_for_by_memory():
+    assert request({"numa_ext:remote_gpu": "allowed"}).remote_gpus is None
+    assert request(REMOTE).remote_gpus == RemoteGpuRequest(
+        1, 4000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, False
+    )
+    assert request({**LC, **REMOTE}).remote_gpus.level is ServiceLevel.GOLD
+    whole = {
+        **REMOTE,
+        "numa_ext:remote_gpu_count": "2",
+        "numa_ext:remote_gpu_service_level": "bronze",
+        "numa_ext:remote_gpu_api": "cuda",
+        "numa_ext:remote_gpu_network_mbps": "500",
+        "numa_ext:remote_gpu_network_share": "0.25",
+        "numa_ext:remote_gpu_vgpus_per_gpu": "3",
+        "numa_ext:remote_gpu_priority": "9",
+        "numa_ext:remote_gpu_migratable": "true",
+    }
+    assert request(whole).remote_gpus == RemoteGpuRequest(
+        2, 4000, ServiceLevel.BRONZE, RemoteGpuApi.CUDA, 500, 0.25, 3, 9, True
+    )
 
 
 def test_an_lc_flavor_on_two_nodes_asks_for_ways_on_both_or_on_none():

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa fabric import``, ``apply``, ``show``, ``verify``, ``drain``, ``undrain`` and ``sweep``."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from osc_lib.command import command
+from osc_lib.exceptions import CommandError
+
+from nova_numa_ext.cli import fabric_drawing
+from nova_numa_ext.cli.cloud import ListedProvider
+from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, native, slurm
+from nova_numa_ext.heal.group_claims import SweepResult
+from placement_traits import names
+from placement_traits.fabric import Fabric, FabricKind
+from placement_traits.fabric_tree import layout_of
+
+_FILES: Final = ("native", "slurm-conf", "slurm-yaml", "ibnetdiscover")
+_OF_NOVA: Final = ("aggregates", "segments")
+_SWEPT: Final = {
+    SweepResult.RELEASED: "released",
+    SweepResult.WOULD: "would be released",
+    SweepResult.ALIVE: "in use",
+    SweepResult.CHANGED: "has changed meanwhile; run again",
+}
+
+
+class ImportFabric(command.Command):  # type: ignore[misc]
+    """Read where hosts hang from another source, and print it as a plan for openstack numa fabric apply.
+
+    Nothing is written to the cloud. What a source does not know (bandwidths, words for levels) is added by hand.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add source and file."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--from",
+            dest="source",
+            required=True,
+            choices=(*_FILES, *_OF_NOVA),
+            help="What the file is; aggregates and segments are read from nova",
+        )
+        parser.add_argument("file", metavar="<file>", nargs="?", help="File of the source")
+        parser.add_argument(
+            "--name", default="fabric", metavar="<name>", help="Name of the fabric, default: fabric"
+        )
+        parser.add_argument(
+            "--kind",
+            choices=[kind.value for kind in FabricKind],
+            default=FabricKind.ETHERNET.value,
+            help="What its switches speak, default: ethernet; ibnetdiscover shows InfiniBand",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Print the plan."""
+        if (parsed_args.file is None) != (parsed_args.source in _OF_NOVA):
+            raise CommandError(
+                "Give a file; only aggregates and segments are read from nova, and take none."
+            )
+        if parsed_args.source in _OF_NOVA:
+            found = self.app.client_manager.numa.nova_aggregates()
+            if parsed_args.source == "segments":
+                fabric = aggregates.read_segments(found, parsed_args.name)
+            else:
+                fabric = aggregates.read(found, parsed_args.name, FabricKind(parsed_args.kind))
+        else:
+            fabric = _read(
+                parsed_args.source, parsed_args.file, parsed_args.name, FabricKind(parsed_args.kind)
+            )
+        self.app.stdout.write(native.written(fabric))
+
+
+class ApplyFabric(command.Lister):  # type: ignore[misc]
+    """Make Placement equal to a plan: providers of the fabric, and on each host the trait of its leaf.
+
+    Refused as a whole, with the names of leaf and groups, where a leaf would lose hosts that groups hold. It may be
+    called again at any time; what is there already is not written.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the plan."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("file", metavar="<plan>", help="The plan, YAML")
+        parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
+        writer = self.app.client_manager.numa.fabric_writer()
+        changes = writer.apply(plan, dry_run=parsed_args.dry_run)
+        done = "would be done" if parsed_args.dry_run else "done"
+        return ("Result", "What"), [
+            *((done, each) for each in changes.done),
+            *(("problem", each) for each in changes.problems),
+        ]
+
+
+class ShowFabric(command.Lister):  # type: ignore[misc]
+    """Show a fabric as Placement has it: its pods and leafs, and what groups hold there."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add fabric and drawing."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("fabric", metavar="<fabric>", help="Fabric, by name")
+        parser.add_argument("--svg", metavar="<file>", help="Also draw it into a file")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        providers = self.app.client_manager.numa.fabric(parsed_args.fabric)
+        root = next(each for each in providers if each.parent is None)
+        if parsed_args.svg:
+            drawing = fabric_drawing.draw(parsed_args.fabric, _leafs(providers))
+            try:
+                Path(parsed_args.svg).write_text(drawing, encoding="utf-8")
+            except OSError as error:
+                raise CommandError(
+                    f"{parsed_args.svg} cannot be written: {error.strerror}."
+                ) from error
+        return ("Node", "Level", "Layout", "Hosts", "Held"), list(_rows(root, providers, ""))
+
+
+class VerifyFabric(command.Lister):  # type: ignore[misc]
+    """Compare a plan with what was seen of the cables: hosts that hang on another leaf, or were not seen.
+
+    With --mark, hosts on another leaf get the trait CUSTOM_NUMA_EXT_MISCABLED, with which no group is placed there;
+    the others lose it.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add plan and what was seen."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("file", metavar="<plan>", help="The plan, YAML")
+        parser.add_argument("--from", dest="source", choices=_FILES, default="ibnetdiscover")
+        parser.add_argument("seen", metavar="<seen>", help="File with what was seen")
+        parser.add_argument("--mark", action="store_true", help="Write what is found to Placement")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
+        seen = _read(parsed_args.source, parsed_args.seen, plan.name, plan.kind)
+        rows = [
+            (host, leaf, seen.hosts.get(host, "not seen"))
+            for host, leaf in plan.hosts.items()
+            if seen.hosts.get(host) != leaf
+        ]
+        if parsed_args.mark:
+            elsewhere = {host for host, _, _ in rows if host in seen.hosts}
+            self.app.client_manager.numa.fabric_writer().mark(plan, elsewhere)
+        return ("Host", "Planned", "Seen"), rows
+
+
+class DrainFabric(command.Lister):  # type: ignore[misc]
+    """Keep new groups off leafs, for maintenance; groups that hold hosts there stay."""
+
+    on = True
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add fabric and leafs."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("fabric", metavar="<fabric>", help="Fabric, by name")
+        parser.add_argument("leaf", metavar="<leaf>", nargs="+", help="Leaf, by name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        writer = self.app.client_manager.numa.fabric_writer()
+        done = "drained" if self.on else "undrained"
+        return ("Leaf", "Result"), [
+            (leaf, done if writer.drain(parsed_args.fabric, leaf, on=self.on) else "unchanged")
+            for leaf in parsed_args.leaf
+        ]
+
+
+class UndrainFabric(DrainFabric):
+    """Let new groups onto leafs again."""
+
+    on = False
+
+
+class SweepFabric(command.Lister):  # type: ignore[misc]
+    """Release what server groups hold of fabrics and no server of theirs uses or waits for any more.
+
+    Such claims are left where nova-scheduler is killed between claiming leafs and placing servers. Groups with a server
+    that is on a host, is being placed or is shelved keep what they hold.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the dry run."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--dry-run", action="store_true", help="Release nothing, only show")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        found = self.app.client_manager.numa.sweep_fabrics(dry_run=parsed_args.dry_run)
+        rows = [(claim.consumer, claim.project, _SWEPT[result]) for claim, result in found]
+        return ("Server group", "Project", "Result"), rows
+
+
+def _read(source: str, file: str, name: str, kind: FabricKind) -> Fabric:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is no text in UTF-8.") from error
+    if source == "slurm-conf":
+        return slurm.read_conf(text, name, kind, file)
+    if source == "slurm-yaml":
+        return slurm.read_yaml(text, name, kind, file)
+    if source == "ibnetdiscover":
+        return ibnetdiscover.read(text, name, file)
+    return native.read(text, file)
+
+
+def _rows(
+    provider: ListedProvider, providers: tuple[ListedProvider, ...], indent: str
+) -> Iterator[tuple[str, str, str, str, str]]:
+    levels = [level for trait in provider.traits if (level := names.parse_level(trait))]
+    is_leaf = any(map(names.is_leaf_trait, provider.traits))
+    stocks = provider.stocks
+    yield (
+        indent + provider.name.rpartition(":")[2],
+        levels[0] if levels else "fabric",
+        layout_of(stocks).value if is_leaf else "-",
+        str(sum(stock.total for stock in stocks.values())) if is_leaf else "-",
+        ", ".join(
+            f"{name.removeprefix(names.TRAIT_PREFIX)} {stock.used}"
+            for name, stock in stocks.items()
+            if stock.used
+        )
+        or "-",
+    )
+    for child in providers:
+        if child.parent == provider.uuid:
+            yield from _rows(child, providers, indent + "  ")
+
+
+def _leafs(providers: tuple[ListedProvider, ...]) -> list[fabric_drawing.DrawnLeaf]:
+    name_of = {each.uuid: each.name.rpartition(":")[2] for each in providers}
+    return [
+        fabric_drawing.DrawnLeaf(
+            name_of[each.uuid],
+            name_of[each.parent or ""],
+            sum(stock.total for stock in each.stocks.values()),
+            {name: stock.used for name, stock in each.stocks.items() if stock.used},
+        )
+        for each in providers
+        if any(map(names.is_leaf_trait, each.traits))
+    ]

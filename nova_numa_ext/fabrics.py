@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fabrics as Placement has them, and what server groups hold there.
+
+One query finds every fabric: its root has one unit of ``FABRIC_PLAN`` that nothing takes, so Placement answers with the
+capacity and usage of the whole tree::
+
+    net:train                 CUSTOM_NUMA_EXT_NET_FABRIC    FABRIC_PLAN 1
+    ├─ net:train:p1           …NET_LEVEL_POD                POD_UPLINK 10000
+    │  ├─ net:train:l001      …NET_LEVEL_LEAF, …LEAF_TRAIN_L001, …NET_INDEX_0, …NET_BLOCK_16
+    │  │                      partitioned: LEAF_BLOCK 16 (only whole), LEAF_REST 2
+    │  └─ net:train:l002      for remainders: LEAF_REMAINDER 18     for groups of one leaf: LEAF_HOST 18
+    └─ net:train:p2 …
+
+Placement keeps two groups from holding the same hosts. What no single leaf shows is how many leafs of a pod are for
+remainders; so a leaf's layout changes in three steps: write it under the leaf's generation, write the root's inventory
+as it is under the generation that was read before all else, claim. Of two who planned at the same time one loses at the
+second step, and reads again what the other has written; an empty leaf may have any layout.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nova_numa_ext.policy.network.groups import LeafPlan
+from nova_numa_ext.policy.network.leafs import Leaf, Leafs
+from placement_traits import names
+from placement_traits.claims import (
+    Amounts,
+    Claim,
+    ClaimStore,
+    ForeignConsumerError,
+    NoRoomError,
+    emptied,
+)
+from placement_traits.client import GenerationConflictError, PlacementClient, PlacementError
+from placement_traits.fabric import LeafLayout
+from placement_traits.fabric_tree import layout_of, leaf_inventories
+
+_PLAN: Final = f"/allocation_candidates?resources={names.FABRIC_PLAN}:1"
+_OF_LEAFS: Final = (names.LEAF_BLOCK, names.LEAF_REST, names.LEAF_REMAINDER, names.LEAF_HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class FabricState:
+    """A fabric and what groups hold there.
+
+    :param name: of the fabric
+    :param leafs: without free hosts: which hosts are free depends on the server
+    :param leaf_of_trait: leafs by the trait of their hosts
+    :param providers: of its nodes, by name
+    :param root: its provider
+    :param generation: of the root, from before all else was read
+    """
+
+    name: str
+    leafs: Leafs
+    leaf_of_trait: Mapping[str, str]
+    providers: Mapping[str, str]
+    root: str = ""
+    generation: int = 0
+
+    def held(self, amounts: Amounts) -> dict[str, Mapping[str, int]]:
+        """Return what of some amounts is of this fabric, by node."""
+        return {node: amounts[uuid] for node, uuid in self.providers.items() if uuid in amounts}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOwner:
+    """Who holds leafs.
+
+    :param group: uuid of nova's server group
+    :param project: whose it is
+    :param user: whose it is
+    """
+
+    group: str
+    project: str
+    user: str
+
+
+class PlacementFabrics:
+    """Fabrics and claims of groups in Placement.
+
+    :param client: Placement
+    """
+
+    def __init__(self, client: PlacementClient) -> None:
+        self._client = client
+        self._claims = ClaimStore(client)
+        self._name_of: dict[str, str] = {}
+
+    def read(self) -> list[FabricState]:
+        """Return the fabrics as they are now, by their names.
+
+        :raises ServiceUnavailableError: Placement does not answer
+        :raises PlacementError: it refuses what is asked
+        """
+        generation_of = self._roots()
+        if not generation_of:
+            return []
+        summaries = self._client.get(_PLAN)["provider_summaries"]
+        by_root: dict[str, dict[str, Any]] = {root: {} for root in generation_of}
+        for uuid, each in summaries.items():
+            if each["root_provider_uuid"] in by_root:
+                by_root[each["root_provider_uuid"]][uuid] = each
+        found = [
+            self._state(root, generation_of[root], tree) for root, tree in by_root.items() if tree
+        ]
+        return sorted(found, key=lambda state: state.name)
+
+    def _roots(self) -> dict[str, int]:
+        try:
+            answer = self._client.get(f"/resource_providers?required={names.NET_FABRIC}")
+        except PlacementError as error:
+            if error.status == 400:  # no fabric was ever there, so that Placement has no such trait
+                return {}
+            raise
+        return {each["uuid"]: each["generation"] for each in answer["resource_providers"]}
+
+    def _state(self, root: str, generation: int, tree: Mapping[str, Any]) -> FabricState:
+        if not self._name_of.keys() >= tree.keys():
+            members = self._client.get(f"/resource_providers?in_tree={root}")["resource_providers"]
+            self._name_of |= {each["uuid"]: each["name"] for each in members}
+        prefix = f"{self._name_of[root]}:"
+        node_of = {uuid: self._name_of[uuid].removeprefix(prefix) for uuid in tree if uuid != root}
+        levels = {uuid: _level(tree[uuid]) for uuid in node_of}
+
+        def above(uuid: str) -> Iterator[str]:
+            parent = tree[uuid]["parent_provider_uuid"]
+            while parent in node_of:
+                yield parent
+                parent = tree[parent]["parent_provider_uuid"]
+
+        ordered = sorted(
+            (index, uuid)
+            for uuid in node_of
+            if (index := _number(tree[uuid], "NET_INDEX")) is not None
+        )
+        leafs = [
+            _leaf(node_of[uuid], tuple(node_of[each] for each in above(uuid)), tree[uuid])
+            for _, uuid in ordered
+        ]
+        first = ordered[0][1] if ordered else ""
+        names_of_levels = tuple(levels[each] for each in (first, *above(first))) if first else ()
+        sizes = Counter(leaf.size for leaf in leafs)
+        return FabricState(
+            self._name_of[root].removeprefix("net:"),
+            Leafs(
+                names_of_levels,
+                tuple(leafs),
+                max(sizes.items(), key=lambda item: (item[1], item[0]))[0] if sizes else 0,
+                {
+                    node_of[uuid]: tree[uuid]["resources"][names.POD_UPLINK]["used"]
+                    for uuid in node_of
+                    if names.POD_UPLINK in tree[uuid]["resources"]
+                },
+            ),
+            {
+                trait: node_of[uuid]
+                for _, uuid in ordered
+                for trait in tree[uuid]["traits"]
+                if names.is_leaf_trait(trait)
+            },
+            {name: uuid for uuid, name in node_of.items()},
+            root,
+            generation,
+        )
+
+    def held(self, owner: GroupOwner) -> Amounts:
+        """Return what a group holds; {} for nothing.
+
+        :raises ForeignConsumerError: it is another project's
+        """
+        claim = self._claims.read(owner.group)
+        if claim is None:
+            return {}
+        if claim.project != owner.project:
+            raise ForeignConsumerError(
+                f"Server group {owner.group} holds leafs for another project."
+            )
+        return claim.amounts
+
+    def claim(self, fabric: FabricState, owner: GroupOwner, found: LeafPlan) -> None:
+        """Let a group that holds nothing hold what was planned, all or nothing.
+
+        :raises NoRoomError: another group has some of it
+        :raises ConflictError: others have planned since the fabric was read
+        """
+        sizes = {leaf.name: leaf for leaf in fabric.leafs.leafs}
+        for name, layout in found.layouts.items():
+            self._lay_out(fabric.providers[name], sizes[name], layout)
+        if found.layouts:
+            self._confirm(fabric)
+        amounts = {fabric.providers[node]: held for node, held in found.claims.items() if held}
+        self._claims.write(
+            Claim(owner.group, names.GROUP_CONSUMER, owner.project, owner.user, amounts)
+        )
+
+    def release(self, group: str) -> None:
+        """Let a group hold nothing; done already is done."""
+        claim = self._claims.read(group)
+        if claim is not None:
+            self._claims.write(emptied(claim))
+
+    def all(self) -> list[Claim]:
+        """Return what groups hold of all fabrics, by consumer."""
+        found: dict[str, Claim] = {}
+        for fabric in self.read():
+            for leaf in fabric.leafs.leafs:
+                if leaf.held_hosts:
+                    for claim in self._claims.of_provider(fabric.providers[leaf.name]):
+                        if claim.type == names.GROUP_CONSUMER:
+                            found[claim.consumer] = claim
+        return [found[consumer] for consumer in sorted(found)]
+
+    def release_dead(self, claim: Claim) -> bool:
+        """Release a claim as it was read; return False where it has changed since."""
+        try:
+            self._claims.write(emptied(claim))
+        except GenerationConflictError:
+            return False
+        return True
+
+    def _lay_out(self, provider: str, leaf: Leaf, layout: LeafLayout) -> None:
+        path = f"/resource_providers/{provider}/inventories"
+        body = self._client.get(path)
+        others = {key: each for key, each in body["inventories"].items() if key not in _OF_LEAFS}
+        try:
+            self._client.put(
+                path,
+                {
+                    "resource_provider_generation": body["resource_provider_generation"],
+                    "inventories": {**others, **leaf_inventories(leaf.size, leaf.block, layout)},
+                },
+            )
+        except GenerationConflictError:
+            raise
+        except PlacementError as error:
+            if error.status == 409:  # in use by now
+                raise NoRoomError(error.what, error.status, error.code, error.detail) from error
+            raise
+
+    def _confirm(self, fabric: FabricState) -> None:
+        """Raise the root's generation, if it is still the one that was read."""
+        path = f"/resource_providers/{fabric.root}/inventories"
+        inventories = self._client.get(path)["inventories"]
+        self._client.put(
+            path,
+            {"resource_provider_generation": fabric.generation, "inventories": inventories},
+        )
+
+
+def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any]) -> Leaf:
+    amounts = {key: each for key, each in summary["resources"].items() if key in _OF_LEAFS}
+    size = sum(each["capacity"] for each in amounts.values())
+    percent = _number(summary, "NET_OVERSUBSCRIPTION")
+    return Leaf(
+        name,
+        above,
+        size,
+        0,
+        _number(summary, "NET_BLOCK") or size + 1,
+        layout_of(amounts),
+        {key: each["used"] for key, each in amounts.items() if each["used"]},
+        oversubscription=None if percent is None else percent / 100,
+    )
+
+
+def _number(summary: Mapping[str, Any], kind: str) -> int | None:
+    found = (names.parse_numbered(trait) for trait in summary["traits"])
+    return next((number for each in found if each and each[0] == kind for number in each[1:]), None)
+
+
+def _level(summary: Mapping[str, Any]) -> str:
+    return next((level for trait in summary["traits"] if (level := names.parse_level(trait))), "")

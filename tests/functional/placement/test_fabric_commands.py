@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa fabric …`` on the real Placement, from another source's file to a drained leaf."""
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+from osc_lib.exceptions import CommandError
+
+from nova_numa_ext.cli.fabric import (
+    ApplyFabric,
+    DrainFabric,
+    ImportFabric,
+    ShowFabric,
+    SweepFabric,
+    UndrainFabric,
+    VerifyFabric,
+)
+from nova_numa_ext.cli.fabric_sources import native
+from placement_traits import names
+from placement_traits.claims import Claim, ClaimStore
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import GROUP_CONSUMER
+from tests.support.commands import Compute, as_table, run
+
+SLURM = """SwitchName=l1 Nodes=h[1-4]
+SwitchName=l2 Nodes=h[5-8]
+SwitchName=top Switches=l[1-2]
+"""
+
+
+@pytest.fixture
+def cloud(empty_cloud, tmp_path):
+    """Two hosts, and a plan of two leafs that was imported from Slurm's file."""
+    for host in ("h1", "h5"):
+        empty_cloud.compute(host)
+    (tmp_path / "topology.conf").write_text(SLURM)
+    plan = as_table(
+        ImportFabric, empty_cloud, Compute([]),
+        "--from", "slurm-conf", str(tmp_path / "topology.conf"), "--name", "train",
+    )  # fmt: skip
+    empty_cloud.plan = tmp_path / "plan.yaml"
+    empty_cloud.plan.write_text(plan)
+    return empty_cloud
+
+
+def call(cloud, command, *words):
+    return run(command, cloud, Compute([]), *map(str, words))[1]
+
+
+def host_traits(cloud, host):
+    root = cloud.client.provider_named(host)["uuid"]
+    return set(cloud.client.get(f"/resource_providers/{root}/traits")["traits"])
+
+
+def test_from_another_schedulers_file_to_a_drained_leaf(cloud, tmp_path):
+    would = call(cloud, ApplyFabric, cloud.plan, "--dry-run")
+    assert {row["Result"] for row in would} == {"would be done", "problem"}
+    done = call(cloud, ApplyFabric, cloud.plan)
+    assert [row["What"] for row in done if row["Result"] == "done"][:4] == [
+        "net:train created",
+        "net:train:l1 created",
+        "net:train:l2 created",
+        "h1 has CUSTOM_NUMA_EXT_LEAF_TRAIN_L1",
+    ]
+    assert sum(row["Result"] == "problem" for row in done) == 6
+    shown = call(cloud, ShowFabric, "train", "--svg", tmp_path / "train.svg")
+    assert [(row["Node"], row["Level"], row["Layout"], row["Hosts"]) for row in shown] == [
+        ("train", "fabric", "-", "-"),
+        ("  l1", "leaf", "partitioned", "4"),
+        ("  l2", "leaf", "partitioned", "4"),
+    ]
+    assert ">l2<" in (tmp_path / "train.svg").read_text()
+    assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "drained"}]
+    assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "unchanged"}]
+    assert call(cloud, UndrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "undrained"}]
+
+
+def test_a_host_on_another_leaf_is_marked_until_it_is_where_it_should_be(cloud, tmp_path):
+    call(cloud, ApplyFabric, cloud.plan)
+    seen = tmp_path / "seen.conf"
+    seen.write_text("SwitchName=l1 Nodes=h[2-5]\nSwitchName=l2 Nodes=h[6-8]\n")
+    words = (cloud.plan, "--from", "slurm-conf", seen, "--mark")
+    assert call(cloud, VerifyFabric, *words) == [
+        {"Host": "h1", "Planned": "l1", "Seen": "not seen"},
+        {"Host": "h5", "Planned": "l2", "Seen": "l1"},
+    ]
+    assert names.MISCABLED in host_traits(cloud, "h5")
+    assert names.MISCABLED not in host_traits(cloud, "h1"), "what is not seen is not wrong"
+    seen.write_text(SLURM)
+    assert call(cloud, VerifyFabric, *words) == []
+    assert names.MISCABLED not in host_traits(cloud, "h5")
+
+
+def test_aggregates_of_nova_are_a_source(cloud):
+    compute = Compute([])
+    compute.aggregates = lambda: [
+        SimpleNamespace(name="r1", hosts=["h1"], metadata={"numa_ext:leaf": "l1"}),
+        SimpleNamespace(name="Neutron segment id 7", hosts=["h5"], metadata={}),
+    ]
+    plan = as_table(ImportFabric, cloud, compute, "--from", "aggregates", "--name", "racks")
+    assert native.read(plan, "").hosts == {"h1": "l1"}
+    plan = as_table(ImportFabric, cloud, compute, "--from", "segments")
+    assert native.read(plan, "").hosts == {"h5": "7"}
+
+
+class NovaWithGroups(Compute):
+    """Nova as an administrator sees it: members of server groups by group, servers by uuid."""
+
+    def __init__(self, members, statuses):
+        super().__init__([])
+        self._of = {f"/os-server-groups/{group}": {"server_group": {"members": uuids}}
+                    for group, uuids in members.items()}  # fmt: skip
+        self._of |= {f"/servers/{uuid}": {"server": {"status": status}}
+                     for uuid, status in statuses.items()}  # fmt: skip
+
+    def request(self, url, method, **_options):
+        assert method == "GET"
+        body = self._of.get(url)
+        return SimpleNamespace(status_code=404 if body is None else 200, json=lambda: body, text="")
+
+
+def test_a_group_without_living_servers_is_swept_from_its_leafs(cloud):
+    call(cloud, ApplyFabric, cloud.plan)
+    dead, alive = str(uuid.uuid4()), str(uuid.uuid4())
+    claims = ClaimStore(cloud.client)
+    for group, leaf in ((dead, "net:train:l1"), (alive, "net:train:l2")):
+        provider = cloud.client.provider_named(leaf)["uuid"]
+        (whole,) = cloud.client.get(f"/resource_providers/{provider}/inventories")["inventories"]
+        held = {provider: {whole: 4}}
+        claims.write(Claim(group, GROUP_CONSUMER, str(uuid.uuid4()), str(uuid.uuid4()), held))
+    nova = NovaWithGroups({dead: ["a"], alive: ["b"]}, {"a": "ERROR", "b": "BUILD"})
+    for words, result in ((["--dry-run"], "would be released"), ([], "released"), ([], None)):
+        rows = {
+            row["Server group"]: row["Result"] for row in run(SweepFabric, cloud, nova, *words)[1]
+        }
+        assert rows.get(dead) == result
+        assert rows[alive] == "in use"
+
+
+def test_wrong_use_gets_a_sentence(cloud, tmp_path):
+    with pytest.raises(CommandError, match="Give a file; only aggregates and segments"):
+        as_table(ImportFabric, cloud, Compute([]), "--from", "slurm-conf")
+    with pytest.raises(CommandError, match="gone cannot be read: No such file"):
+        call(cloud, ApplyFabric, tmp_path / "gone")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandError, match="binary is no text in UTF-8"):
+        call(cloud, ApplyFabric, tmp_path / "binary")
+    with pytest.raises(InvalidValueError, match="fabric: 'other' is not allowed"):
+        call(cloud, ShowFabric, "other")
+    call(cloud, ApplyFabric, cloud.plan)
+    with pytest.raises(CommandError, match="cannot be written: No such file"):
+        call(cloud, ShowFabric, "train", "--svg", tmp_path / "no" / "file")

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fabrics and what groups hold of them, in a real Placement: read as planners see them, claimed once, swept."""
+
+import random
+import threading
+import uuid
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
+from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan
+from nova_numa_ext.policy.network.planner import plan
+from placement_traits import names
+from placement_traits.claims import ForeignConsumerError, NoRoomError
+from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.fabric import LeafLayout
+from placement_traits.names import UplinkShare
+from tests.support.at_once import at_once
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.fabrics import fabric, leafs_of
+from tests.support.faults import FaultyAdapter, lose_answer, lose_request
+
+ALIVE, FAILED = GroupMember("ACTIVE", "h1"), GroupMember("ERROR", "")
+BLOCK = {names.LEAF_BLOCK: 16}
+
+
+@pytest.fixture
+def cloud(empty_cloud):
+    """Six leafs of 18 hosts, two a pod: blocks of 16 and a rest of 2."""
+    empty_cloud.plan = fabric([18] * 6)
+    empty_cloud.providers = put_fabric(empty_cloud.client, empty_cloud.plan)
+    return empty_cloud
+
+
+@pytest.fixture
+def fabrics(cloud):
+    return PlacementFabrics(cloud.client)
+
+
+class Groups:
+    """Nova's server groups; one that is not named has no members."""
+
+    def __init__(self, **members):
+        self.of = members
+
+    def members(self, group):
+        return self.of.get(group, [])
+
+
+def owner(project="project"):
+    return GroupOwner(str(uuid.uuid4()), project, "user")
+
+
+def blocks(*leafs):
+    places = tuple(LeafPlaces(leaf, 16) for leaf in leafs)
+    return LeafPlan(places, dict.fromkeys(leafs, BLOCK))
+
+
+def all_free(state):
+    """The fabric with a host free for each that no group holds."""
+    leafs = tuple(replace(leaf, free=leaf.size) for leaf in state.leafs.leafs)
+    return replace(state.leafs, leafs=leafs)
+
+
+def test_no_fabric_is_read_where_none_was_ever_written(empty_cloud):
+    assert PlacementFabrics(empty_cloud.client).read() == []
+
+
+def test_a_fabric_is_read_as_it_was_planned(cloud, fabrics):
+    (state,) = fabrics.read()
+    assert state.name == "train"
+    assert all_free(state) == replace(
+        leafs_of(cloud.plan), uplinks={f"p{n:02}": 0 for n in range(3)}
+    )
+    assert state.leaf_of_trait["CUSTOM_NUMA_EXT_LEAF_TRAIN_L003"] == "l003"
+    assert {**state.providers, "": state.root} == cloud.providers
+
+
+def test_what_a_group_holds_is_shown_and_given_back(fabrics):
+    (state,) = fabrics.read()
+    group = owner()
+    assert fabrics.held(group) == {}
+    fabrics.claim(state, group, blocks("l000", "l001"))
+    (after,) = fabrics.read()
+    assert after.held(fabrics.held(group)) == {"l000": BLOCK, "l001": BLOCK}
+    assert [leaf.held for leaf in after.leafs.leafs[:3]] == [BLOCK, BLOCK, {}]
+    fabrics.release(group.group)
+    fabrics.release(group.group)
+    assert fabrics.held(group) == {}
+
+
+def test_a_claim_is_all_or_nothing(fabrics):
+    (state,) = fabrics.read()
+    fabrics.claim(state, owner(), blocks("l001"))
+    late = owner()
+    with pytest.raises(NoRoomError):
+        fabrics.claim(state, late, blocks("l000", "l001"))
+    assert fabrics.held(late) == {}
+
+
+def test_another_project_gains_nothing_by_a_groups_uuid(fabrics):
+    (state,) = fabrics.read()
+    group = owner()
+    fabrics.claim(state, group, blocks("l000"))
+    with pytest.raises(ForeignConsumerError, match="for another project"):
+        fabrics.held(replace(group, project="another"))
+
+
+def test_an_empty_leaf_changes_its_layout_and_one_of_two_planners_loses(fabrics):
+    (state,) = fabrics.read()
+    remainder = replace(
+        blocks(),
+        claims={"l000": {names.LEAF_REMAINDER: 4}},
+        layouts={"l000": LeafLayout.REMAINDER},
+    )
+    fabrics.claim(state, owner(), remainder)
+    other = replace(
+        remainder,
+        claims={"l002": {names.LEAF_REMAINDER: 4}},
+        layouts={"l002": LeafLayout.REMAINDER},
+    )
+    with pytest.raises(ConflictError):
+        fabrics.claim(state, owner(), other)
+    (after,) = fabrics.read()
+    first, _, third, *_ = after.leafs.leafs
+    assert (first.layout, first.held) == (LeafLayout.REMAINDER, {names.LEAF_REMAINDER: 4})
+    assert third.is_untouched
+
+
+def test_a_leaf_in_use_keeps_its_layout(fabrics):
+    (state,) = fabrics.read()
+    fabrics.claim(state, owner(), blocks("l000"))
+    late = replace(
+        blocks(), claims={"l000": {names.LEAF_HOST: 2}}, layouts={"l000": LeafLayout.WHOLE}
+    )
+    with pytest.raises(NoRoomError):
+        fabrics.claim(state, owner(), late)
+
+
+def test_a_claim_is_swept_when_no_member_is_alive_and_only_then(fabrics):
+    (state,) = fabrics.read()
+    alive, dead, shelved, gone = (owner() for _ in range(4))
+    for leaf, group in enumerate((alive, dead, shelved, gone)):
+        fabrics.claim(state, group, blocks(f"l00{leaf}"))
+    nova = Groups(
+        **{
+            alive.group: [FAILED, ALIVE],
+            dead.group: [FAILED, FAILED],
+            shelved.group: [GroupMember("SHELVED_OFFLOADED", "")],
+        }
+    )
+    tried = {claim.consumer: result for claim, result in sweep(fabrics, nova, dry_run=True)}
+    assert tried == {
+        alive.group: SweepResult.ALIVE,
+        dead.group: SweepResult.WOULD,
+        shelved.group: SweepResult.ALIVE,
+        gone.group: SweepResult.WOULD,
+    }
+    swept = {claim.consumer: result for claim, result in sweep(fabrics, nova)}
+    assert swept[dead.group] == swept[gone.group] == SweepResult.RELEASED
+    assert {claim.consumer for claim in fabrics.all()} == {alive.group, shelved.group}
+
+
+def test_a_claim_that_changed_since_it_was_read_is_not_swept(fabrics):
+    (state,) = fabrics.read()
+    group = owner()
+    fabrics.claim(state, group, blocks("l000"))
+    (read,) = fabrics.all()
+    fabrics.release(group.group)
+    fabrics.claim(state, group, blocks("l001"))
+    fabrics._claims.write(
+        replace(fabrics.all()[0])
+    )  # written once more, so that the generation rises
+    assert not fabrics.release_dead(read)
+    assert state.held(fabrics.held(group)) == {"l001": BLOCK}
+
+
+class _KilledError(Exception):
+    """The process is not there any more."""
+
+
+def run_claims(cloud, threads, claims_each):
+    """Claim and give back from several schedulers, each killed now and then before or after any of its requests.
+
+    Returns leafs that two groups had at once, and the groups that were left by those that were killed.
+    """
+    holders: dict[str, str] = {}
+    twice: list[str] = []
+    left: list[str] = []
+    counts: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def one(number):
+        draw = random.Random(number)
+
+        def killed(_send):
+            raise _KilledError
+
+        def fault(_method, _path):
+            if draw.random() < 0.02:
+                return killed
+            return draw.choice((lose_answer, lose_request)) if draw.random() < 0.01 else None
+
+        client = cloud.connect(FaultyAdapter(cloud.adapter, fault))
+        for _ in range(claims_each):
+            group, fabrics = owner(), PlacementFabrics(client)
+            asked = GroupRequest(draw.choice((8, 16, 24, 32)), share=UplinkShare.QUIET)
+            try:
+                (state,) = fabrics.read()
+                found = plan(all_free(state), asked)
+                if not isinstance(found, LeafPlan):
+                    counts["no place"] += 1
+                    continue
+                fabrics.claim(state, group, found)
+            except (_KilledError, NumaExtError) as error:
+                counts[type(error).__name__] += 1
+                left.append(group.group)
+                continue
+            whole = [leaf for leaf, held in found.claims.items() if names.LEAF_BLOCK in held]
+            with lock:
+                twice.extend(leaf for leaf in whole if leaf in holders)
+                holders.update(dict.fromkeys(whole, group.group))
+            counts["held"] += 1
+            with lock:  # before it is given back, so that the next holder finds no one
+                for leaf in whole:
+                    del holders[leaf]
+            try:
+                fabrics.release(group.group)
+            except (_KilledError, NumaExtError):
+                left.append(group.group)
+
+    at_once(threads, one)
+    return twice, left, counts
+
+
+def check_claims(cloud, threads, claims_each):
+    twice, left, counts = run_claims(cloud, threads, claims_each)
+    assert twice == []
+    assert left
+    assert counts["held"] >= threads
+    fabrics = PlacementFabrics(cloud.client)
+    for claim, result in sweep(fabrics, Groups()):
+        assert result is SweepResult.RELEASED, claim
+    assert fabrics.all() == []
+    (state,) = fabrics.read()
+    assert all(leaf.is_untouched for leaf in state.leafs.leafs)
+    assert set(state.leafs.uplinks.values()) == {0}
+
+
+def test_no_leaf_is_held_twice_and_nothing_stays_of_killed_schedulers(cloud):
+    check_claims(cloud, 3, 12)
+
+
+@pytest.mark.long
+def test_eight_schedulers_hold_no_leaf_twice_in_1600_claims(cloud):
+    """Issue 17: 8 threads x 200 claims with kills: no leaf twice, no orphan after a sweep."""
+    check_claims(cloud, 8, 200)
