@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a fabric's free hosts groups of a size can still get, and which leafs need no uplinks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions
+from nova_numa_ext.policy.network.leafs import Leafs
+from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.vnb import BlockLimits
+from placement_traits.names import UplinkShare
+
+
+def placeable(leafs: Leafs, request: GroupRequest, options: PlanOptions) -> int:
+    """Return how many groups like one could be placed now, one after the other."""
+    count = 0
+    while isinstance(found := plan(leafs, request, options), LeafPlan):
+        leafs = after(leafs, found)
+        count += 1
+    return count
+
+
+def fragmentation(
+    leafs: Leafs,
+    hosts: int,
+    options: PlanOptions,
+    share: UplinkShare = UplinkShare.QUIET,
+) -> float | None:
+    """Return which part of the free hosts groups of a size cannot get, 0 to 1; None where none are free.
+
+    Some of it is of the size, not of what runs: groups of 10 leave 8 of each leaf of 18.
+    """
+    free = sum(leaf.room for leaf in leafs.leafs)
+    if not free:
+        return None
+    return 1 - placeable(leafs, GroupRequest(hosts, share), options) * hosts / free
+
+
+def after(leafs: Leafs, found: LeafPlan) -> Leafs:
+    """Return the leafs when a group that held nothing has got its places."""
+    taken = {one.leaf: one.hosts for one in found.places}
+    uplinks = dict(leafs.uplinks)
+    for node, amounts in found.claims.items():
+        if node not in taken:
+            uplinks[node] = uplinks.get(node, 0) + sum(amounts.values())
+    changed = tuple(
+        replace(
+            leaf,
+            free=leaf.free - taken[leaf.name],
+            layout=found.layouts.get(leaf.name, leaf.layout),
+            held=_sum(leaf.held, found.claims.get(leaf.name, {})),
+        )
+        if leaf.name in taken
+        else leaf
+        for leaf in leafs.leafs
+    )
+    return replace(leafs, leafs=changed, uplinks=uplinks)
+
+
+def _sum(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in {*a, *b}}
+
+
+@dataclass(frozen=True, slots=True)
+class LeafKinds:
+    """Leafs by what groups hold there.
+
+    :param free: nothing
+    :param large: a block, or all
+    :param remainder: last servers of large groups
+    :param small: groups that fit in one leaf
+    :param rest: small groups beside no block
+    :param idle_uplinks: in the block of small groups, whose uplinks could be off
+    """
+
+    free: int
+    large: int
+    remainder: int
+    small: int
+    rest: int
+    idle_uplinks: int
+
+    @classmethod
+    def of(cls, leafs: Leafs) -> "LeafKinds":
+        """Count leafs."""
+        count = len(leafs.leafs)
+        free = sum(leaf.is_untouched for leaf in leafs.leafs)
+        remainder = sum(leaf.is_remainder for leaf in leafs.leafs)
+        large = sum(leaf.is_large for leaf in leafs.leafs) - remainder
+        small = sum(leaf.is_small for leaf in leafs.leafs)
+        rest = count - free - remainder - large - small
+        return cls(free, large, remainder, small, rest, count - BlockLimits.of(leafs).small)
+
+    @property
+    def idle_share(self) -> float:
+        """Part of the leafs whose uplinks could be off (Jokanović, figure 4.8)."""
+        leafs = self.free + self.large + self.remainder + self.small + self.rest
+        return self.idle_uplinks / leafs

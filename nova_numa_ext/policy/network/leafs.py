@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leafs of a fabric as a group's planner sees them.
+
+A leaf that groups hold in part is *small* ground while groups that fit in one leaf share it, and *large* ground while
+a group of several leafs has a block or its last servers there. All of it is in the classes that are held:
+
+======================  ================  ====================================================
+resource class          layout            who holds it
+======================  ================  ====================================================
+``LEAF_BLOCK``          partitioned       a group of several leafs; each block whole
+``LEAF_REST``           partitioned       groups that need no more; with the block: the whole leaf
+``LEAF_REMAINDER``      remainder         the last servers of groups of several leafs, small groups
+``LEAF_HOST``           whole             groups that fit in this leaf
+======================  ================  ====================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from placement_traits import names
+from placement_traits.fabric import LeafLayout
+from placement_traits.names import NetClass
+
+Held = Mapping[str, int]
+"""Resource class -> hosts."""
+
+_SINGLE: Final = {
+    LeafLayout.REMAINDER: names.LEAF_REMAINDER,
+    LeafLayout.WHOLE: names.LEAF_HOST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf as it is now.
+
+    :param name: as the fabric calls it
+    :param above: the nodes above it, the nearest first
+    :param size: hosts that the plan has there
+    :param free: hosts there that can take a server of the group that is planned
+    :param block: hosts of one block; > size: the leaf has none
+    :param layout: how its hosts are given
+    :param held: what all groups hold there, the planned one included
+    :param residents: how much each other group there uses the network
+    :param oversubscription: how much more its hosts can send than it passes upwards; None: not known
+    """
+
+    name: str
+    above: tuple[str, ...]
+    size: int
+    free: int
+    block: int
+    layout: LeafLayout = LeafLayout.PARTITIONED
+    held: Held = field(default_factory=dict)
+    residents: tuple[NetClass, ...] = ()
+    oversubscription: float | None = None
+
+    @property
+    def pod(self) -> str:
+        """The node right above it, '' where leafs are the highest level."""
+        return self.above[0] if self.above else ""
+
+    @property
+    def held_hosts(self) -> int:
+        """Hosts that groups hold."""
+        return sum(self.held.values())
+
+    @property
+    def room(self) -> int:
+        """Hosts that are free and that no group holds."""
+        return max(0, min(self.free, self.size - self.held_hosts))
+
+    @property
+    def is_untouched(self) -> bool:
+        """No group holds anything, so that its layout may change."""
+        return not self.held_hosts
+
+    @property
+    def is_large(self) -> bool:
+        """A group of several leafs may be there."""
+        return bool(self.held.get(names.LEAF_BLOCK) or self.held.get(names.LEAF_REMAINDER))
+
+    @property
+    def is_small(self) -> bool:
+        """Groups that fit in one leaf are there, and it is theirs."""
+        return bool(self.held.get(names.LEAF_HOST))
+
+    @property
+    def is_remainder(self) -> bool:
+        """Last servers of groups are there, and more may come."""
+        return bool(self.held.get(names.LEAF_REMAINDER))
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks that a group can take now."""
+        if not self.is_untouched and self.layout is not LeafLayout.PARTITIONED:
+            return 0
+        return min(
+            (self.size // self.block) - self.held.get(names.LEAF_BLOCK, 0) // self.block,
+            self.room // self.block,
+        )
+
+    @property
+    def rest_free(self) -> int:
+        """Hosts beside the blocks that a group can take now."""
+        if not self.is_untouched and self.layout is not LeafLayout.PARTITIONED:
+            return 0
+        return max(0, min(self.size % self.block - self.held.get(names.LEAF_REST, 0), self.room))
+
+    @property
+    def is_all_free(self) -> bool:
+        """Every host is free and no group holds anything."""
+        return self.is_untouched and self.free >= self.size
+
+    def whole_claim(self) -> dict[str, int]:
+        """What a group holds that has this leaf alone."""
+        rest = self.size % self.block
+        blocks = self.size - rest
+        return {
+            **({names.LEAF_BLOCK: blocks} if blocks else {}),
+            **({names.LEAF_REST: rest} if rest else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Leafs:
+    """All leafs, in the fabric's order.
+
+    :param levels: of the fabric, bottom up
+    :param leafs: in order; those of one pod stand together
+    :param usual_size: hosts of most leafs
+    :param uplinks: units of :data:`placement_traits.names.POD_UPLINK` that all groups hold, by node above the leafs;
+        a node that is missing has none held
+    """
+
+    levels: tuple[str, ...]
+    leafs: tuple[Leaf, ...]
+    usual_size: int
+    uplinks: Mapping[str, int] = field(default_factory=dict)
+
+
+def class_of(layout: LeafLayout) -> str:
+    """Return the class whose hosts are given one by one in a layout that is not partitioned."""
+    return _SINGLE[layout]

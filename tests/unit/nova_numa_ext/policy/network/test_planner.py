@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One group: its spares and next best leafs, what it may stay within, how it grows, is replaced and moves."""
+
+from dataclasses import replace
+
+import pytest
+
+from nova_numa_ext.policy.network import terms
+from nova_numa_ext.policy.network.groups import (
+    GroupRequest,
+    LeafPlaces,
+    NoLeafs,
+    PlanOptions,
+    PolicyName,
+)
+from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.terms import GroupTerm
+from placement_traits.names import LEAF_BLOCK, UplinkShare
+from placement_traits.reason import Reason
+from tests.support.fabrics import Groups, fabric, leafs_of
+
+QUIET = UplinkShare.QUIET
+
+
+def reasons(found: NoLeafs) -> tuple[list[str], bool]:
+    return [reason.term for reason in found.reasons], found.ever
+
+
+def test_spares_are_beside_the_places_then_in_the_nearest_leafs() -> None:
+    leafs = leafs_of(fabric([18] * 6, leafs_per_pod=2))
+    found = plan(leafs, GroupRequest(32, spares=10))
+    assert found.places == (LeafPlaces("l000", 18), LeafPlaces("l001", 14))
+    assert found.spares == (LeafPlaces("l001", 4), LeafPlaces("l002", 6))
+    assert found.next_best == ("l002", "l003", "l004", "l005")
+
+
+def test_spares_of_a_quiet_group_are_in_its_leafs_only() -> None:
+    groups = Groups(fabric([18] * 6, leafs_per_pod=2))
+    found = groups.start("group", GroupRequest(32, QUIET, spares=16))
+    assert found.spares == (LeafPlaces("l000", 2), LeafPlaces("l001", 2))
+
+
+def test_a_plan_says_who_chose_and_how_many_leafs_there_could_be() -> None:
+    leafs = leafs_of(fabric([18] * 6))
+    found = plan(leafs, GroupRequest(32))
+    assert [terms.sentence(each) for each in found.reasons] == [
+        "leafs chosen by best_fit",
+        "leafs: 2, at least needed: 2",
+    ]
+
+
+def test_every_term_has_its_sentence() -> None:
+    assert set(terms.SENTENCES) == set(GroupTerm)
+    for term in GroupTerm:
+        assert "{" not in terms.sentence(Reason(term, 1, 2, "pod"))
+
+
+@pytest.mark.parametrize("share", UplinkShare)
+def test_a_group_stays_within_one_node_or_has_no_place(share: UplinkShare) -> None:
+    leafs = leafs_of(fabric([18] * 6, leafs_per_pod=2))
+    inside = plan(leafs, GroupRequest(32, share, within="pod"))
+    assert len({one.leaf for one in inside.places}) == 2
+    wide = plan(leafs, GroupRequest(48, share, within="pod"))
+    assert wide == NoLeafs((Reason(GroupTerm.WITHIN, 36, 48, "pod"),), ever=False)
+    assert terms.sentence(wide.reasons[0]) == (
+        "the group must stay in one pod: the best has 36 free hosts, needed are 48"
+    )
+
+
+def test_a_group_that_fits_in_one_leaf_is_where_its_policy_puts_it() -> None:
+    leafs = leafs_of(fabric([18] * 6, leafs_per_pod=2))
+    assert plan(leafs, GroupRequest(8, QUIET, within="leaf")).places == (LeafPlaces("l005", 8),)
+
+
+def test_a_node_that_could_hold_the_group_waits_for_others_to_go() -> None:
+    leafs = leafs_of(fabric([18] * 4, leafs_per_pod=2))
+    full = replace(leafs, leafs=tuple(replace(leaf, free=10) for leaf in leafs.leafs))
+    assert plan(full, GroupRequest(30, within="pod")) == NoLeafs(
+        (Reason(GroupTerm.WITHIN, 20, 30, "pod"),), ever=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "term", "sentence"),
+    [
+        (
+            GroupRequest(109),
+            GroupTerm.FABRIC_SIZE,
+            "the group needs 109 hosts, and the fabric has 108 in all",
+        ),
+        (
+            GroupRequest(4, within="row"),
+            GroupTerm.LEVEL,
+            "the fabric has no level row, its levels are leaf, pod",
+        ),
+        (
+            GroupRequest(9, slice_hosts=4),
+            GroupTerm.SLICES,
+            "slices of 4 hosts, each in one leaf: 9 hosts are no whole number of them",
+        ),
+    ],
+)
+def test_what_can_never_be_is_said_so(request_, term, sentence) -> None:
+    found = plan(leafs_of(fabric([18] * 6)), request_)
+    assert reasons(found) == ([term], False)
+    assert terms.sentence(found.reasons[0]) == sentence
+
+
+def quiet_group(**more) -> tuple[Groups, GroupRequest]:
+    """A group that holds the blocks of leafs 0 and 1, with 16 and 15 servers, beside another one."""
+    groups = Groups(fabric([18] * 8, leafs_per_pod=4))
+    holds = groups.start("group", GroupRequest(32, QUIET)).claims
+    groups.start("other", GroupRequest(32, QUIET))
+    members = {"l000": 16, "l001": 15}
+    groups.plans["group"] = replace(
+        groups.plans["group"],
+        places=tuple(LeafPlaces(leaf, hosts) for leaf, hosts in members.items()),
+    )
+    return groups, GroupRequest(1, QUIET, members=members, holds=holds, **more)
+
+
+def test_a_server_is_replaced_in_the_groups_own_block() -> None:
+    groups, request = quiet_group()
+    found = plan(groups.leafs, request)
+    assert found.places == (LeafPlaces("l001", 1),)
+    assert found.claims == request.holds
+    assert terms.sentence(found.reasons[0]) == "leafs chosen by its leafs, where it is"
+
+
+def test_a_group_does_not_grow_beyond_what_it_holds() -> None:
+    groups, request = quiet_group()
+    found = plan(groups.leafs, replace(request, hosts=2))
+    assert reasons(found) == ([GroupTerm.HELD], True)
+    assert terms.sentence(found.reasons[0]) == (
+        "the group holds 1 hosts that are free there, needed are 2, and it grows in its own leafs only"
+    )
+
+
+def test_a_server_moves_beside_the_block_when_it_is_full_then_near_it() -> None:
+    groups, request = quiet_group(is_move=True)
+    full = replace(request, members={"l000": 16, "l001": 16})
+    assert plan(groups.leafs, full).places == (LeafPlaces("l000", 1),)
+    leafs = groups.leafs
+    busy = replace(
+        leafs,
+        leafs=tuple(
+            replace(leaf, free=0 if at < 2 else leaf.free) for at, leaf in enumerate(leafs.leafs)
+        ),
+    )
+    (place,) = plan(busy, full).places
+    assert place.leaf in ("l002", "l003"), "the same pod"
+
+
+def test_a_group_without_claims_grows_in_its_leafs_then_in_its_pod() -> None:
+    leafs = leafs_of(fabric([18] * 8, leafs_per_pod=4))
+    leafs = replace(
+        leafs,
+        leafs=tuple(
+            replace(leaf, free=4 if at == 5 else leaf.free) for at, leaf in enumerate(leafs.leafs)
+        ),
+    )
+    found = plan(leafs, GroupRequest(10, members={"l005": 14}))
+    assert found.places == (LeafPlaces("l004", 6), LeafPlaces("l005", 4))
+    assert found.claims == {}
+
+
+def test_a_group_that_must_stay_in_a_pod_grows_and_moves_there_only() -> None:
+    leafs = leafs_of(fabric([18] * 4, leafs_per_pod=2))
+    leafs = replace(
+        leafs,
+        leafs=tuple(replace(leaf, free=1 if at < 2 else 18) for at, leaf in enumerate(leafs.leafs)),
+    )
+    request = GroupRequest(3, within="pod", members={"l000": 17})
+    assert plan(leafs, request) == NoLeafs((Reason(GroupTerm.WITHIN, 2, 3, "pod"),), ever=True)
+    anywhere = plan(leafs, replace(request, within=None))
+    assert anywhere.places == (LeafPlaces("l000", 1), LeafPlaces("l002", 2))
+
+
+def test_operators_choose_the_policies() -> None:
+    leafs = leafs_of(fabric([18] * 4, leafs_per_pod=2))
+    options = PlanOptions(PolicyName.FIRST_AVAILABLE, PolicyName.EXCLUSIVE)
+    used = replace(leafs, leafs=(replace(leafs.leafs[0], free=1), *leafs.leafs[1:]))
+    assert plan(used, GroupRequest(4), options).places[0] == LeafPlaces("l000", 1)
+    found = plan(leafs, GroupRequest(20, QUIET), options)
+    assert found.claims["l000"] == {LEAF_BLOCK: 16, "CUSTOM_NUMA_EXT_LEAF_REST": 2}
