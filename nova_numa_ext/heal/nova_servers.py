@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from keystoneauth1 import exceptions as keystone_errors
 
+from nova_numa_ext.heal.group_claims import GroupMember
 from nova_numa_ext.policy.numa.claims import ServerCell
 from nova_numa_ext.policy.numa.nova_part import FlavorSizes
 from placement_traits.client import HttpAdapter
@@ -99,6 +100,18 @@ class NovaServers:
         return tuple(
             ServerCell(node["host_node"], tuple(node["cpu_pinning"].values())) for node in nodes
         )
+
+    def members(self, group: str) -> list[GroupMember]:
+        """Return the members of a server group that are not deleted; none where nova does not know the group."""
+        body = self._get(f"/os-server-groups/{group}")
+        found = []
+        for uuid in body["server_group"]["members"] if body is not None else ():
+            shown = self._get(f"/servers/{uuid}")
+            if shown is not None:
+                server = shown["server"]
+                host = server.get("OS-EXT-SRV-ATTR:hypervisor_hostname")
+                found.append(GroupMember(server["status"], host or ""))
+        return found
 
     def why_busy(self, uuid: str, host: str) -> str:
         """Return why nothing of a server's allocations may be touched now, "" when it may.

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first pass of a server group: nova gets the planned hosts and their spares, and no other (:mod:`.group_plan`)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nova_numa_ext.policy.terms import Term
+from nova_numa_ext.scheduler.decision import Judged, reorder
+from nova_numa_ext.scheduler.group_plan import GroupPlaces, GroupPlanner, Offered
+from nova_numa_ext.scheduler.groups import ServerGroup
+from nova_numa_ext.scheduler.judge import HostVerdict
+from nova_numa_ext.scheduler.judge import verdict as verdict_on
+from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question
+from placement_traits.reason import Reason
+
+
+class GroupShortlist:
+    """Plans a group and judges its hosts.
+
+    :param by_score: orders hosts
+    :param later: nova's filters after ours
+    :param planner: of groups
+    """
+
+    def __init__(self, by_score: ByScore, later: LaterFilters, planner: GroupPlanner) -> None:
+        self._by_score = by_score
+        self._later = later
+        self._planner = planner
+
+    def judge(
+        self, question: Question, group: ServerGroup, verdict: Callable[[Any], HostVerdict]
+    ) -> tuple[Judged, list[Any]] | None:
+        """Plan a group for all servers of its request; None: it has no plan and needs none.
+
+        :param verdict: judges one host
+        :returns: what was decided, and the hosts for nova in its own order
+        """
+        request, states = question.parsed.request, question.host_states
+        if request is None:
+            return None
+        verdicts: dict[str, HostVerdict] = {}
+
+        def passing(positions: Sequence[int]) -> set[int]:
+            at = {states[each].uuid: each for each in positions}
+            able = []
+            for state in (states[each] for each in positions):
+                judged = verdicts[state.uuid] = verdict(state)
+                if not judged.reasons:
+                    reorder(state, judged)
+                    able.append(state)
+            ahead = self._later.passed(able, question.spec)
+            return {at[state.uuid] for state in (*ahead.by_first, *ahead.by_another)}
+
+        modes = question.context.modes
+        ordered, possible, _ = self._by_score.ranked(question, request)
+        found = self._planner.plan(
+            group,
+            Offered([state.uuid for state in states], ordered, possible),
+            question.context.snapshot.arrays,
+            passing,
+            claims=not any(state.uuid in modes for state in states),
+        )
+        if isinstance(found, GroupPlaces):
+            kept = {*found.hosts}
+            return (
+                Judged(question.parsed, verdicts, len(states), exhausted=False, group=found),
+                [state for state in states if state.uuid in kept],
+            )
+        if not group.request.binds or (group.moves and not group.request.within):
+            return None  # a server that has to move is refused for no request but the level it must stay within
+        reasons = tuple(Reason(Term.GROUP, each) for each in found.reasons)
+        refused = {
+            state.uuid: replace(verdict_on(state, reasons), mode=modes[state.uuid])
+            if state.uuid in modes
+            else verdict_on(state, reasons)
+            for state in states
+        }
+        return (
+            Judged(question.parsed, refused, len(states)),
+            [state for state in states if not refused[state.uuid].refused],
+        )
+
+    @staticmethod
+    def next(
+        plan: GroupPlaces, question: Question, last: Judged, decide: Callable[[Question], Judged]
+    ) -> tuple[Judged, list[Any]]:
+        """Return the hosts that are left of a plan for the next server of the request.
+
+        Only hosts that have got a server of the request are judged again: nothing has changed on the others.
+
+        :param plan: what is left of it
+        :param last: what was decided for the server before
+        :param decide: judges all hosts of a question
+        """
+        kept = {*plan.hosts}
+        states = [state for state in question.host_states if state.uuid in kept]
+        picked = {pick.host for pick in question.context.request_picks}
+        again = [state for state in states if state.uuid in picked]
+        verdicts = {state.uuid: last.verdicts[state.uuid] for state in states}
+        if again:
+            verdicts |= decide(replace(question, host_states=again)).verdicts
+        for state in again:
+            reorder(state, verdicts[state.uuid])
+        left = [state for state in states if not verdicts[state.uuid].reasons]
+        return Judged(question.parsed, verdicts, len(states), group=plan), left

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server groups in nova's own scheduler over a real Placement: fabric, claims and servers are all there."""
+
+import uuid
+
+import pytest
+from nova import exception
+from nova.conf import CONF
+
+from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
+from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
+from nova_numa_ext.policy.modes import Mode
+from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.scheduler import process, session
+from nova_numa_ext.scheduler.group_plan import GroupPlanner
+from placement_traits import names
+from placement_traits.journal import Journal
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.fabrics import fabric
+from tests.support.group_hosts import leaf_trait, server_group
+
+QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
+
+
+class Trained:
+    """A fabric in the scheduler's Placement: leafs of some hosts, two a pod, hosts named ``l000-00`` …"""
+
+    def __init__(self, cloud, leafs, hosts_per_leaf):
+        self.cloud = cloud
+        self.providers = put_fabric(cloud.placement, fabric([hosts_per_leaf] * leafs))
+        cloud.placement.put(f"/traits/{names.HOST}")
+        cloud.placement.put(f"/traits/{names.OWNER}")
+        for leaf in range(leafs):
+            for number in range(hosts_per_leaf):
+                name = f"l{leaf:03}-{number:02}"
+                node = cloud.host(name, agent=False)
+                self.traits(node.uuid, 1, names.HOST, leaf_trait(f"l{leaf:03}"))
+                child = {"name": f"{name}:rdt", "parent_provider_uuid": node.uuid}
+                made = cloud.placement.post("/resource_providers", child)
+                self.traits(made["uuid"], 0, names.OWNER)
+        self.fabrics = PlacementFabrics(cloud.placement)
+        self.configure()
+
+    def traits(self, provider, generation, *traits):
+        body = {"resource_provider_generation": generation, "traits": [*traits]}
+        self.cloud.placement.put(f"/resource_providers/{provider}/traits", body)
+
+    def configure(self, **options):
+        self.cloud.view.refresh()
+        engine = session.Engine(
+            CONF,
+            SchedulerOptions(**options),
+            self.cloud.view,
+            Journal(self.cloud.journal_path, 2**22, 1),
+            group_planner=GroupPlanner(lambda: self.fabrics, plan),
+        )
+        self.engine = engine
+        process.use(engine)
+
+    def boot(self, group, count, **fields):
+        """Names of the hosts of a group's new servers, in the order of their ranks."""
+        spec = {"num_instances": count, "instance_group": group} | fields
+        found = self.cloud.boot(QUIET, count=count, memory_mb=64, **spec)
+        assert not self.engine.faults
+        return [host for host, _ in found]
+
+    def holds(self, group):
+        (state,) = self.fabrics.read()
+        return state.held(self.fabrics.held(GroupOwner(group.uuid, "project", "user")))
+
+
+@pytest.fixture
+def large(cloud):
+    """Four leafs of 18 hosts: blocks of 16, two pods."""
+    return Trained(cloud, 4, 18)
+
+
+@pytest.fixture
+def small(cloud):
+    """Four leafs of 3 hosts: blocks of 2, two pods."""
+    return Trained(cloud, 4, 3)
+
+
+def leafs_of(hosts):
+    return [host.partition("-")[0] for host in hosts]
+
+
+def test_32_quiet_servers_are_on_two_leafs_of_one_pod_in_the_order_of_ranks(large):
+    """Issue 17: two leafs of 16, rank after rank; a second group is alone on its own two."""
+    first, second = server_group(1), server_group(2)
+    hosts = large.boot(first, 32)
+    assert leafs_of(hosts) == ["l000"] * 16 + ["l001"] * 16
+    assert len({*hosts}) == 32
+    block = {names.LEAF_BLOCK: 16}
+    assert large.holds(first) == {"l000": block, "l001": block, "p00": {names.POD_UPLINK: 1}}
+    assert set(leafs_of(large.boot(second, 32))) == {"l002", "l003"}
+    with pytest.raises(exception.NoValidHost):
+        large.boot(server_group(3), 32)
+    assert large.holds(server_group(3)) == {}
+
+
+def test_alternates_are_in_the_groups_own_leafs(small):
+    small.boot(server_group(1), 4)
+    for selections in small.cloud.last_selections:
+        assert {each.service_host[:4] for each in selections} <= {"l000", "l001"}
+        assert len(selections) == 3
+
+
+def test_what_a_killed_scheduler_leaves_is_swept(small):
+    """Issue 17: killed between the claim and the servers, nova has members in ERROR and without a host."""
+    group = server_group(1)
+    (state,) = small.fabrics.read()
+    filtered = small.engine.filter
+
+    def killed(states, spec):
+        filtered(states, spec)
+        raise KeyboardInterrupt
+
+    small.engine.filter = killed
+    with pytest.raises(KeyboardInterrupt):
+        small.boot(group, 4)
+    assert small.holds(group)
+
+    class Nova:
+        def members(self, _group):
+            return [GroupMember("ERROR", "")] * 4
+
+    assert [result for _, result in sweep(small.fabrics, Nova())] == [SweepResult.RELEASED]
+    (after,) = small.fabrics.read()
+    assert after.leafs == state.leafs
+    small.configure()
+    assert len(small.boot(server_group(2), 4)) == 4
+
+
+def test_a_member_that_failed_is_replaced_in_the_groups_own_block(small):
+    group = server_group(1)
+    hosts = small.boot(group, 4)
+    failed = small.cloud.last_servers[1]
+    allocation = small.cloud.placement.get(f"/allocations/{failed}")
+    assert allocation["allocations"]
+    small.cloud.placement.delete(f"/allocations/{failed}")
+    stay = tuple(host for host in hosts if host != hosts[1])
+    held = small.holds(group)
+    (replaced,) = small.boot(server_group(1, hosts=stay), 1)
+    assert replaced.startswith(("l000", "l001"))
+    assert small.holds(group) == held
+
+
+def test_a_group_does_not_grow_out_of_what_it_holds(small):
+    small.boot(server_group(1), 4)
+    with pytest.raises(exception.NoValidHost):
+        small.boot(server_group(1, hosts=("l000-00", "l000-01", "l001-00", "l001-01")), 4)
+
+
+def test_ranks_are_kept_and_nothing_is_claimed_while_hosts_are_only_ranked(small):
+    small.configure(mode=Mode.RANK)
+    group = server_group(1)
+    assert set(leafs_of(small.boot(group, 4))) == {"l000", "l001"}
+    assert small.holds(group) == {}
+
+
+def test_a_host_that_is_cabled_wrong_takes_no_server_of_a_group(small):
+    root = small.cloud.provider("l000-00")
+    path = f"/resource_providers/{root}"
+    small.cloud.placement.put(f"/traits/{names.MISCABLED}")
+    there = small.cloud.placement.get(f"{path}/traits")
+    generation = there["resource_provider_generation"]
+    small.traits(root, generation, *there["traits"], names.MISCABLED)
+    small.cloud.view._full_at = float("-inf")
+    small.configure()
+    hosts = small.boot(server_group(1), 4)
+    assert "l000-00" not in hosts
+    assert set(leafs_of(hosts)) == {"l000", "l001"}
+
+
+def test_servers_of_no_group_are_placed_as_before(small):
+    spec = {"num_instances": 1, "instance_group": None}
+    assert small.cloud.boot(QUIET, memory_mb=64, **spec)
+    assert uuid.UUID(small.cloud.last_servers[0])
+    assert small.fabrics.all() == []

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server groups on a fabric: made by one request, mended in their own leafs, and swept when all of them failed."""
+
+from types import SimpleNamespace
+
+from nova.tests.functional.api.client import OpenStackApiNotFoundException
+
+from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.heal.group_claims import SweepResult, sweep
+from nova_numa_ext.heal.nova_servers import NovaServers
+from placement_traits import names
+from tests.in_nova.cloud import NovaCloud
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.fabrics import fabric
+from tests.support.group_hosts import leaf_trait
+
+QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
+
+
+class Groups(NovaCloud):
+    """A pod of two leafs, each with three hosts: a block of two, and one beside it."""
+
+    def setUp(self):
+        super().setUp()
+        plan = fabric([3, 3])
+        put_fabric(self.client, plan)
+        for host, leaf in plan.hosts.items():
+            self.host(host)
+            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
+            there = self.client.get(path)
+            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
+        self.fabrics = PlacementFabrics(self.client)
+
+    def group(self):
+        """Make a server group; returns its uuid."""
+        return self.api.post_server_groups({"name": "train", "policy": "anti-affinity"})["id"]
+
+    def members(self, group, count, **more):
+        """Make servers of a group by one request."""
+        found = self.boot(QUIET, hints={"group": group}, min_count=count, max_count=count, **more)
+        return found if isinstance(found, list) else [found]
+
+    def hosts(self, servers):
+        """Their hosts."""
+        return {self.host_of(server) for server in servers}
+
+    def held(self):
+        """What groups hold, by consumer."""
+        return {claim.consumer: claim.amounts for claim in self.fabrics.all()}
+
+    def swept(self):
+        """What becomes of each claim, with nova's API as it is."""
+        servers = NovaServers(SimpleNamespace(request=self.request))
+        return [result for _, result in sweep(self.fabrics, servers)]
+
+    def request(self, url, _method, **_options):
+        """Answer a GET as the compute endpoint does."""
+        try:
+            body = self.api.api_get(url).body
+        except OpenStackApiNotFoundException:
+            return SimpleNamespace(status_code=404)
+        return SimpleNamespace(status_code=200, json=lambda: body)
+
+    def test_a_failed_build_is_made_good_in_the_groups_own_leafs_and_a_second_group_waits(self):
+        def fails(*_arguments, **_more):
+            raise RuntimeError("this host cannot build")
+
+        self.computes["l000-00"].driver.spawn = fails
+        group = self.group()
+        servers = self.members(group, 4)
+        assert "l000-00" not in self.hosts(servers)
+        assert len(self.hosts(servers)) == 4
+        (amounts,) = self.held().values()
+        assert [held for held in amounts.values() if names.LEAF_BLOCK in held] == [
+            {names.LEAF_BLOCK: 2}
+        ] * 2
+        assert self.swept() == [SweepResult.ALIVE]
+        self.members(self.group(), 4, state="ERROR")
+        assert {*self.held()} == {group}
+
+    def test_what_a_group_held_is_swept_when_its_servers_are_gone(self):
+        group = self.group()
+        servers = self.members(group, 4)
+        self._delete_server(servers[0])
+        assert self.swept() == [SweepResult.ALIVE]
+        (new,) = self.members(group, 1)
+        assert self.host_of(new) in {f"l00{leaf}-0{host}" for leaf in (0, 1) for host in range(3)}
+        for server in (*servers[1:], new):
+            self._delete_server(server)
+        assert self.swept() == [SweepResult.RELEASED]
+        assert self.held() == {}
+
+    def test_a_member_that_moves_stays_on_the_groups_leafs(self):
+        servers = self.members(self.group(), 2)
+        before = self.host_of(servers[0])
+        held = self.held()
+        self._migrate_server(servers[0])
+        assert self.host_of(servers[0]) != before
+        assert self.host_of(servers[0])[:4] == before[:4]
+        assert self.held() == held
