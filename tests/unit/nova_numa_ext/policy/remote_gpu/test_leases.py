@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of remote GPUs: their life, and the fence around the one client that may use a GPU."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from nova_numa_ext.policy.remote_gpu import leases
+from nova_numa_ext.policy.remote_gpu.leases import (
+    TRANSITIONS,
+    Lease,
+    LeaseError,
+    LeaseState,
+    UnfencedError,
+)
+
+INTERLEAVINGS = 10_000
+STEPS = 100
+GPU_HOSTS = ("g1", "g2")
+CLIENTS = ("c1", "c2", "c3")
+
+
+def served(lease):
+    """The GPU's host has heard of the lease and acknowledged."""
+    return leases.acknowledge(lease, lease.gpu_host, lease.epoch)
+
+
+def attached(client="c1"):
+    return leases.attach(served(leases.start(Lease("l", "g1"))), client)
+
+
+def test_a_lease_is_attached_when_its_gpus_host_has_acknowledged():
+    reserved = Lease("l", "g1")
+    assert reserved.epoch_at("g1") is None
+    starting = leases.start(reserved)
+    assert (starting.epoch_at("g1"), starting.epoch_at("g2")) == (1, None)
+    with pytest.raises(LeaseError, match="is starting and cannot become attached"):
+        leases.attach(starting, "c1")
+    ready = served(starting)
+    assert ready.state is LeaseState.READY
+    there = leases.attach(ready, "c1")
+    assert [there.may_connect(host) for host in ("c1", "c2", "")] == [1, None, None]
+
+
+def test_a_client_after_another_waits_for_the_hosts_acknowledgement():
+    """Live migration, evacuation, hard reboot: the old epoch is cut first."""
+    moved = leases.restart(attached())
+    assert (moved.epoch, moved.epoch_at("g1")) == (2, 2)
+    assert [moved.may_connect(host) for host in CLIENTS] == [None, None, None]
+    assert leases.acknowledge(moved, "g1", 1) == moved
+    assert leases.attach(served(moved), "c2").may_connect("c2") == 2
+
+
+def test_a_stopped_server_keeps_its_lease_and_connects_with_a_new_epoch():
+    stopped = leases.detach(attached())
+    assert (stopped.state, stopped.epoch, stopped.client_host) == (LeaseState.DETACHED, 2, "")
+    again = leases.attach(served(leases.restart(stopped)), "c1")
+    assert again.may_connect("c1") == 3
+
+
+def test_a_lease_leaves_a_host_that_has_cut_its_client():
+    moving = leases.move(attached())
+    with pytest.raises(UnfencedError, match="cannot leave host g1"):
+        leases.arrive(moving, "g2")
+    there = leases.arrive(served(moving), "g2")
+    assert (there.epoch_at("g1"), there.epoch_at("g2")) == (None, 3)
+    assert leases.acknowledge(there, "g1", 3) == there, "the host that it left"
+    assert leases.attach(served(there), "c1").may_connect("c1") == 3
+
+
+def test_a_silent_host_is_told_a_new_epoch_when_it_is_back():
+    lost = leases.lose(attached())
+    assert lost.may_connect("c1") is None
+    assert leases.restart(lost).epoch_at("g1") == 3
+    gone = leases.to(leases.release(lost), LeaseState.GONE)
+    assert gone.epoch_at("g1") is None
+    with pytest.raises(LeaseError, match="allowed: nothing, it has ended"):
+        leases.start(gone)
+
+
+@pytest.mark.parametrize(("host", "epoch"), [("g2", 2), ("g1", 3), ("g1", 1), ("g1", 0)], ids=str)
+def test_what_does_not_count_acknowledges_nothing(host, epoch):
+    lease = leases.restart(attached())
+    assert leases.acknowledge(lease, host, epoch) == lease
+
+
+def test_every_state_but_the_last_can_end():
+    for state, following in TRANSITIONS.items():
+        ends = state in {LeaseState.RELEASING, LeaseState.GONE}
+        assert (LeaseState.RELEASING in following) is not ends
+        assert state.final is (not following)
+
+
+# The fence ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Gateway:
+    """A GPU's host: the newest epoch that it was told, kept over restarts, and who is connected."""
+
+    epoch: int = 0
+    serves: bool = False
+    connected: tuple[str, int] | None = None
+
+    def told(self, epoch):
+        """Take an answer of the service; one that is older than what is known is late."""
+        if epoch is None:
+            self.serves, self.connected = False, None
+        elif epoch >= self.epoch:
+            if epoch > self.epoch:
+                self.connected = None
+            self.epoch, self.serves = epoch, True
+
+
+@dataclass
+class World:
+    """The service, hosts that ask it, and messages that come late, twice and in any order.
+
+    :param fence: clients are told of an epoch only when it was acknowledged
+    """
+
+    chance: random.Random
+    fence: bool = True
+    lease: Lease = field(default_factory=lambda: Lease("l", "g1"))
+    gateways: dict = field(default_factory=lambda: {host: Gateway() for host in GPU_HOSTS})
+    answers: list = field(default_factory=list)  # (host, epoch that it should serve)
+    reports: list = field(default_factory=list)  # (host, epoch that it serves)
+    tokens: list = field(default_factory=list)  # (client, epoch with which it may connect)
+    newest: int = 0
+    accepted: int = 0
+    violations: int = 0
+
+    def step(self):
+        """Let one thing happen; the service changes its mind less often than others talk."""
+        often = self.ask, self.learn, self.report, self.hear, self.tell, self.connect
+        self.chance.choice((self.service, *often, *often))()
+
+    def service(self):
+        """A nova event, or the engine's next step."""
+        lease, chance = self.lease, self.chance
+        after = {
+            LeaseState.RESERVED: (leases.start,),
+            LeaseState.STARTING: (leases.lose,),
+            LeaseState.READY: (self.attach, self.attach, leases.restart),
+            LeaseState.ATTACHED: (leases.restart, leases.detach, leases.move, leases.lose),
+            LeaseState.DETACHED: (leases.restart,),
+            LeaseState.MOVING: (self.arrive,),
+            LeaseState.LOST: (leases.restart,),
+        }[lease.state]
+        self.lease = chance.choice(after)(lease)
+        if not self.fence:
+            self.lease = leases.acknowledge(self.lease, self.lease.gpu_host, self.lease.epoch)
+
+    def attach(self, lease):
+        return leases.attach(lease, self.chance.choice(CLIENTS))
+
+    def arrive(self, lease):
+        try:
+            return leases.arrive(lease, self.chance.choice(GPU_HOSTS))
+        except UnfencedError:
+            return lease
+
+    def ask(self):
+        """A GPU's host asks; the answer is on its way."""
+        host = self.chance.choice(GPU_HOSTS)
+        self.answers.append((host, self.lease.epoch_at(host)))
+
+    def learn(self):
+        if self.answers:
+            host, epoch = self.taken(self.answers)
+            self.gateways[host].told(epoch)
+
+    def report(self):
+        host = self.chance.choice(GPU_HOSTS)
+        if self.gateways[host].serves:
+            self.reports.append((host, self.gateways[host].epoch))
+
+    def hear(self):
+        if self.reports:
+            self.lease = leases.acknowledge(self.lease, *self.taken(self.reports))
+
+    def tell(self):
+        """A client's host asks; what it is told it may use for ever."""
+        client = self.chance.choice(CLIENTS)
+        epoch = self.lease.may_connect(client)
+        if epoch is not None:
+            self.violations += self.others_than(client)
+            self.tokens.append((client, epoch))
+
+    def connect(self):
+        if not self.tokens:
+            return
+        client, epoch = self.chance.choice(self.tokens)
+        gateway = self.gateways[self.chance.choice(GPU_HOSTS)]
+        if not gateway.serves or gateway.epoch != epoch:
+            return
+        self.violations += self.others_than(client) or epoch < self.newest
+        self.newest = max(self.newest, epoch)
+        self.accepted += 1
+        gateway.connected = client, epoch
+
+    def others_than(self, client):
+        """Whether another client is connected anywhere."""
+        connected = [each.connected for each in self.gateways.values() if each.connected]
+        return any(other != client for other, _epoch in connected)
+
+    def taken(self, messages):
+        """A message in any order; of four one comes again."""
+        at = self.chance.randrange(len(messages))
+        return messages[at] if self.chance.random() < 0.25 else messages.pop(at)
+
+
+def run(interleavings, fence):
+    """Return how many clients were accepted, and how many of them, or told, while another was or at an old epoch."""
+    accepted = violations = 0
+    for seed in range(interleavings):
+        world = World(random.Random(seed), fence)
+        for _ in range(STEPS):
+            world.step()
+        accepted += world.accepted
+        violations += world.violations
+    return accepted, violations
+
+
+def test_no_second_client_is_accepted_at_an_old_epoch():
+    accepted, violations = run(INTERLEAVINGS, fence=True)
+    assert violations == 0
+    assert accepted > INTERLEAVINGS / 100, "else nothing was tried"
+
+
+def test_without_acknowledgements_there_would_be_second_clients():
+    """The same world finds them where clients are told at once."""
+    _accepted, violations = run(INTERLEAVINGS // 10, fence=False)
+    assert violations > 0
