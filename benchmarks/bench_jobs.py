@@ -1,43 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job service's queue on a large cloud: how long a round takes
+"""The job service on a large cloud: how long a round of its queue takes, alone and with all that it reads
 
-1,000 jobs wait beside 10,000 hosts that are nearly full; the planner of hosts and GPUs answers about them under each
-discipline. Processor time of one thread; nothing is remembered of an earlier round.
+First the queue alone: 1,000 jobs wait beside 10,000 hosts that are nearly full; the planner of hosts and GPUs answers
+about them under each discipline, and under EASY with preemption and with limits of projects. Processor time of one
+thread; nothing is remembered of an earlier round.
+
+Then the whole round, in a process as the engine's: 1,000 jobs that wait and 9,000 that run are read from a MariaDB (or
+from SQLite, where none is installed), the hosts from a Placement that serves HTTP beside it; by a process that has just
+begun, and once more. Processor time and memory of that process. Beside it, how many jobs the store takes in a second
+(without what the API asks of nova and Keystone for each), and how long the API lists a page of 1,000.
+
+Then claims, where MariaDB is installed: how many jobs a second an engine's eight workers take from PLANNED to CLAIMED,
+database and Placement on one MariaDB; beside it how many allocations Placement writes for as many clients.
 """
 
+import argparse
+import random
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
 
-from benchmarks import report
+from benchmarks import jobs_claims, mariadb, report
+from benchmarks.bench_view import change, placement, served
 from benchmarks.jobs_round import drawn, one_round
+from benchmarks.jobs_service import engine, listed_ms, store
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from placement_traits.client import PlacementClient
 
-HOSTS, WAITING, SEED = 10_000, 1_000, 1
+WAITING, RUNNING, SEED = 1_000, 9_000, 1
+FREE: Final = 32  # of so many hosts one has room
+ROUNDS = {discipline.value: QueueSettings(discipline) for discipline in Discipline} | {
+    "preempt": QueueSettings(Discipline.EASY, preempt=True),
+    "limits": QueueSettings(Discipline.EASY, default_limits=Limits(servers=200)),
+}
+
+
+def queue_alone(hosts: int) -> tuple[dict[str, float], int]:
+    """Return what rounds take without reading anything, and how many jobs run beside."""
+    report.progress(f"{WAITING} jobs and {hosts} hosts are drawn …")
+    given = drawn(hosts, WAITING, SEED)
+    took, rows = {}, []
+    for name, settings in ROUNDS.items():
+        before = time.process_time()
+        found = one_round(given, settings)
+        took[name] = time.process_time() - before
+        stopped = len(found.preempted)
+        rows.append((name, took[name], len(found.starts), len(found.waits), stopped))
+    report.table(("discipline", "round s", "start", "wait", "stopped"), rows)
+    return {f"round_s_{name}": seconds for name, seconds in took.items()}, len(given.active)
+
+
+@contextmanager
+def jobs_database() -> Iterator[str]:
+    """Make a database with our tables; yield its URL."""
+    if not Path(mariadb.SERVER).exists():
+        with tempfile.TemporaryDirectory() as folder:
+            yield _synced(f"sqlite:///{folder}/jobs.db")
+        return
+    with mariadb.mariadb() as server:
+        mariadb.create(server, "jobs")
+        yield _synced(server.url.format("jobs"))
+
+
+def _synced(url: str) -> str:
+    Database(url).sync()
+    return url
+
+
+def whole_rounds(hosts: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return what rounds take with all that they read, and of what."""
+    with jobs_database() as url, placement(hosts, FREE) as (http, providers, _server):
+        report.progress(f"Placement has {hosts} hosts, {providers} providers; jobs are stored …")
+        submit_per_s = store(
+            Database(url), hosts, FREE, waiting=WAITING, running=RUNNING, seed=SEED
+        )
+        report.progress(f"  {submit_per_s:.0f} jobs are submitted in a second")
+        list_ms = listed_ms(Database(url))
+        with engine(url, http.get_endpoint()) as process:
+            first = process.round()
+            change(PlacementClient(http), range(0, hosts, 100))
+            later = process.round()
+        database = url.partition(":")[0]
+    columns = ("cpu_s", "jobs_cpu_s", "s", "starts", "waits", "running", "rss_mb")
+    rows = [
+        (name, *(found[each] for each in columns))
+        for name, found in (("first", first), ("later", later))
+    ]
+    report.table(("round", *columns), rows)
+    figures = {
+        "round_s_1000_waiting_10000_hosts": later["cpu_s"],
+        "round_s_all_hosts_read": first["cpu_s"],
+        "jobs_read_s": later["jobs_cpu_s"],
+        "rss_mb_10k": later["rss_mb"],
+        "submit_per_s": submit_per_s,
+        "api_list_1000_ms": list_ms,
+    }
+    return figures, {"database": database, "providers": providers}
+
+
+def claims(jobs: int) -> dict[str, float]:
+    """Return how many claims are written in a second; nothing without a MariaDB."""
+    if not Path(mariadb.SERVER).exists():
+        return {}
+    with mariadb.mariadb() as server:
+        for name in ("jobs", "placement"):
+            mariadb.create(server, name)
+        database = Database(_synced(server.url.format("jobs")))
+        with served("benchmarks.placement_on_mariadb", server.url.format("placement")) as (
+            http,
+            _,
+            _,
+        ):
+            made = jobs_claims.providers(http, jobs)
+            floor = jobs_claims.floor_per_s(http, made, jobs)
+            found = jobs_claims.claims_per_s(database, http, made, jobs, random.Random(SEED))
+    report.progress(f"  {found:.0f} claims a second; Placement alone writes {floor:.0f}")
+    return {"claims_per_s": found, "placement_claims_per_s": floor}
 
 
 def main() -> None:
     """Run the benchmark."""
-    arguments = report.parser(__doc__).parse_args()
-    report.progress(f"{WAITING} jobs and {HOSTS} hosts are drawn …")
-    given = drawn(HOSTS, WAITING, SEED)
-    took, rows = {}, []
-    for discipline in Discipline:
-        before = time.process_time()
-        found = one_round(given, QueueSettings(discipline))
-        took[discipline] = time.process_time() - before
-        rows.append((discipline.value, took[discipline], len(found.starts), len(found.waits)))
-    report.table(("discipline", "round s", "start", "wait"), rows)
-    figures = {
-        "round_s_1000_waiting_10000_hosts": max(took.values()),
-        **{f"round_s_{discipline}": seconds for discipline, seconds in took.items()},
-    }
+    options = report.parser(__doc__)
+    options.add_argument("--hosts", type=int, default=10_000)
+    options.add_argument("--claims", type=int, default=1_000, help="jobs that claim something")
+    arguments: argparse.Namespace = options.parse_args()
+    alone, beside = queue_alone(arguments.hosts)
+    whole, of_what = whole_rounds(arguments.hosts)
     source = {
-        "hosts": HOSTS,
+        "hosts": arguments.hosts,
         "waiting": WAITING,
-        "running": len(given.active),
+        "running": RUNNING,
+        "running_beside_queue_alone": beside,
         "seed": SEED,
-        "goals": {"round_s_1000_waiting_10000_hosts": 5.0},
+        "claims": arguments.claims,
+        **of_what,
+        "goals": {
+            "round_s_1000_waiting_10000_hosts": 5.0,
+            "rss_mb_10k": 1000.0,
+        },
     }
-    report.finish("jobs", "measured", figures, source, arguments.json)
+    found = whole | alone | claims(arguments.claims)
+    report.finish("jobs", "measured", found, source, arguments.json)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ class Term(StrEnum):
 
     # Requirements: a host that fails one is refused.
     FLAVOR = "flavor"
+    JOB_HINT = "job_hint"
+    GROUP = "group"
     VIEW = "view"
     COMPUTE_DISABLED = "compute_disabled"
     AGENT = "agent"
@@ -38,6 +40,12 @@ class Term(StrEnum):
     GPU_UNKNOWN = "gpu_utility_unknown"
     GPU_NEEDED = "gpu_needed"
     GPU_POSTPONED = "gpu_postponed"
+    LEASE_HINT = "lease_hint"
+    REMOTE_GPU_CLIENT = "remote_gpu_client"
+    REMOTE_GPU_FABRIC = "remote_gpu_fabric"
+    REMOTE_GPU_KIND = "remote_gpu_kind"
+    REMOTE_GPU_ROOM = "remote_gpu_room"
+    REMOTE_GPU_NETWORK = "remote_gpu_network_mbps"
     # Ranks: why one allocation candidate comes before another.
     NO_CELLS = "no_cells"
     FALLBACK_CPUS = "fallback_cpus"
@@ -60,11 +68,14 @@ class Term(StrEnum):
     CROSS_SOCKET_BANDWIDTH = "cross_socket_bandwidth"
     FRAGMENTATION = "fragmentation"
     REFUSED = "refused"
+    SPARE = "spare"
 
 
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Term.FLAVOR: "{value}",
+        Term.JOB_HINT: "only the job service can make the scheduler hint numa_ext_job, and did not make this: {value}",
+        Term.GROUP: "its server group cannot be placed on the fabric: {value}",
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
         Term.COMPUTE_DISABLED: "its nova-compute is disabled: trait {against} is {value}",
         Term.AGENT: "no host agent has published this host to Placement",
@@ -89,6 +100,12 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.GPU_NEEDED: "needed: {value}",
         Term.GPU_POSTPONED: "nothing waits in nova, with numa_ext:gpu_policy={value} neither: create the server again "
         "when that is free",
+        Term.LEASE_HINT: "the scheduler hint numa_ext_lease names no lease of the server's project: {value}",
+        Term.REMOTE_GPU_CLIENT: "its servers reach no remote GPU: trait {against} is {value}",
+        Term.REMOTE_GPU_FABRIC: "no pool of remote GPUs that counts is in its fabrics ({value})",
+        Term.REMOTE_GPU_KIND: "no GPU of the pools that it reaches is what numa_ext:remote_gpu_… asks for: {value}",
+        Term.REMOTE_GPU_ROOM: "remote GPUs free in the pools that it reaches: {value}, requested: {against}",
+        Term.REMOTE_GPU_NETWORK: "less than {value} MB/s are free on its NIC to remote GPUs",
     }
 )
 

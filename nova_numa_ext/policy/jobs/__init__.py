@@ -7,12 +7,16 @@
     why a job waits, moves on or ends, each reason with its sentence
 :mod:`.job`
     what users submit: a :class:`.job.Job` of :class:`.job.Part`\\ s
+:mod:`.part_specs`
+    what a part may ask for beyond its flavor
 :mod:`.plan`
     what a planner answers: :class:`.plan.Plan`, :class:`.plan.Wait` or :class:`.plan.Never`
 :mod:`.queue`
     one round: who starts, who waits and why, who is given up or stopped; runs in the service and in the simulators
-:mod:`.limits`, :mod:`.postponing`
-    what a project may have at a time; when a job waits for a better place
+:mod:`.limits`, :mod:`.quotas`, :mod:`.postponing`
+    what a project may have at a time; when nova says that it has all of it; when a job waits for a better place
+:mod:`.reserving`
+    what Placement holds for a job until others have freed its places
 :mod:`.planner`
     what the queue needs of planners
 :mod:`.host_planner`

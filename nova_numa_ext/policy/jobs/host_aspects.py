@@ -109,6 +109,18 @@ class Amounts:
         return view.remembered(("able", request.tier, request.ways > 0), make)
 
 
+def missed(request: WorkloadRequest, view: HostsView) -> Mask:
+    """Return on which hosts a server would count on an agent that is silent: they rank behind all others, H."""
+
+    def make() -> Mask:
+        kinds = (*view.arrays.trait_sets, None)
+        silent = np.array([requirements.is_missed(request, traits) for traits in kinds], bool)
+        found: Mask = silent[_kinds(view)]
+        return found
+
+    return view.remembered(("missed", request.tier), make)
+
+
 def _kinds(view: HostsView) -> Integers:
     none = len(view.arrays.trait_sets)
     if not len(view.arrays.hosts):

@@ -4,14 +4,16 @@
 Each part is placed alone, the one that fewest hosts can take first. On the hosts that the aspects leave
 (:mod:`.host_aspects`), the order is
 
-1. a better utility of GPUs, where the part asks for them;
-2. fewer servers of the part that would fit: the tightest host, so that wide places stay whole.
+1. hosts whose agent the part would miss last: it is silent, and they may be down;
+2. a better utility of GPUs, where the part asks for them;
+3. fewer servers of the part that would fit: the tightest host, so that wide places stay whole.
 
 All servers of a part go to the first host that holds all of them, where there is one; else to the hosts that hold most,
 where the scope allows it. All parts find places, or none does.
 
 What the view does not know, it does not refuse: NUMA cells, links of GPUs that are taken, policies of server groups.
-Nova decides; a host that it refuses is left out of the next round (:attr:`.job.Job.excluded`).
+Nova decides, among the planned hosts and a few spare ones that are next in the order; hosts that it refuses are left
+out (:attr:`.job.Job.excluded`) until no others are left.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,26 +23,37 @@ from typing import Final
 import numpy as np
 
 from nova_numa_ext.policy.jobs import postponing
-from nova_numa_ext.policy.jobs.host_aspects import MANY, Amounts, Aspect, Gpus, PlannerSettings
-from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView, Integers
+from nova_numa_ext.policy.jobs.host_aspects import (
+    MANY,
+    Amounts,
+    Aspect,
+    Gpus,
+    PlannerSettings,
+    missed,
+)
+from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView, Integers, Mask
 from nova_numa_ext.policy.jobs.job import Job, Part, Scope
 from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.terms import Term
-from placement_traits.names import GpuPolicy
 from placement_traits.reason import Reason
 
+_SPARE: Final = 4  # hosts of a part beside the planned ones
 _SHOWN: Final = 8  # hosts in a reason
 _DECIMALS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What all aspects together say of all hosts: as :class:`.host_aspects.Offer`."""
+    """What all aspects together say of all hosts: as :class:`.host_aspects.Offer`.
+
+    :param missed: hosts that are behind all others, H
+    """
 
     counts: Integers
     utility: Floats | None
+    missed: Mask
 
 
 class HostPlanner:
@@ -54,10 +67,13 @@ class HostPlanner:
 
     def kind(self, job: Job, now: float) -> Hashable:
         """Return what the answer about a job depends on."""
-        waited_s = now - job.submitted_at
-        scopes = tuple(part.scope(waited_s).scope for part in job.parts)
-        postponed = job.postponed if any(map(_postpones, job.parts)) else 0
-        return job.parts, job.apart, scopes, postponed, job.excluded
+        waited_s = job.waiting_s(now)
+        scopes = tuple(part.scope(waited_s) for part in job.parts)
+        widest = tuple(part.wait_for[-1] for part in job.parts)
+        narrower_for_s = None if scopes == widest else waited_s
+        better = any(postponing.waits_for_better(part.request) for part in job.parts)
+        postponed = job.postponed if better else 0
+        return job.parts, job.apart, scopes, narrower_for_s, postponed, job.excluded
 
     def plan(
         self,
@@ -68,12 +84,13 @@ class HostPlanner:
         settings: PlannerSettings,
     ) -> Outcome[HostPlace]:
         """Return hosts for all servers of a job, a reason to wait, or that it can never run here."""
-        waited_s = now - job.submitted_at
+        waited_s = job.waiting_s(now)
         own = claims if len(job.parts) == 1 else claims.copy()
         barred = {view.row[host] for host in job.excluded if host in view.row}
         offers = {part.name: self._offered(part, view, own, settings) for part in job.parts}
         order = sorted(job.parts, key=lambda part: int((offers[part.name].counts > 0).sum()))
         places: list[HostPlace] = []
+        spare: list[HostPlace] = []
         utility = 1.0
         for part in order:
             offered = offers[part.name]
@@ -85,16 +102,18 @@ class HostPlanner:
                 never = self._never(job, view, settings)
                 return never or self._wait(job, part, view, found, now)
             of_part = _utility(chosen, offered)
-            below = self._below(job, part, of_part, settings)
+            below = self._below(job, part, of_part, view, settings)
             if below is not None:
                 return below
             utility = min(utility, of_part)
             places += [HostPlace(part.name, view.roots[row], count) for row, count in chosen]
+            others = [] if job.apart else _spare(part, scope.scope, offered, barred, chosen)
+            spare += [HostPlace(part.name, view.roots[row], count) for row, count in others]
             for row, count in chosen if own is not claims else ():
                 own.put(part, row, count)
             if job.apart:
                 barred |= {row for row, _ in chosen}
-        return Plan(tuple(places), utility, reasons=(_placed(view, places),))
+        return Plan(tuple(places), utility, reasons=(_placed(view, places),), spare=tuple(spare))
 
     def _offered(
         self, part: Part, view: HostsView, claims: HostClaims, settings: PlannerSettings
@@ -105,10 +124,10 @@ class HostPlanner:
             offer = aspect.offer(part, view, claims, settings)
             counts = np.minimum(counts, offer.counts)
             utility = offer.utility if utility is None else utility
-        return _Offered(counts, utility)
+        return _Offered(counts, utility, missed(part.request, view))
 
     def _below(
-        self, job: Job, part: Part, utility: float, settings: PlannerSettings
+        self, job: Job, part: Part, utility: float, view: HostsView, settings: PlannerSettings
     ) -> Wait | None:
         """The best GPUs are not good enough."""
         minimum = part.request.min_utility
@@ -116,26 +135,25 @@ class HostPlanner:
             return None
         below = Reason(Term.GPU_BELOW_MINIMUM, round(utility, _DECIMALS), minimum, part.name)
         most = settings.most_postponements
-        if not _postpones(part):
-            return Wait((below,))
+        left_out = _left_out(job, view)
+        if not postponing.waits_for_better(part.request):
+            return Wait((below, *left_out))
         if postponing.postpones(job, utility, minimum, most):
             against = "any number" if most is None else most
             postponed = Reason(JobTerm.POSTPONED, job.postponed, against, part.name)
-            return Wait((postponed, below), postponed=True)
+            return Wait((postponed, below, *left_out), postponed=True)
         return None
 
     def _wait(self, job: Job, part: Part, view: HostsView, found: int, now: float) -> Wait:
-        scope = part.scope(now - job.submitted_at)
+        waited_s = job.waiting_s(now)
+        scope = part.scope(waited_s)
         reasons = [Reason(JobTerm.NO_ROOM, found, part.count, part.name)]
         until = None
         if scope != part.wait_for[-1]:
-            until = job.submitted_at + scope.wait_s
-            left_s = round(until - now)
-            reasons.append(Reason(JobTerm.NARROWER, scope.scope, left_s, part.name))
-        if job.excluded:
-            names = sorted(view.host_name(view.row[h]) for h in job.excluded if h in view.row)
-            reasons.append(Reason(JobTerm.HOSTS_EXCLUDED, ", ".join(names[:_SHOWN])))
-        return Wait(tuple(reasons), until)
+            left_s = scope.wait_s - waited_s
+            until = now + left_s
+            reasons.append(Reason(JobTerm.NARROWER, scope.scope, round(left_s), part.name))
+        return Wait((*reasons, *_left_out(job, view)), until)
 
     def _never(self, job: Job, view: HostsView, settings: PlannerSettings) -> Never | None:
         """A part that does not fit even if all hosts were empty; an empty view says nothing."""
@@ -158,19 +176,24 @@ class HostPlanner:
                 if not isinstance(aspect, Gpus):
                     offer = aspect.offer(part, empty, HostClaims(empty), settings)
                     counts = np.minimum(counts, offer.counts)
-            return _arranged(part, part.wait_for[-1].scope, _Offered(counts, None), set())[1]
+            offered = _Offered(counts, None, missed(part.request, empty))
+            return _arranged(part, part.wait_for[-1].scope, offered, set())[1]
 
         return view.remembered(("most", part), make)
 
 
-def _postpones(part: Part) -> bool:
-    return part.request.gpu_policy is GpuPolicy.TOPO_P and part.request.min_utility > 0
+def _left_out(job: Job, view: HostsView) -> tuple[Reason, ...]:
+    """Name the hosts that nova refused: where others are not good enough, the queue tries these again."""
+    if not job.excluded:
+        return ()
+    names = sorted(view.host_name(view.row[host]) for host in job.excluded if host in view.row)
+    return (Reason(JobTerm.HOSTS_EXCLUDED, ", ".join(names[:_SHOWN]), len(names)),)
 
 
 def _placed(view: HostsView, places: Sequence[HostPlace]) -> Reason:
     names = [view.host_name(view.row[place.host]) for place in places]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return Reason(JobTerm.PLACED, ", ".join(names[:_SHOWN]) + more)
+    return Reason(JobTerm.PLACED, ", ".join(names[:_SHOWN]) + more, len({*names}))
 
 
 def _utility(chosen: Sequence[tuple[int, int]], offered: _Offered) -> float:
@@ -201,9 +224,10 @@ def _arranged(
     if found < part.count:
         return [], found
     rows = np.flatnonzero(counts)
-    keys: list[Floats | Integers] = [offered.counts[rows], -counts[rows]]
+    keys: list[Floats | Integers | Mask] = [offered.counts[rows], -counts[rows]]
     if offered.utility is not None:
         keys.append(-offered.utility[rows])
+    keys.append(offered.missed[rows])
     ordered = rows[np.lexsort(keys)]
     upto = np.cumsum(counts[ordered])
     last = int(np.searchsorted(upto, part.count))
@@ -212,10 +236,32 @@ def _arranged(
     return chosen, part.count
 
 
-def _first(offered: _Offered, rows: Integers) -> int:
-    """Place of the preferred host among some: best utility, then tightest, then the first."""
+def _spare(
+    part: Part, scope: Scope, offered: _Offered, barred: set[int], chosen: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the hosts that come after those that were chosen, the preferred one first.
+
+    Their GPUs are as good as the part requests, or as those of the worst chosen host where these are not.
+    """
+    counts = offered.counts.copy()
+    counts[[*barred, *(row for row, _ in chosen)]] = 0
+    suits = counts >= (part.count if scope is Scope.HOST else 1)
     if offered.utility is not None:
-        of_rows = offered.utility[rows]
-        best = np.flatnonzero(of_rows == of_rows.max())
-        return int(best[offered.counts[rows[best]].argmin()])
-    return int(offered.counts[rows].argmin())
+        suits &= offered.utility >= min(part.request.min_utility, _utility(chosen, offered))
+    rows = np.flatnonzero(suits)
+    found: list[tuple[int, int]] = []
+    while len(rows) and len(found) < _SPARE:
+        at = _first(offered, rows)
+        found.append((int(rows[at]), min(int(counts[rows[at]]), part.count)))
+        rows = np.delete(rows, at)
+    return found
+
+
+def _first(offered: _Offered, rows: Integers) -> int:
+    """Place of the preferred host among some: agent heard, then best utility, then tightest, then the first."""
+    silent = offered.missed[rows]
+    best = np.flatnonzero(silent == silent.min())
+    if offered.utility is not None:
+        of_best = offered.utility[rows[best]]
+        best = best[of_best == of_best.max()]
+    return int(best[offered.counts[rows[best]].argmin()])

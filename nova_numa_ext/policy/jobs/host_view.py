@@ -9,7 +9,7 @@ scheduler decides.
 Shapes: ``H`` hosts, ``R`` resource classes.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova_numa_ext.policy.jobs.job import Job, Part
-from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
+from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.numa.whatif import own_amounts
 from placement_traits import names
 from placement_traits.devices import By
@@ -113,6 +113,18 @@ class HostsView:
         return _numbers(self.arrays, self.rows)
 
     @cached_property
+    def row_of_provider(self) -> Mapping[str, int]:
+        """Number of the host of each provider of ours by its uuid, of hosts that are among ours."""
+        domains = (self.arrays.l3["uuid"], self.row_of_arrays[self.arrays.l3["host"]])
+        hosts = (self.arrays.hosts["rdt_uuid"], self.row_of_arrays)
+        return {
+            provider.decode(): row
+            for providers, rows in (domains, hosts)
+            for provider, row in zip(providers.tolist(), rows.tolist(), strict=True)
+            if row != UNKNOWN
+        }
+
+    @cached_property
     def empty(self) -> "HostsView":
         """The same hosts with nothing on them."""
         tables = {name: getattr(self.arrays, name).copy() for name in ("hosts", "l3", "devices")}
@@ -147,7 +159,8 @@ class HostsView:
 
     def _needs(self, request: WorkloadRequest, disk_gb: int) -> list[Need]:
         amounts = {resource: amount for _, resource, amount in own_amounts(request)}
-        amounts[names.DISK_GB] = disk_gb
+        if names.DISK_GB in self.classes:  # else a provider that hosts share counts it
+            amounts[names.DISK_GB] = disk_gb
         amounts[names.RDT_CLOS] = request.clos
         for name, resource in L3_CLASSES.items():
             amounts[resource] = sum(getattr(group, name) for group in request.l3)
@@ -241,6 +254,14 @@ class HostClaims:
         for need in self._view.needs(part):
             if need.columns:
                 self.taken[need.columns[0], row] += count * need.amount
+
+    def release(self, held: Iterable[ProviderAmount]) -> None:
+        """Take off what the view shows as used and a consumer of ours holds for a job that waits."""
+        for each in held:
+            column = self._view.classes.get(each.resource_class)
+            row = self._view.row_of_provider.get(each.provider)
+            if column is not None and row is not None:
+                self.taken[column, row] -= each.amount
 
     def copy(self) -> "HostClaims":
         """Return claims of their own."""

@@ -16,6 +16,8 @@ from placement_traits.request import WorkloadRequest
 
 LOWEST_PRIORITY: Final = -1000
 HIGHEST_PRIORITY: Final = 1000
+# Nova deletes a server in seconds, but not one that is locked.
+LONGEST_ENDING_S: Final = 600.0
 
 
 class Scope(StrEnum):
@@ -38,7 +40,7 @@ class ScopeWait:
     """How long a part waits for places of a scope before it takes those of the next wider one.
 
     :param scope: where its servers should be
-    :param wait_s: seconds since the job was submitted until the next scope is good enough; infinite when none is
+    :param wait_s: seconds in the queue until the next scope is good enough; infinite when none is
     """
 
     scope: Scope
@@ -103,16 +105,20 @@ class Job:
     :param uuid: its uuid
     :param project: uuid of the project that owns it
     :param parts: its parts, in the order given, names unlike
-    :param submitted_at: when it was submitted: its age, and the order among equals
+    :param submitted_at: when it was submitted: the order among equals
+    :param queued_at: when it last came into the queue; None: when it was submitted
+    :param waited_s: seconds that it waited in the queue before, all stays together
     :param priority: between :data:`LOWEST_PRIORITY` and :data:`HIGHEST_PRIORITY`, more is earlier
     :param walltime_s: seconds after which it is ended; None: it runs until it is cancelled
-    :param deadline_at: when it must have ended; None: never. Of use only with a walltime
+    :param deadline_at: when it must have ended; None: never
     :param max_wait_s: seconds in the queue after which it is given up; None: it waits for ever
     :param held: it is not planned until it is released
     :param not_before: it is not planned before this time: back-off after an error
     :param postponed: how often it has been postponed
     :param postponed_at: when it was last postponed; None: never
-    :param excluded: root providers of hosts that nova refused in the last round
+    :param excluded: root providers of hosts that nova refused, one time after the other
+    :param refusals: how often in a row nova has refused it
+    :param at_quota: nova last refused it because of a quota of its project
     :param preemptible: the user allows that it is stopped and queued again in favour of latency-critical jobs; counts
         only where all parts are best-effort
     :param apart: no two parts on one host
@@ -127,6 +133,8 @@ class Job:
     project: str
     parts: tuple[Part, ...]
     submitted_at: float
+    queued_at: float | None = None
+    waited_s: float = 0.0
     priority: int = 0
     walltime_s: float | None = None
     deadline_at: float | None = None
@@ -136,6 +144,8 @@ class Job:
     postponed: int = 0
     postponed_at: float | None = None
     excluded: frozenset[str] = frozenset()
+    refusals: int = 0
+    at_quota: bool = False
     preemptible: bool = False
     apart: bool = False
     leases: int = 0
@@ -175,6 +185,11 @@ class Job:
         """All of its parts are of tier BE."""
         return all(part.request.tier is Tier.BE for part in self.parts)
 
+    def waiting_s(self, now: float) -> float:
+        """Return how long a job that waits has waited in all: while it had places, it did not wait."""
+        since = self.submitted_at if self.queued_at is None else self.queued_at
+        return self.waited_s + now - since
+
     def part(self, name: str) -> Part:
         """Return the part of a name; raises KeyError when there is none."""
         for part in self.parts:
@@ -193,18 +208,24 @@ class ActiveJob(Generic[PlanT]):
     :param job: the job
     :param plan: its places
     :param started_at: when it began to run, or was planned while it does not run yet
-    :param ending: its servers are being deleted, so its places are free soon
+    :param ending_at: since when its servers are being deleted; None: they are not
     """
 
     job: Job
     plan: PlanT
     started_at: float
-    ending: bool = False
+    ending_at: float | None = None
+
+    def is_freed_soon(self, now: float) -> bool:
+        """Return whether its places are about to be free; those of a job that does not end in time are not."""
+        return self.ending_at is not None and now - self.ending_at < LONGEST_ENDING_S
 
     def ends_at(self, now: float) -> float:
-        """Return when its places are free at the latest; infinite for a job without walltime."""
-        if self.ending:
+        """Return when its places are free at the latest; infinite where that is not known."""
+        if self.is_freed_soon(now):
             return now
+        if self.ending_at is not None:
+            return math.inf
         if self.job.walltime_s is None:
             return math.inf
         return max(now, self.started_at + self.job.walltime_s)

@@ -46,12 +46,14 @@ class Plan(Generic[PlaceT]):
     :param utility: how good its GPUs are there, in [0, 1], of the worst part; 1 where it asks for none
     :param claims: what our own consumers hold for it; empty where nova claims all
     :param reasons: why these places
+    :param spare: places that come after them where nova refuses one: nothing is held there
     """
 
     places: tuple[PlaceT, ...]
     utility: float = 1.0
     claims: tuple[ProviderAmount, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    spare: tuple[PlaceT, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ algorithm 1, for which no value is given), not with each round: rounds follow ea
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from nova_numa_ext.policy.jobs.job import Job
+from placement_traits.names import GpuPolicy
+from placement_traits.request import WorkloadRequest
 
 MOST_POSTPONEMENTS: Final = 10
+BINDING_REFUSALS: Final = 4
 RETRY_S: Final = 60.0
 
 
@@ -24,7 +26,20 @@ def postpones(job: Job, utility: float, minimum: float, most: int | None) -> boo
     :param minimum: below which it waits
     :param most: postponements after which it takes any place; None: it waits for ever
     """
-    return utility < minimum and (most is None or job.postponed < most)
+    return utility < minimum and not takes_any(job.postponed, most)
+
+
+def waits_for_better(request: WorkloadRequest) -> bool:
+    """Return whether what is requested may be postponed; else its minimum utility holds however long it waits."""
+    return request.gpu_policy is GpuPolicy.TOPO_P and request.min_utility > 0
+
+
+def takes_any(postponed: int, most: int | None) -> bool:
+    """Return whether a job that was postponed so often takes any place.
+
+    :param most: postponements after which it does; None: it never does
+    """
+    return most is not None and postponed >= most
 
 
 def counts(job: Job, now: float, retry_s: float) -> bool:
@@ -35,9 +50,31 @@ def counts(job: Job, now: float, retry_s: float) -> bool:
     return job.postponed_at is None or now - job.postponed_at >= retry_s
 
 
-def refused(job: Job, hosts: Iterable[str], now: float) -> Job:
-    """Return a job that nova found no valid host for: postponed once more, and without these hosts in the next round.
+def refused(
+    excluded: frozenset[str], postponed: int, hosts: Iterable[str], now: float
+) -> dict[str, Any]:
+    """Return what changes of a job that nova found no valid host for, as fields of :class:`.job.Job`.
 
+    It is postponed once more. These hosts are left out, too, from now on: a planner that forgot the ones before them
+    would go to and fro between two sets of hosts for ever.
+
+    :param excluded: root providers of hosts that were left out before
+    :param postponed: how often it was before
     :param hosts: root providers of the hosts that were planned
     """
-    return replace(job, excluded=frozenset(hosts), postponed=job.postponed + 1, postponed_at=now)
+    return {
+        "excluded": excluded.union(hosts),
+        "postponed": postponed + 1,
+        "postponed_at": now,
+    }
+
+
+def binds(refusals: int) -> bool:
+    """Return whether the planned hosts are all that nova may take, or it is to choose for itself.
+
+    A plan knows what Placement counts. What it does not know (required traits, aggregates of flavors, images and
+    projects, hosts that are down) may keep nova from all that it will ever name.
+
+    :param refusals: how often in a row nova has refused the job
+    """
+    return refusals < BINDING_REFUSALS

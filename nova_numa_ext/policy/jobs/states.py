@@ -2,12 +2,13 @@
 """The life of a job::
 
     QUEUED -> PLANNED -> CLAIMED -> BUILDING -> RUNNING -> ENDING -> DONE | FAILED | CANCELLED
-      ^  ^       |          |           |                  |  |
-      |  +-------+----------+           +----------------> +  |
-      +-------------------------------------------------------+
+      ^         |  |        |           |          |       ^  |
+      |         |  +--------+-----------+----------+-------+  |
+      +---------+---------------------------------------------+
 
-A plan that fails before servers exist goes back to the queue at once; a job with servers goes through ENDING, in which
-they are deleted and claims are released, and from there to the queue (postponed, preempted) or to its end.
+A plan for which nothing was requested yet goes back to the queue, or ends, at once. All other jobs go through
+ENDING, in which servers are deleted and claims are released, and from there to the queue (postponed, preempted) or to
+their end.
 """
 
 from collections.abc import Mapping
@@ -46,9 +47,15 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {
         JobState.QUEUED: frozenset({JobState.PLANNED, JobState.FAILED, JobState.CANCELLED}),
         JobState.PLANNED: frozenset(
-            {JobState.CLAIMED, JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}
+            {
+                JobState.CLAIMED,
+                JobState.QUEUED,
+                JobState.ENDING,
+                JobState.FAILED,
+                JobState.CANCELLED,
+            }
         ),
-        JobState.CLAIMED: frozenset({JobState.BUILDING, JobState.QUEUED, JobState.ENDING}),
+        JobState.CLAIMED: frozenset({JobState.BUILDING, JobState.ENDING}),
         JobState.BUILDING: frozenset({JobState.RUNNING, JobState.ENDING}),
         JobState.RUNNING: frozenset({JobState.ENDING}),
         JobState.ENDING: frozenset(

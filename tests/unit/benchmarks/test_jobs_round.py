@@ -15,5 +15,12 @@ def test_a_round_on_a_small_cloud(discipline: Discipline) -> None:
     assert answered == {job.uuid for job in given.jobs}
     assert found.waits
     assert found.starts or discipline is Discipline.FCFS
-    assert (found.reservation is not None) == (discipline is Discipline.EASY)
+    assert len(found.reservations) == (discipline is Discipline.EASY)
     assert one_round(given, QueueSettings(discipline)) == found, "equal input, equal round"
+
+
+def test_a_round_that_stops_jobs_on_a_small_cloud() -> None:
+    given = drawn(hosts=200, waiting=60, seed=3, free=0.1)
+    found = one_round(given, QueueSettings(preempt=True))
+    assert found.preempted and found.state.preempting
+    assert all(each.active.job.preemptible for each in found.preempted)

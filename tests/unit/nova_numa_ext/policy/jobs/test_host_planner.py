@@ -16,6 +16,7 @@ from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueRound, QueueSettings, decide
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from nova_numa_ext.policy.terms import Term
+from placement_traits import names
 from placement_traits.names import DRAINED
 from placement_traits.request import WorkloadRequest, parse
 from tests.support.fleet import lc
@@ -47,13 +48,22 @@ def planned(
 def placed(outcome: Outcome[HostPlace]) -> set[tuple[str, str, int]]:
     """Part, host, servers."""
     assert isinstance(outcome, Plan), outcome
-    names = {root(name): name for name in ("a", "b", "c", "d")}
-    return {(each.part, names[each.host], each.count) for each in outcome.places}
+    hosts = {root(name): name for name in ("a", "b", "c", "d")}
+    return {(each.part, hosts[each.host], each.count) for each in outcome.places}
 
 
 def why(outcome: Outcome[HostPlace]) -> list[str]:
     assert not isinstance(outcome, Plan)
     return [sentence(reason) for reason in outcome.reasons]
+
+
+def test_disk_is_counted_where_hosts_have_their_own() -> None:
+    """Where a provider that hosts share has it, nova asks that one."""
+    own = amounts()
+    shared = {name: amount for name, amount in own.items() if name != names.DISK_GB}
+    asked = job(part(disk_gb=600))
+    assert why(planned(asked, view(a=own)))
+    assert placed(planned(asked, view(a=shared))) == {("p", "a", 1)}
 
 
 def test_servers_go_to_the_tightest_host_that_holds_them_all() -> None:
@@ -117,6 +127,22 @@ def test_one_host_is_waited_for_and_then_several_will_do() -> None:
     assert why(outcome)[1] == "part p waits for a place within one host, 500 s more"
     assert placed(planned(narrow, hosts, now=600.0)) == {("p", "a", 2), ("p", "b", 1)}
     assert HostPlanner().kind(narrow, 100.0) != HostPlanner().kind(narrow, 600.0)
+    stopped = replace(narrow, queued_at=5000.0, waited_s=100.0)
+    outcome = planned(stopped, hosts, now=5000.0)
+    assert isinstance(outcome, Wait) and outcome.until == 5500.0
+
+
+def test_each_job_is_given_its_own_time_until_the_next_wider_place() -> None:
+    waits = (ScopeWait(Scope.HOST, 600.0), ScopeWait(Scope.FLEET))
+    hosts = view(a=amounts(32, used=16), b=amounts(16))
+    old = job(part(count=3, wait_for=waits), uuid="old")
+    new = replace(old, uuid="new", submitted_at=50.0)
+    found = a_round([old, new], [], hosts, 100.0, QueueSettings(Discipline.GREEDY))
+    assert {uuid: wait.until for uuid, wait in found.waits.items()} == {"old": 600.0, "new": 650.0}
+    assert [sentence(found.waits[uuid].reasons[1]).split()[-3] for uuid in ("old", "new")] == [
+        "500",
+        "550",
+    ]
 
 
 def test_hosts_that_nova_refused_are_left_out() -> None:
@@ -124,13 +150,59 @@ def test_hosts_that_nova_refused_are_left_out() -> None:
     first = planned(job(part()), hosts)
     assert placed(first) == {("p", "a", 1)}
     assert isinstance(first, Plan)
-    again = postponing.refused(job(part()), [place.host for place in first.places], 5.0)
+    tried = [place.host for place in first.places]
+    refused = postponing.refused(frozenset(), 0, tried, 5.0)
+    again = job(part(), **refused)
     assert (again.postponed, again.postponed_at) == (1, 5.0)
     assert placed(planned(again, hosts)) == {("p", "b", 1)}
     refused = frozenset({root("a"), root("b"), root("gone")})
     outcome = planned(job(part(), excluded=refused), hosts)
     assert isinstance(outcome, Wait)
     assert outcome.reasons[1].term == JobTerm.HOSTS_EXCLUDED
+
+
+def test_refusals_that_follow_each_other_leave_out_all_of_their_hosts() -> None:
+    """Nova takes the last of twenty hosts only: the plans come to it, they do not go to and fro."""
+    hosts = view(**{f"h{number:02}": amounts(32) for number in range(20)})
+    asked, rounds = job(part()), 0
+    while True:
+        rounds += 1
+        plan = planned(asked, hosts)
+        assert isinstance(plan, Plan) and rounds <= 4
+        tried = {place.host for place in (*plan.places, *plan.spare)}
+        assert not tried & asked.excluded
+        if root("h19") in tried:
+            break
+        asked = replace(
+            asked, **postponing.refused(asked.excluded, asked.postponed, tried, float(rounds))
+        )
+
+
+def test_hosts_whose_agent_is_silent_come_last_for_those_who_count_on_it() -> None:
+    """A rack that has lost its power is the tightest one, and still in Placement."""
+    dead = [machine(name, ways=4) for name in ("a", "b")]
+    dead = [replace(each, traits=each.traits | {names.SILENT}) for each in dead]
+    hosts = view(*dead, machine("c"), machine("d"))
+    asked = job(part(request=lc(4)))
+    found = planned(asked, hosts)
+    assert placed(found) == {("p", "c", 1)}
+    assert isinstance(found, Plan)
+    assert [each.host for each in found.spare] == [root(name) for name in ("d", "a", "b")]
+    assert placed(planned(job(part()), hosts)) == {("p", "a", 1)}
+    spread = planned(job(part(count=2, request=lc(4), apart=True)), hosts)
+    assert placed(spread) == {("p", "c", 1), ("p", "d", 1)}
+    only = replace(asked, excluded=frozenset({root("c"), root("d")}))
+    assert placed(planned(only, hosts)) == {("p", "a", 1)}, "it ranks, it does not refuse"
+
+
+def test_hosts_that_nova_refused_are_named_where_the_gpus_of_others_are_not_good_enough() -> None:
+    """Or they would stay left out for as long as other hosts have GPUs."""
+    hosts = view(machine("a"), machine("b", busy=(0, 3)))
+    for policy in ("topo", "topo_p"):
+        picky = part(request=gpu_request(2, policy, 0.9))
+        outcome = planned(job(picky, excluded=frozenset({root("a")})), hosts)
+        assert isinstance(outcome, Wait)
+        assert outcome.reasons[-1].term == JobTerm.HOSTS_EXCLUDED
 
 
 def test_drained_closed_and_unable_hosts_take_nothing() -> None:
@@ -250,7 +322,7 @@ def test_a_reservation_counts_what_the_view_shows_as_used() -> None:
     long = job(part(), uuid="long", walltime_s=200.0)
     found = a_round([wide, long, short], active, hosts, 10.0, QueueSettings(Discipline.EASY))
     assert [start.job.uuid for start in found.starts] == ["short"]
-    assert found.reservation is not None and found.reservation.at == 100.0
+    assert [kept.at for kept in found.reservations] == [100.0]
 
 
 @given(
@@ -275,3 +347,34 @@ def test_no_round_takes_more_than_there_is(
         assert sum(place.count for place in start.plan.places) == start.job.servers
         counted.take(start.job, start.plan)
     assert (counted.taken == claims.taken).all()
+
+
+def spare(outcome: Outcome[HostPlace]) -> list[tuple[str, str, int]]:
+    """Part, host, servers, in order."""
+    assert isinstance(outcome, Plan), outcome
+    hosts = {root(name): name for name in ("a", "b", "c", "d")}
+    return [(each.part, hosts[each.host], each.count) for each in outcome.spare]
+
+
+def test_spare_hosts_are_next_in_the_order_and_hold_nothing() -> None:
+    hosts = view(a=amounts(32), b=amounts(16), c=amounts(24), d=amounts(32, used=32))
+    claims = HostClaims(hosts)
+    before = claims.taken.copy()
+    assert spare(planned(job(part()), hosts, claims)) == [("p", "c", 1), ("p", "a", 1)]
+    assert spare(planned(job(part(count=6)), hosts)) == [("p", "b", 2)]
+    one_host = part(count=3, wait_for=(ScopeWait(Scope.HOST),))
+    assert spare(planned(job(one_host), hosts)) == [("p", "a", 3)]
+    barred = job(part(), excluded=frozenset({root("c")}))
+    assert spare(planned(barred, hosts)) == [("p", "a", 1)]
+    assert spare(planned(job(part("one"), part("two"), apart=True), hosts)) == []
+    assert (claims.taken == before).all()
+
+
+def test_a_spare_host_has_gpus_that_are_good_enough() -> None:
+    hosts = view(machine("a"), machine("b", busy=(0, 3)), machine("c", busy=(0, 1)))
+    asked = job(part(request=gpu_request(2, minimum=0.6)))
+    outcome = planned(asked, hosts)
+    assert {host for _, host, _ in placed(outcome)} | {host for _, host, _ in spare(outcome)} == {
+        "a",
+        "c",
+    }

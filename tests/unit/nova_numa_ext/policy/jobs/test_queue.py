@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.limits import Limits
-from nova_numa_ext.policy.jobs.plan import Plan
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueRound, QueueSettings, in_order
+from nova_numa_ext.policy.jobs.plan import Outcome, Plan
+from nova_numa_ext.policy.jobs.queue import (
+    Discipline,
+    QueueRound,
+    QueueSettings,
+    QueueState,
+    in_order,
+)
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from tests.support.fleet import lc
-from tests.support.unit_pool import a_job, one_round, simulate
+from tests.support.unit_pool import BEST_EFFORT, UnitPlanner, a_job, one_round, simulate
 
 FCFS = QueueSettings(Discipline.FCFS)
 GREEDY = QueueSettings(Discipline.GREEDY)
@@ -74,8 +80,7 @@ def test_easy_lets_pass_what_does_not_delay_the_first() -> None:
     """At 100 s four units are free, three are reserved: one job may go on beside them."""
     found = one_round(QUEUE, [FIRST], 4, 10.0, EASY)
     assert started(found) == ["short", "long"]
-    assert found.reservation is not None
-    assert (found.reservation.job, found.reservation.at) == ("wide", 100.0)
+    assert [(kept.job, kept.at) for kept in found.reservations] == [("wide", 100.0)]
     four = (a_job("wide", 4, 1.0), *QUEUE[1:])
     found = one_round(four, [FIRST], 4, 10.0, EASY)
     assert started(found) == ["short"]
@@ -89,19 +94,51 @@ def test_easy_without_walltimes_keeps_the_places_of_the_first() -> None:
     endless = running("first", 0, 1)
     found = one_round((a_job("wide", 4, 1.0), *QUEUE[1:]), [endless], 4, 10.0, EASY)
     assert started(found) == []
-    assert found.reservation is not None and found.reservation.at == math.inf
+    assert [kept.at for kept in found.reservations] == [math.inf]
     found = one_round(QUEUE, [endless], 4, 10.0, EASY)
     assert started(found) == ["short"]
 
 
-def test_a_job_that_no_fleet_holds_is_given_up_and_blocks_nothing() -> None:
-    for settings in (FCFS, GREEDY, EASY):
-        found = one_round((a_job("giant", 9), a_job("next", 1, 1.0)), [], 4, 10.0, settings)
-        assert started(found) == ["next"]
-        assert [reason.term for reason in found.ended["giant"]] == [JobTerm.TOO_LARGE]
+@pytest.mark.parametrize("settings", [FCFS, GREEDY, EASY])
+def test_a_job_that_no_fleet_holds_blocks_nothing(settings: QueueSettings) -> None:
+    found = one_round((a_job("giant", 9), a_job("next", 1, 1.0)), [], 4, 10.0, settings)
+    assert started(found) == ["next"]
+    assert terms(found, "giant") == [JobTerm.TOO_LARGE]
+
+
+def test_a_job_is_given_up_when_all_rounds_of_a_time_found_no_fleet_that_holds_it() -> None:
+    """Eight units are there, of which four are not published from 100 s to 200 s; for good from 300 s on."""
+    settings = QueueSettings(unsatisfiable_s=60.0, limits={"small": Limits(servers=5)})
+    both = (a_job("wide", 6), a_job("limited", 6, project="small"))
+    state, seen = QueueState(), {}
+    for now in range(0, 400, 20):
+        units = 4 if 100 <= now < 140 or now >= 300 else 8
+        busy = [running("all", *range(units))]
+        found = one_round(both, busy, units, float(now), settings, state=state)
+        state = found.state
+        for uuid, reasons in found.ended.items():
+            seen.setdefault(uuid, (now, [reason.term for reason in reasons]))
+    assert seen == {"wide": (360, [JobTerm.TOO_LARGE]), "limited": (60, [JobTerm.PROJECT_SERVERS])}
 
 
 # What is not asked ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_without_a_valid_host_keeps_its_turn_while_it_backs_off() -> None:
+    """It found room in one round, and nova did not; what ends before its next try may pass."""
+    wide = a_job("wide", 4, not_before=60.0, excluded=frozenset({"host"}), refusals=1)
+    short, open_end = a_job("short", 1, 1.0, walltime_s=40.0), a_job("open", 1, 2.0)
+    found = one_round((wide, short, open_end), [], 4, 10.0, EASY)
+    assert started(found) == ["short"]
+    assert terms(found, "wide") == [JobTerm.BACK_OFF]
+    assert terms(found, "open") == [JobTerm.NO_ROOM, JobTerm.RESERVED]
+    assert [(kept.job, kept.at) for kept in found.reservations] == [("wide", 60.0)]
+    for without in (
+        replace(wide, excluded=frozenset()),  # its project's quota was used up
+        replace(wide, refusals=10),
+    ):
+        found = one_round((without, short, open_end), [], 4, 10.0, EASY)
+        assert started(found) == ["short", "open"]
 
 
 @pytest.mark.parametrize("settings", [FCFS, GREEDY, EASY])
@@ -133,6 +170,17 @@ def test_a_job_is_given_up_after_its_max_wait_and_when_it_would_end_too_late() -
     }
 
 
+def test_time_with_places_is_no_waiting() -> None:
+    """Submitted at 0, one ran until it was stopped at 7,000: it has waited 120 s, the other one 7,100 s."""
+    stopped = a_job("stopped", 1, queued_at=7000.0, waited_s=20.0, max_wait_s=200.0)
+    other = a_job("other", 1, 1.0, max_wait_s=8000.0)
+    assert started(one_round((stopped, other), [], 4, 7100.0, EASY)) == ["other", "stopped"]
+    found = one_round((stopped,), [], 4, 7200.0, EASY)
+    assert [sentence(each) for each in found.ended["stopped"]] == [
+        "waited 220 s, max_wait is 200 s"
+    ]
+
+
 def test_limits_of_projects_count_what_starts_in_the_round() -> None:
     settings = QueueSettings(
         Discipline.FCFS, limits={"small": Limits(servers=3)}, default_limits=Limits(jobs=1)
@@ -150,7 +198,7 @@ def test_limits_of_projects_count_what_starts_in_the_round() -> None:
     told = sentence(found.waits["b"].reasons[0])
     assert told == "servers of the project's jobs at a time: 4, limit: 3"
     assert terms(found, "f") == [JobTerm.PROJECT_JOBS]
-    assert [reason.term for reason in found.ended["d"]] == [JobTerm.PROJECT_SERVERS]
+    assert terms(found, "d") == [JobTerm.PROJECT_SERVERS]
 
 
 # Preemption -----------------------------------------------------------------------------------------------------------
@@ -185,14 +233,145 @@ def test_the_latest_best_effort_jobs_are_stopped_and_no_more_than_needed() -> No
         "stopped in favour of the latency-critical job critical"
     )
     assert sentence(found.waits["critical"].reasons[0]) == (
-        "starts when best-effort jobs have stopped: youngest, oldest"
+        "starts when other jobs have ended: youngest, oldest"
     )
 
 
 def test_nothing_more_is_stopped_while_jobs_are_ending() -> None:
-    ending = (*VICTIMS[:3], replace(VICTIMS[3], ending=True))
+    ending = (*VICTIMS[:3], replace(VICTIMS[3], ending_at=9.0))
     assert preempting(2, ending).preempted == ()
     assert [p.active.job.uuid for p in preempting(3, ending).preempted] == ["younger"]
+
+
+def test_a_job_that_does_not_end_in_time_is_not_waited_for() -> None:
+    """Nova deletes no server that is locked."""
+    locked = (*VICTIMS[:3], replace(VICTIMS[3], ending_at=-1000.0))
+    assert [p.active.job.uuid for p in preempting(3, locked).preempted] == ["younger", "oldest"]
+    assert preempting(4, locked).preempted == ()
+
+
+def test_what_is_freed_is_kept_for_the_job_in_whose_favour() -> None:
+    """Older jobs of one unit wait, and the stopped ones come back as the oldest of all."""
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    older = tuple(a_job(f"older {number}", 1, number / 100) for number in range(100))
+    critical = a_job("critical", 2, 5.0, request=LATENCY_CRITICAL)
+    first = one_round((*older, critical), VICTIMS, 6, 10.0, settings)
+    assert started(first) == []
+    assert [p.active.job.uuid for p in first.preempted] == ["youngest"]
+    assert [(kept.job, kept.plan.places) for kept in first.reservations] == [("critical", (4, 5))]
+    back = a_job("youngest", 2, -1.0, preemptible=True, queued_at=12.0)
+    again = one_round((*older, critical, back), VICTIMS[:3], 6, 12.0, settings, state=first.state)
+    assert started(again) == ["critical"]
+    assert again.preempted == () and again.state == QueueState()
+
+
+def test_what_is_freed_one_after_the_other_is_kept_until_all_is_there() -> None:
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    older, critical = a_job("older", 1), a_job("critical", 3, 5.0, request=LATENCY_CRITICAL)
+    first = one_round((older, critical), VICTIMS, 6, 10.0, settings)
+    assert [p.active.job.uuid for p in first.preempted] == ["youngest", "younger"]
+    half = (*VICTIMS[:2], replace(VICTIMS[2], ending_at=10.0))
+    second = one_round((older, critical), half, 6, 12.0, settings, state=first.state)
+    assert (started(second), second.preempted) == ([], ())
+    assert terms(second, "critical")[0] == JobTerm.PREEMPTS
+    third = one_round((older, critical), VICTIMS[:2], 6, 14.0, settings, state=second.state)
+    assert started(third) == ["critical"]
+
+
+def test_a_stop_that_was_not_carried_out_is_asked_for_again() -> None:
+    """One of two was in another's hand; what the other one frees is not given to older jobs meanwhile."""
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    older, critical = a_job("older", 1), a_job("critical", 3, 5.0, request=LATENCY_CRITICAL)
+    first = one_round((older, critical), VICTIMS, 6, 10.0, settings)
+    assert [p.active.job.uuid for p in first.preempted] == ["youngest", "younger"]
+    half = (*VICTIMS[:3], replace(VICTIMS[3], ending_at=10.0))
+    second = one_round((older, critical), half, 6, 12.0, settings, state=first.state)
+    assert started(second) == []
+    assert [p.active.job.uuid for p in second.preempted] == ["younger"]
+    assert terms(second, "critical")[0] == JobTerm.PREEMPTS
+    third = one_round((older, critical), VICTIMS[:3], 6, 14.0, settings, state=second.state)
+    assert started(third) == []
+    assert [p.active.job.uuid for p in third.preempted] == ["younger"]
+    fourth = one_round((older, critical), VICTIMS[:2], 6, 16.0, settings, state=third.state)
+    assert started(fourth) == ["critical"]
+    assert fourth.state == QueueState()
+
+
+def test_what_was_chosen_runs_on_when_it_is_needed_no_more() -> None:
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    critical = a_job("critical", 3, 5.0, request=LATENCY_CRITICAL)
+    first = one_round((critical,), VICTIMS, 6, 10.0, settings)
+    freed = (
+        replace(VICTIMS[0], ending_at=11.0),
+        *VICTIMS[1:3],
+        replace(VICTIMS[3], ending_at=10.0),
+    )
+    second = one_round((critical,), freed, 6, 12.0, settings, state=first.state)
+    assert (second.preempted, second.state.chosen) == ((), {})
+    assert terms(second, "critical")[0] == JobTerm.PREEMPTS
+
+
+def test_no_more_is_stopped_before_the_fleet_shows_what_was_freed() -> None:
+    """The youngest has ended; what is known of the fleet is older and shows its units as another one's."""
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    older, critical = a_job("older", 1), a_job("critical", 2, 5.0, request=LATENCY_CRITICAL)
+    first = one_round((older, critical), VICTIMS, 6, 10.0, settings)
+    old_view = (*VICTIMS[:3], running("not shown yet", 4, 5))
+    second = one_round((older, critical), old_view, 6, 30.0, settings, state=first.state)
+    assert (started(second), second.preempted) == ([], ())
+    third = one_round((older, critical), VICTIMS[:3], 6, 40.0, settings, state=second.state)
+    assert started(third) == ["critical"]
+    late = one_round((older, critical), old_view, 6, 70.0, settings, state=second.state)
+    assert [p.active.job.uuid for p in late.preempted] == ["oldest"]
+
+
+def test_a_second_job_waits_for_what_was_freed_though_stopping_helps_the_first_no_more() -> None:
+    """Both had others stopped, the first one longer ago; nothing is left that may be stopped."""
+    settings = QueueSettings(Discipline.GREEDY, preempt=True)
+    jobs = [
+        a_job(name, 2, number, request=LATENCY_CRITICAL)
+        for number, name in enumerate(("first", "second"))
+    ]
+    before = QueueState({"first": 0.0, "second": 50.0})
+    found = one_round(jobs, [running("owned", *range(6))], 6, 100.0, settings, state=before)
+    assert found.state.preempting == {"second": 50.0}
+
+
+def test_a_job_that_nova_refuses_each_time_has_others_stopped_no_more() -> None:
+    settings = QueueSettings(preempt=True)
+    critical = a_job("critical", 2, 5.0, request=LATENCY_CRITICAL, refusals=9)
+    assert len(one_round((critical,), VICTIMS, 6, 10.0, settings).preempted) == 1
+    again = replace(critical, refusals=10)
+    assert one_round((again,), VICTIMS, 6, 10.0, settings).preempted == ()
+
+
+class CountingPlanner(UnitPlanner):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def plan(self, *given: object) -> Outcome[int]:  # type: ignore[override]
+        self.asked += 1
+        return super().plan(*given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(90,) * 300, range(1, 301), (1,) * 300])
+def test_what_a_round_costs_does_not_grow_with_each_job_that_would_stop_others(
+    sizes: Sequence[int],
+) -> None:
+    """300 latency-critical jobs wait beside 100 units, each with a best-effort job."""
+    settings = QueueSettings(preempt=True)
+    jobs = [
+        a_job(f"{number}", servers, float(number), request=LATENCY_CRITICAL)
+        for number, servers in enumerate(sizes)
+    ]
+    active = [
+        running(f"unit {unit}", unit, since=float(unit), preemptible=True) for unit in range(100)
+    ]
+    planner = CountingPlanner()
+    found = one_round(jobs, active, 100, 1000.0, settings, planner=planner)
+    assert found.preempted
+    assert planner.asked < 2 * len({*sizes}) + 300
 
 
 def test_preemption_is_off_unless_the_operator_allows_it() -> None:
@@ -207,12 +386,15 @@ def test_preemption_is_off_unless_the_operator_allows_it() -> None:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, priorities: int = 0) -> list[tuple[Job, float]]:
-    """Up to 25 jobs with walltimes that hold."""
+def workloads(
+    draw: st.DrawFn, priorities: int = 0, *, preempting: bool = False
+) -> list[tuple[Job, float]]:
+    """Up to 25 jobs with walltimes that hold; with preemption, some stop others and some may be stopped."""
     jobs, now = [], 0.0
     for number in range(draw(st.integers(1, 25))):
         now += draw(st.integers(0, 30))
         walltime_s = draw(st.integers(1, 100))
+        critical = preempting and draw(st.booleans())
         job = a_job(
             f"{number:02}",
             draw(st.integers(1, 6)),
@@ -220,6 +402,8 @@ def workloads(draw: st.DrawFn, priorities: int = 0) -> list[tuple[Job, float]]:
             project=draw(st.sampled_from("ab")),
             priority=draw(st.integers(0, priorities)),
             walltime_s=float(walltime_s),
+            request=LATENCY_CRITICAL if critical else BEST_EFFORT,
+            preemptible=preempting and not critical and draw(st.booleans()),
         )
         jobs.append((job, float(draw(st.integers(1, walltime_s)))))
     return jobs
@@ -231,8 +415,8 @@ def test_easy_never_delays_a_reservation(jobs: list[tuple[Job, float]]) -> None:
     run = simulate(jobs, 6, EASY)
     assert len(run.starts) == len(jobs)
     for _, found in run.rounds:
-        if found.reservation is not None:
-            assert run.starts[found.reservation.job] <= found.reservation.at
+        for kept in found.reservations:
+            assert run.starts[kept.job] <= kept.at
 
 
 @given(workloads(priorities=3), st.sampled_from(Discipline))
@@ -244,6 +428,22 @@ def test_limits_hold_at_every_moment(jobs: list[tuple[Job, float]], discipline: 
         assert len(of_a) <= 2 and sum(job.servers for job in of_a) <= 6
 
     assert len(simulate(jobs, 6, settings, within).starts) == len(jobs)
+
+
+@given(workloads(preempting=True), st.sampled_from(Discipline), st.integers(1, 100))
+def test_each_preemption_is_followed_by_the_start_that_it_is_for(
+    jobs: list[tuple[Job, float]], discipline: Discipline, ending_s: int
+) -> None:
+    settings = QueueSettings(discipline, preempt=True)
+    run = simulate(jobs, 6, settings, ending_s=ending_s)
+    assert len(run.starts) == len(jobs)
+    times: dict[str, set[float]] = {}
+    for at, _, beneficiary in run.stops:
+        times.setdefault(beneficiary, set()).add(at)
+        assert at < run.starts[beneficiary] <= at + ending_s
+    assert all(len(each) == 1 for each in times.values()), "each job stops others once"
+    servers = {job.uuid: job.servers for job, _ in jobs}
+    assert len(run.stops) <= sum(servers[uuid] for uuid in times)
 
 
 @given(workloads(priorities=3))
