@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredPart
+from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredJob, StoredPart
+from nova_numa_ext.policy.jobs.states import JobState
 
 PART = StoredPart(
     name="workers",
@@ -15,6 +16,45 @@ PART = StoredPart(
     networks=("network-1",),
 )
 
+STORED = StoredJob(
+    number=1,
+    uuid="job-1",
+    project="project-1",
+    user="user-1",
+    trust="trust-1",
+    name="job",
+    state=JobState.QUEUED,
+    version=0,
+    parts=(PART,),
+    held=False,
+    cancelled=False,
+    priority=0,
+    walltime_s=None,
+    deadline_at=None,
+    max_wait_s=None,
+    preemptible=False,
+    target=None,
+    plan=None,
+    refusals=0,
+    not_before=0.0,
+    postponed=0,
+    postponed_at=None,
+    excluded=frozenset(),
+    reserved=(),
+    submitted_at=0.0,
+    queued_at=0.0,
+    waited_s=0.0,
+    building_at=None,
+    started_at=None,
+    ending_at=None,
+    ended_at=None,
+    trust_lost_at=None,
+    unanswered_at=None,
+    fingerprint="",
+    reasons=(),
+    steps=(),
+)
+
 
 def new_job(name="job", parts=(PART,), project="project-1", user="user-1", trust="trust-1", **more):
     """A job of one part unless more is given."""
@@ -23,3 +63,8 @@ def new_job(name="job", parts=(PART,), project="project-1", user="user-1", trust
 
 def part(name, **more):
     return replace(PART, name=name, **more)
+
+
+def stored_job(**fields):
+    """A job as it is read, that waits and has waited for nothing yet."""
+    return replace(STORED, **{**fields, "parts": tuple(fields.get("parts", STORED.parts))})

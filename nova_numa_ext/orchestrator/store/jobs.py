@@ -2,23 +2,34 @@
 """Jobs as they are stored, and their changes: compare-and-set, each with an event beside it."""
 
 import uuid as uuids
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Final
 
+from oslo_db.exception import DBDuplicateEntry
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.leader import Term
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.orchestrator.store.trusts import ended
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState, check_transition
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.errors import NumaExtError, cut
 from placement_traits.reason import Reason
 
 FINAL: Final = tuple(state for state in JobState if state.final)
+NOT_FINAL: Final = tuple(state for state in JobState if not state.final)
+# After this what nova has not answered is taken for not done.
+LATEST_S: Final = 600.0
+
+
+Unreadable = Callable[[str, Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,9 @@ class StoredPart:
     :param extra_specs: of its flavor, with those that the part adds
     :param servers: member's number, from 0 -> uuid of the server that counts as this member; '' where the job goes on
         without one
+    :param hosts: member's number -> root provider of the host that its server is on, of those of which that is known
     :param replaced: how often a server of it was made again
-    :param version: number of changes of ``servers``
+    :param version: number of changes of ``servers`` and ``hosts``
     """
 
     name: str
@@ -53,6 +65,7 @@ class StoredPart:
     apart: bool = False
     on_failure: BuildFailure = BuildFailure.FAIL
     servers: Mapping[int, str] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
     replaced: int = 0
     version: int = 0
 
@@ -63,10 +76,13 @@ class Step:
 
     :param name: what is done
     :param about: on what: a uuid, or a part's name
+    :param asked_at: when another service was last asked to make something, of which no answer is stored: it may come
+        to be later; None: all was answered
     """
 
     name: str
     about: str
+    asked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class NewJob:
     """What is submitted; parameters as of :class:`nova_numa_ext.policy.jobs.job.Job`.
 
     :param trust: id of the Keystone trust by which the service acts for the user
+    :param fingerprint: of the request that submits it: a second one with the same uuid is known by it
     """
 
     project: str
@@ -87,6 +104,7 @@ class NewJob:
     max_wait_s: float | None = None
     held: bool = False
     preemptible: bool = False
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +115,18 @@ class StoredJob:
     :param version: number of changes: a change of what was read is one of this version or none
     :param cancelled: its user wants it to end, whatever it does now
     :param target: the state that it goes to when ENDING is over
-    :param plan: its places
+    :param plan: its places: the host that a server is on where that is known, else the planned one
+    :param reserved: what a consumer of ours may hold for it while it waits
     :param refusals: how often in a row nova has refused it
     :param reasons: of its state
+    :param building_at: since when its servers have time to become active
+    :param ending_at: when it last came into ENDING
+    :param trust_lost_at: since when Keystone has refused each time to let the service act for its user; None: it lets
+    :param unanswered_at: when nova was last asked to make something of it, did not answer, and had not made it when
+        the job's end was undone: it may come to be all the same
     :param steps: what was begun outside of the database and is not undone, in order
+    :param whole: all of it could be read; else what other releases may write in another form is missing: parts, plan,
+        steps, what is reserved and excluded, and the reasons, of which it is the only one that it is so
     """
 
     number: int
@@ -119,6 +145,7 @@ class StoredJob:
     deadline_at: float | None
     max_wait_s: float | None
     preemptible: bool
+    fingerprint: str
     target: JobState | None
     plan: Plan[HostPlace] | None
     refusals: int
@@ -126,11 +153,19 @@ class StoredJob:
     postponed: int
     postponed_at: float | None
     excluded: frozenset[str]
+    reserved: tuple[ProviderAmount, ...]
     submitted_at: float
+    queued_at: float
+    waited_s: float
+    building_at: float | None
     started_at: float | None
+    ending_at: float | None
     ended_at: float | None
+    trust_lost_at: float | None
+    unanswered_at: float | None
     reasons: tuple[Reason, ...]
     steps: tuple[Step, ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,28 +201,62 @@ class Actor:
     term: Term | None = None
 
 
+class ExistsError(NumaExtError):
+    """There is a job of this uuid already."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """What a job's place in the queue depends on; fields as of :class:`StoredJob`."""
+
+    uuid: str
+    priority: int
+    submitted_at: float
+    queued_at: float
+    waited_s: float
+
+    def waiting_s(self, now: float) -> float:
+        """Return for how long it has waited, seconds, all stays in the queue together."""
+        return self.waited_s + now - self.queued_at
+
+
 class Jobs:
     """The tables ``job``, ``part`` and ``event``.
 
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer; those
     that change something for an engine raise :class:`.leader.NotLeaderError` when its term is over.
+
+    :param moved: called after each move of a job to another state, with its reasons
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        moved: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None,
+    ) -> None:
         self._database = database
+        self._moved = moved
 
-    def create(self, new: NewJob) -> StoredJob:
-        """Store a job in state QUEUED."""
-        uuid = str(uuids.uuid4())
+    def create(self, new: NewJob, uuid: str | None = None) -> StoredJob:
+        """Store a job in state QUEUED.
+
+        :param uuid: that it gets; None: a random one
+        :raises ExistsError: a job has it already
+        """
+        uuid = uuid or str(uuids.uuid4())
         reasons = (Reason(JobTerm.SUBMITTED, new.user),)
         self._database.again(lambda connection: _insert(connection, uuid, new, reasons))
         job = self.read(uuid)
         assert job is not None, f"job {uuid} went right after it was stored"
         return job
 
-    def read(self, uuid: str) -> StoredJob | None:
-        """Return a job, None when there is none."""
-        found = self._select(select(tables.job).where(tables.job.c.uuid == uuid))
+    def read(self, uuid: str, *, incomplete: bool = False) -> StoredJob | None:
+        """Return a job, None when there is none.
+
+        :param incomplete: also one that is stored in another form than this release's; else that is an error
+        """
+        query = select(tables.job).where(tables.job.c.uuid == uuid)
+        found = self._select(query, incomplete=incomplete)
         return found[0] if found else None
 
     def find(
@@ -197,6 +266,8 @@ class Jobs:
         states: Collection[JobState] = tuple(JobState),
         after: str | None = None,
         limit: int | None = None,
+        unreadable: Unreadable | None = None,
+        incomplete: bool = False,
     ) -> list[StoredJob]:
         """Return jobs in the order of their submission.
 
@@ -204,6 +275,9 @@ class Jobs:
         :param states: only those in one of these
         :param after: uuid of the last job of the page before; of one that is not there nothing comes after
         :param limit: so many at most
+        :param unreadable: called with the uuid of each job that is stored in another form than this release's, which
+            is left out; None: the first one is raised
+        :param incomplete: jobs of which ``unreadable`` would be called are returned as far as they can be read
         """
         query = select(tables.job).where(tables.job.c.state.in_(states)).order_by(tables.job.c.id)
         if project is not None:
@@ -211,28 +285,73 @@ class Jobs:
         if after is not None:
             marker = select(tables.job.c.id).where(tables.job.c.uuid == after)
             query = query.where(tables.job.c.id > marker.scalar_subquery())
-        return self._select(query.limit(limit))
+        return self._select(query.limit(limit), unreadable, incomplete=incomplete)
 
-    def usage(self, project: str) -> tuple[int, int]:
-        """Return jobs of a project that have not ended, and their servers."""
+    def projects(self, ended_s: float) -> list[str]:
+        """Return the projects that have a job which has not ended, or has only lately.
+
+        :param ended_s: so many seconds ago at most
+        """
+        columns = tables.job.c
+        lately = columns.ended_at >= Now() - ended_s
+        query = select(columns.project_id).where(columns.state.in_(NOT_FINAL) | lately).distinct()
+        with self._database.transaction() as connection:
+            return list(connection.execute(query).scalars())
+
+    def usage(self, project: str, states: Collection[JobState] = NOT_FINAL) -> tuple[int, int]:
+        """Return the number of a project's jobs in one of these states, and of their servers."""
         query = (
             select(func.count(tables.job.c.id.distinct()), func.sum(tables.part.c.count))
             .join(tables.part)
-            .where(tables.job.c.project_id == project, tables.job.c.state.not_in(FINAL))
+            .where(tables.job.c.project_id == project, tables.job.c.state.in_(states))
         )
         with self._database.transaction() as connection:
             jobs, servers = connection.execute(query).one()
         return int(jobs), int(servers or 0)
 
-    def events(self, job: StoredJob, after: int = 0) -> list[Event]:
+    def in_queue(self) -> tuple[list[QueuedJob], float]:
+        """Return what the order of jobs depends on, of all that are neither held nor cancelled, and the time."""
+        columns = tables.job.c
+        query = select(
+            columns.uuid,
+            columns.priority,
+            columns.submitted_at,
+            columns.queued_at,
+            columns.waited_s,
+        ).where(
+            columns.state == JobState.QUEUED, columns.held.is_(False), columns.cancelled.is_(False)
+        )
+        with self._database.transaction() as connection:
+            found = [QueuedJob(*row) for row in connection.execute(query.order_by(columns.id))]
+            return found, float(connection.execute(select(Now())).scalar_one())
+
+    def counts(self) -> tuple[dict[JobState, int], float]:
+        """Return how many jobs have not ended, by state, and how long one is in the queue at most, seconds."""
+        columns = tables.job.c
+        query = (
+            select(columns.state, func.count(), Now() - func.min(columns.queued_at))
+            .where(columns.state.in_(NOT_FINAL))
+            .group_by(columns.state)
+        )
+        with self._database.transaction() as connection:
+            found = {
+                JobState(state): (int(number), float(waited_s))
+                for state, number, waited_s in connection.execute(query)
+            }
+        longest_s = found[JobState.QUEUED][1] if JobState.QUEUED in found else 0.0
+        return {state: number for state, (number, _) in found.items()}, longest_s
+
+    def events(self, job: StoredJob, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return what happened to a job, oldest first.
 
         :param after: only events with a larger number
+        :param limit: so many at most
         """
         query = (
             select(tables.event)
             .where(tables.event.c.job_id == job.number, tables.event.c.id > after)
             .order_by(tables.event.c.id)
+            .limit(limit)
         )
         with self._database.transaction() as connection:
             return [_event(row) for row in connection.execute(query)]
@@ -242,10 +361,23 @@ class Jobs:
         with self._database.transaction() as connection:
             return int(connection.execute(select(func.max(tables.event.c.id))).scalar() or 0)
 
+    def unanswered(self) -> list[StoredJob]:
+        """Return jobs without places of which something may come to be that nova did not answer: of some minutes."""
+        columns = tables.job.c
+        lately = columns.unanswered_at > Now() - LATEST_S
+        without = columns.state.in_((JobState.QUEUED, *FINAL))
+        return self._select(select(tables.job).where(lately, without).order_by(columns.id))
+
+    def trusts(self) -> set[str]:
+        """Return the trusts of jobs that have not ended."""
+        query = select(tables.job.c.trust_id).where(tables.job.c.state.in_(NOT_FINAL))
+        with self._database.transaction() as connection:
+            return set(connection.execute(query).scalars())
+
     def move(
         self, job: StoredJob, to: JobState, reasons: Sequence[Reason], actor: Actor, **changes: Any
     ) -> StoredJob:
-        """Let a job go to another state.
+        """Let a job go to another state; the trust of one that has ended is to be deleted.
 
         :param reasons: why; never empty
         :param changes: fields of :class:`StoredJob` that change with it
@@ -253,11 +385,21 @@ class Jobs:
         :raises LostRaceError: it has changed since it was read
         """
         check_transition(job.uuid, job.state, to)
+        if to is JobState.QUEUED:
+            changes["queued_at"] = Now()
+        if to is JobState.PLANNED:
+            changes["waited_s"] = tables.job.c.waited_s + Now() - tables.job.c.queued_at
+        if to is JobState.BUILDING:
+            changes["building_at"] = Now()
         if to is JobState.RUNNING:
             changes["started_at"] = Now()
+        if to is JobState.ENDING:
+            changes["ending_at"] = Now()
         if to.final:
             changes["ended_at"] = Now()
-        return self._change(job, "state", actor, reasons, state=to, **changes)
+        moved = self._change(job, "state", actor, reasons, state=to, **changes)
+        self._moved(moved, reasons)
+        return moved
 
     def set(
         self, job: StoredJob, actor: Actor, reasons: Sequence[Reason] = (), **changes: Any
@@ -265,10 +407,21 @@ class Jobs:
         """Change fields of a job that stays in its state.
 
         :param reasons: of its state from now on; (): they stay
-        :param changes: fields of :class:`StoredJob`; the first one names the event
+        :param changes: fields of :class:`StoredJob`; the first one names the event, the reasons if there is none
         :raises LostRaceError: it has changed since it was read
         """
-        return self._change(job, next(iter(changes)), actor, reasons or job.reasons, **changes)
+        what = next(iter(changes), "reasons")
+        return self._change(job, what, actor, reasons or job.reasons, **changes)
+
+    def set_steps(
+        self, job: StoredJob, steps: Sequence[Step], actor: Actor, **changes: Any
+    ) -> StoredJob:
+        """Change what was begun outside of the database: no event, as nothing has happened to the job.
+
+        :param changes: fields of :class:`StoredJob` that change with it
+        :raises LostRaceError: it has changed since it was read
+        """
+        return self._change(job, "", actor, job.reasons, steps=tuple(steps), **changes)
 
     def set_servers(
         self,
@@ -277,15 +430,19 @@ class Jobs:
         servers: Mapping[int, str],
         actor: Actor,
         *,
+        hosts: Mapping[int, str] | None = None,
         replaced: int | None = None,
     ) -> StoredJob:
         """Say which servers count as members of a part.
 
+        :param hosts: where they are; None: those that stay are where they were
         :param replaced: how often one was made again; None: as often as before
-
         :raises LostRaceError: they have changed since the part was read: whose uuids were written first, counts
         """
         columns = tables.part.c
+        if hosts is None:
+            stay = servers.items() & part.servers.items()
+            hosts = {member: part.hosts[member] for member, _ in stay if member in part.hosts}
         with self._database.transaction() as connection:
             _fence(connection, actor)
             changed = connection.execute(
@@ -296,7 +453,8 @@ class Jobs:
                     columns.version == part.version,
                 )
                 .values(
-                    servers=_servers(servers),
+                    servers=_by_member(servers),
+                    hosts=_by_member(hosts),
                     replaced=part.replaced if replaced is None else replaced,
                     version=part.version + 1,
                 )
@@ -327,6 +485,7 @@ class Jobs:
         reasons: Sequence[Reason],
         **changes: Any,
     ) -> StoredJob:
+        """Change a job; with an event unless ``what`` is ''."""
         values = {_COLUMNS.get(name, name): _plain(value) for name, value in changes.items()}
         with self._database.transaction() as connection:
             _fence(connection, actor)
@@ -338,13 +497,23 @@ class Jobs:
             if changed.rowcount != 1:
                 raise LostRaceError(f"Job {job.uuid} has changed since it was read.")
             state = changes.get("state", job.state)
-            _note(connection, job.number, actor, state, what=what, reasons=reasons)
+            if what:
+                _note(connection, job.number, actor, state, what=what, reasons=reasons)
+            if state.final:
+                ended(connection, job.trust, _kept_until(job))
             (now,) = _with_parts(connection, [_row(connection, job)])
         return now
 
-    def _select(self, query: Select[Any]) -> list[StoredJob]:
+    def _select(
+        self,
+        query: Select[Any],
+        unreadable: Unreadable | None = None,
+        *,
+        incomplete: bool = False,
+    ) -> list[StoredJob]:
         with self._database.transaction() as connection:
-            return _with_parts(connection, connection.execute(query).all())
+            rows = connection.execute(query).all()
+            return _with_parts(connection, rows, unreadable, incomplete=incomplete)
 
 
 _COLUMNS: Final = {"project": "project_id", "user": "user_id", "trust": "trust_id"}
@@ -353,25 +522,29 @@ _COLUMNS: Final = {"project": "project_id", "user": "user_id", "trust": "trust_i
 def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Reason]) -> None:
     values = asdict(new)
     del values["parts"]
-    stored = connection.execute(
-        insert(tables.job).values(
-            {_COLUMNS.get(name, name): value for name, value in values.items()}
-            | {
-                "uuid": uuid,
-                "state": JobState.QUEUED,
-                "version": 0,
-                "cancelled": False,
-                "refusals": 0,
-                "not_before": 0.0,
-                "postponed": 0,
-                "excluded": [],
-                "submitted_at": Now(),
-                "reasons": _plain(tuple(reasons)),
-                "steps": [],
-            }
-        )
+    row = insert(tables.job).values(
+        {_COLUMNS.get(name, name): value for name, value in values.items()}
+        | {
+            "uuid": uuid,
+            "state": JobState.QUEUED,
+            "version": 0,
+            "cancelled": False,
+            "refusals": 0,
+            "not_before": 0.0,
+            "postponed": 0,
+            "excluded": [],
+            "reserved": [],
+            "submitted_at": Now(),
+            "queued_at": Now(),
+            "waited_s": 0.0,
+            "reasons": _plain(tuple(reasons)),
+            "steps": [],
+        }
     )
-    number = stored.lastrowid
+    try:
+        number = connection.execute(row).lastrowid
+    except DBDuplicateEntry as error:
+        raise ExistsError(f"There is a job {uuid} already.") from error
     connection.execute(
         insert(tables.part), [{"job_id": number} | _part_values(part) for part in new.parts]
     )
@@ -385,12 +558,13 @@ def _part_values(part: StoredPart) -> dict[str, Any]:
     return asdict(part) | {
         "networks": list(part.networks),
         "wait_for": waits,
-        "servers": _servers(part.servers),
+        "servers": _by_member(part.servers),
+        "hosts": _by_member(part.hosts),
     }
 
 
-def _servers(servers: Mapping[int, str]) -> dict[str, str]:
-    return {str(number): uuid for number, uuid in servers.items()}
+def _by_member(values: Mapping[int, str]) -> dict[str, str]:
+    return {str(number): value for number, value in values.items()}
 
 
 def _note(
@@ -431,19 +605,50 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _kept_until(job: StoredJob) -> float | None:
+    """Return until when a job's trust is of use after its end: with it what comes late is deleted."""
+    return None if job.unanswered_at is None else job.unanswered_at + LATEST_S
+
+
 def _row(connection: Connection, job: StoredJob) -> Row[Any]:
     return connection.execute(select(tables.job).where(tables.job.c.id == job.number)).one()
 
 
-def _with_parts(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredJob]:
-    parts: dict[int, list[StoredPart]] = {row.id: [] for row in rows}
+def _with_parts(
+    connection: Connection,
+    rows: Sequence[Row[Any]],
+    unreadable: Unreadable | None = None,
+    *,
+    incomplete: bool = False,
+) -> list[StoredJob]:
+    parts: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
     query = select(tables.part).where(tables.part.c.job_id.in_(parts)).order_by(tables.part.c.id)
-    for row in connection.execute(query):
-        parts[row.job_id].append(_part(row))
-    return [_job(row, tuple(parts[row.id])) for row in rows]
+    for part in connection.execute(query):
+        parts[part.job_id].append(part)
+    found = []
+    for row in rows:
+        try:
+            found.append(_job(row, tuple(_part(part) for part in parts[row.id])))
+        except Exception as error:
+            if incomplete:
+                found.append(_incomplete(row, error))
+            elif unreadable is not None:
+                unreadable(row.uuid, error)
+            else:
+                raise
+    return found
 
 
-def _job(row: Row[Any], parts: tuple[StoredPart, ...]) -> StoredJob:
+def _incomplete(row: Row[Any], error: Exception) -> StoredJob:
+    """Return a job as far as it can be read."""
+    reason = Reason(JobTerm.OTHER_FORM, cut(f"{type(error).__name__}: {error}"))
+    nothing = dict.fromkeys(("excluded", "reserved", "steps", "reasons"), ())
+    known = {**row._mapping, **nothing, "plan": None, "target": None}
+    job = _job(SimpleNamespace(**known), ())
+    return replace(job, reasons=(reason,), whole=False)
+
+
+def _job(row: Row[Any] | SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
     return StoredJob(
         number=row.id,
         uuid=row.uuid,
@@ -461,16 +666,24 @@ def _job(row: Row[Any], parts: tuple[StoredPart, ...]) -> StoredJob:
         deadline_at=row.deadline_at,
         max_wait_s=row.max_wait_s,
         preemptible=row.preemptible,
+        fingerprint=row.fingerprint,
         target=JobState(row.target) if row.target else None,
-        plan=_plan(row.plan) if row.plan else None,
+        plan=_real(_plan(row.plan), parts) if row.plan else None,
         refusals=row.refusals,
         not_before=row.not_before,
         postponed=row.postponed,
         postponed_at=row.postponed_at,
         excluded=frozenset(row.excluded),
+        reserved=tuple(ProviderAmount(**each) for each in row.reserved),
         submitted_at=row.submitted_at,
+        queued_at=row.queued_at,
+        waited_s=row.waited_s,
+        building_at=row.building_at,
         started_at=row.started_at,
+        ending_at=row.ending_at,
         ended_at=row.ended_at,
+        trust_lost_at=row.trust_lost_at,
+        unanswered_at=row.unanswered_at,
         reasons=_reasons(row.reasons),
         steps=tuple(Step(**step) for step in row.steps),
     )
@@ -492,6 +705,7 @@ def _part(row: Row[Any]) -> StoredPart:
         apart=row.apart,
         on_failure=BuildFailure(row.on_failure),
         servers={int(number): uuid for number, uuid in row.servers.items()},
+        hosts={int(number): host for number, host in row.hosts.items()},
         replaced=row.replaced,
         version=row.version,
     )
@@ -503,7 +717,23 @@ def _plan(stored: Mapping[str, Any]) -> Plan[HostPlace]:
         stored["utility"],
         tuple(ProviderAmount(**amount) for amount in stored["claims"]),
         _reasons(stored["reasons"]),
+        tuple(HostPlace(**place) for place in stored["spare"]),
     )
+
+
+def _real(plan: Plan[HostPlace], parts: Sequence[StoredPart]) -> Plan[HostPlace]:
+    """Return a plan with the real hosts of the servers of which they are known."""
+    places: list[HostPlace] = []
+    for part in parts:
+        planned = [place for place in plan.places if place.part == part.name]
+        on = Counter(part.hosts.values())
+        known = on.total() + sum(not uuid for uuid in part.servers.values())
+        if known:
+            rest = list((Counter({each.host: each.count for each in planned}) - on).elements())
+            counts = on + Counter(rest[: part.count - known])
+            planned = [HostPlace(part.name, host, count) for host, count in counts.items()]
+        places += planned
+    return replace(plan, places=tuple(places))
 
 
 def _event(row: Row[Any]) -> Event:

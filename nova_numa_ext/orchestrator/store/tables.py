@@ -34,6 +34,9 @@ leader: Final = Table(
     Column("holder", String(255), nullable=False),
     Column("term", _NUMBER, nullable=False),
     Column("expires_at", Double, nullable=False),
+    Column("mark", _NUMBER, nullable=False),
+    Column("recover_at", Double),
+    Column("recover_why", String(255), nullable=False),
 )
 
 job: Final = Table(
@@ -54,6 +57,7 @@ job: Final = Table(
     Column("deadline_at", Double),
     Column("max_wait_s", Double),
     Column("preemptible", Boolean, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
     Column("target", _WORD),
     Column("plan", JSON),
     Column("refusals", Integer, nullable=False),
@@ -61,9 +65,16 @@ job: Final = Table(
     Column("postponed", Integer, nullable=False),
     Column("postponed_at", Double),
     Column("excluded", JSON, nullable=False),
+    Column("reserved", JSON, nullable=False),
     Column("submitted_at", Double, nullable=False),
+    Column("queued_at", Double, nullable=False),
+    Column("waited_s", Double, nullable=False),
+    Column("building_at", Double),
     Column("started_at", Double),
+    Column("ending_at", Double),
     Column("ended_at", Double),
+    Column("trust_lost_at", Double),
+    Column("unanswered_at", Double),
     Column("reasons", JSON, nullable=False),
     Column("steps", JSON, nullable=False),
     Index("job_state", "state"),
@@ -87,6 +98,7 @@ part: Final = Table(
     Column("apart", Boolean, nullable=False),
     Column("on_failure", _WORD, nullable=False),
     Column("servers", JSON, nullable=False),
+    Column("hosts", JSON, nullable=False),
     Column("replaced", Integer, nullable=False),
     Column("version", Integer, nullable=False),
     Index("part_of_job", "job_id", "name", unique=True),
@@ -108,6 +120,16 @@ event: Final = Table(
     mysql_engine="InnoDB",
 )
 
+trust: Final = Table(
+    "trust",
+    METADATA,
+    Column("trust_id", _KEYSTONE_ID, primary_key=True),
+    Column("ended_at", Double, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("not_before", Double, nullable=False),
+    mysql_engine="InnoDB",
+)
+
 
 class Now(ColumnElement[float]):
     """The database's clock: seconds since 1970, as a number to calculate with."""
@@ -123,4 +145,5 @@ def _now_in_sqlite(_element: Now, _compiler: Any, **_options: Any) -> str:
 
 @compiles(Now, "mysql", "mariadb")
 def _now_in_mariadb(_element: Now, _compiler: Any, **_options: Any) -> str:
-    return "CAST(UNIX_TIMESTAMP(NOW(6)) AS DOUBLE)"
+    since_1970 = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    return f"(CAST({since_1970} AS DOUBLE) / 1e6)"

@@ -12,9 +12,11 @@ from sqlalchemy import text, update
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
-from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
+from nova_numa_ext.orchestrator.store.leader import Election, Heartbeat, NotLeaderError
 from nova_numa_ext.policy.jobs.states import JobState
+from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reason import Reason
+from tests.support.at_once import at_once
 from tests.support.jobs_database import new_job
 
 WHY = (Reason("placed", "h1"),)
@@ -37,9 +39,9 @@ def test_one_of_two_leads_and_keeps_leading(database):
     assert term.number == 1
     assert second.campaign() is None
     assert first.campaign() == term
-    first.check()
+    first.check(term)
     with pytest.raises(NotLeaderError):
-        second.check()
+        second.check(term)
 
 
 def test_a_term_ends_by_the_databases_clock(database):
@@ -58,7 +60,7 @@ def test_who_was_away_finds_its_term_over(database, expire):
     expire()
     assert other.campaign().number == 2
     with pytest.raises(NotLeaderError):
-        paused.check()
+        paused.check(term)
     with pytest.raises(NotLeaderError):
         jobs.move(job, JobState.PLANNED, WHY, Actor("paused", term))
     assert jobs.read(job.uuid) == job
@@ -77,32 +79,70 @@ def test_a_term_that_ended_is_never_taken_up_again(database, expire):
     assert alone.campaign().number == 3
 
 
+def test_what_was_decided_in_one_term_is_not_done_in_a_later_one(database, expire):
+    """Another engine has led meanwhile, and may have decided otherwise."""
+    engine = Election(database, "engine")
+    early = engine.campaign()
+    expire()
+    Election(database, "other").campaign()
+    expire()
+    late = engine.campaign()
+    engine.check(late)
+    with pytest.raises(NotLeaderError, match="does not lead in term 1"):
+        engine.check(early)
+
+
+def test_a_heartbeat_keeps_a_term_however_long_a_round_takes(database):
+    first, second = Election(database, "first", lasts_s=2.0), Election(database, "second")
+    term, heartbeat = first.campaign(), Heartbeat(first)
+    heartbeat.start()
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        assert second.campaign() is None
+        time.sleep(0.05)
+    first.check(term)
+    assert heartbeat.stop(30.0)
+    time.sleep(2.1)
+    assert second.campaign().number == 2
+
+
+def test_a_heartbeat_begins_no_term(database, expire):
+    """Its engine was paused; what it was about to do when it was, belongs to the term that is over."""
+    paused = Election(database, "paused")
+    paused.campaign()
+    expire()
+    Election(database, "other", lasts_s=0.1).campaign()
+    time.sleep(0.2)
+    paused.renew()
+    paused.renew()
+    assert Election(database, "third").campaign().number == 3
+
+
+def test_no_write_of_an_engine_lets_its_term_last_longer(database):
+    term = Election(database, "engine", lasts_s=0.3).campaign()
+    jobs = Jobs(database)
+    jobs.move(jobs.create(new_job()), JobState.PLANNED, WHY, Actor("engine", term))
+    time.sleep(0.4)
+    assert Election(database, "other").campaign().number == 2
+
+
 def test_who_resigns_is_followed_at_once(database):
     first, second = Election(database, "first"), Election(database, "second")
-    first.campaign()
+    term = first.campaign()
     first.resign()
     with pytest.raises(NotLeaderError):
-        first.check()
-    assert second.campaign().number == 2
+        first.check(term)
+    with pytest.raises(NotLeaderError), database.transaction() as connection:
+        term.fence(connection)
+    after = second.campaign()
+    assert after.number == 2
     first.resign()
-    second.check()
+    second.check(after)
 
 
 def test_of_many_that_start_at_once_one_leads(url, database):
-    start = threading.Barrier(8)
-    terms = []
-
-    def engine(number):
-        election = Election(Database(url), f"engine{number}")
-        start.wait()
-        terms.append(election.campaign())
-
-    threads = [threading.Thread(target=engine, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(terms) == 8
+    elections = [Election(Database(url), f"engine{number}") for number in range(8)]
+    terms = at_once(8, lambda number: elections[number].campaign())
     assert [term.number for term in terms if term] == [1]
 
 
@@ -135,7 +175,7 @@ def test_a_deadlock_means_not_leader(database, url):
     assert len(ended) == 1
     assert Jobs(database).read(job.uuid).name == "theirs"
     with pytest.raises(NotLeaderError):
-        election.check()
+        election.check(term)
 
 
 @pytest.mark.parametrize("url", ["mariadb"], indirect=True)
@@ -143,20 +183,31 @@ def test_a_row_that_stays_locked_means_not_leader(url):
     """The pool has one connection, which keeps what is set."""
     database, other = Database(url, max_pool_size=1, max_overflow=0), Database(url)
     election = Election(database, "engine")
-    election.campaign()
+    term = election.campaign()
     with database.transaction() as connection:
         connection.execute(text("SET SESSION innodb_lock_wait_timeout = 1"))
     with other.transaction() as theirs:
         theirs.execute(text("UPDATE leader SET expires_at = expires_at + 1"))
         with pytest.raises(NotLeaderError):
-            election.check()
+            election.check(term)
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_a_host_that_is_gone_amid_a_transaction_keeps_no_lock(database, url):
+    """Its connection is half open: nothing tells MariaDB that its other end is gone."""
+    Election(database, "gone", lasts_s=0.1).campaign()
+    second = Election(Database(url), "second")
+    with pytest.raises(ServiceUnavailableError), database.transaction() as connection:
+        connection.execute(update(tables.leader).values(holder="gone"))
+        assert at_once(1, lambda _number: second.campaign())[0].number == 2
+        connection.execute(text("SELECT 1"))
 
 
 @pytest.mark.parametrize("url", ["mariadb"], indirect=True)
 def test_a_certification_failure_means_not_leader(database, monkeypatch):
     """As Galera reports it: at the commit, when another node has committed to the same row."""
     election = Election(database, "engine")
-    election.campaign()
+    term = election.campaign()
 
     def fail(_connection):
         raise OperationalError(1213, "Deadlock found when trying to get lock; try restarting")
@@ -164,7 +215,13 @@ def test_a_certification_failure_means_not_leader(database, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "commit", fail)
         with pytest.raises(NotLeaderError):
-            election.check()
+            election.check(term)
         assert election.campaign() is None
     with pytest.raises(NotLeaderError):
-        election.check()
+        election.check(term)
+    assert election.campaign() == term, "no other has led meanwhile"
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "commit", fail)
+        election.renew()
+    with pytest.raises(NotLeaderError):
+        election.check(term)

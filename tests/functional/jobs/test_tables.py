@@ -3,12 +3,14 @@
 
 import time
 
+import pymysql
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select, text
 
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.tables import METADATA
+from nova_numa_ext.orchestrator.store.tables import METADATA, Now
 from placement_traits.errors import ServiceUnavailableError
 
 
@@ -28,6 +30,32 @@ def test_a_second_sync_changes_nothing(empty_url):
 
 def test_the_databases_clock_is_in_seconds_since_1970(database):
     assert database.now() == pytest.approx(time.time(), abs=5)
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_the_databases_clock_knows_no_summer_time(database, server):
+    """In a zone that puts its clocks back by an hour, one hour of the local time is there twice."""
+    back_at = 1_793_000_000
+    zone = (
+        "DELETE FROM mysql.time_zone WHERE Time_zone_id = 77",
+        "REPLACE INTO mysql.time_zone VALUES (77, 'N')",
+        "REPLACE INTO mysql.time_zone_name VALUES ('test/zone', 77)",
+        "REPLACE INTO mysql.time_zone_transition_type VALUES (77, 0, 7200, 1, 'S'), (77, 1, 3600, 0, 'W')",
+        f"REPLACE INTO mysql.time_zone_transition VALUES (77, 0, 0), (77, {back_at}, 1)",
+    )
+    with pymysql.connect(unix_socket=server.socket, user="root") as connection:
+        for statement in zone:
+            connection.cursor().execute(statement)
+        connection.commit()
+    at = [back_at - 1800.0, back_at + 1800.0]
+    with database.transaction() as connection:
+        connection.execute(text("SET time_zone = 'test/zone'"))
+        found = []
+        for second in at:
+            connection.execute(text(f"SET timestamp = {second}"))
+            found.append(connection.execute(select(Now())).scalar_one())
+        connection.execute(text("SET timestamp = DEFAULT, time_zone = DEFAULT"))
+    assert found == at
 
 
 def test_a_database_that_is_not_there_is_a_sentence(tmp_path):

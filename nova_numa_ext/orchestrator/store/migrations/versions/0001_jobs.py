@@ -15,7 +15,12 @@ branch_labels = None
 depends_on = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_TABLE: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+# Names and ids that differ in case are others, as in Python.
+_TABLE: Any = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
 
 
 def _of_job() -> "sa.Column[int]":
@@ -31,9 +36,13 @@ def upgrade() -> None:
         sa.Column("holder", sa.String(255), nullable=False),
         sa.Column("term", _NUMBER, nullable=False),
         sa.Column("expires_at", sa.Double, nullable=False),
+        sa.Column("mark", _NUMBER, nullable=False),
+        sa.Column("recover_at", sa.Double),
+        sa.Column("recover_why", sa.String(255), nullable=False),
         **_TABLE,
     )
-    op.bulk_insert(leader, [{"id": 1, "holder": "", "term": 0, "expires_at": 0.0}])
+    none = {"id": 1, "holder": "", "term": 0, "expires_at": 0.0, "mark": 0, "recover_why": ""}
+    op.bulk_insert(leader, [none])
     op.create_table(
         "job",
         sa.Column("id", _NUMBER, primary_key=True),
@@ -51,6 +60,7 @@ def upgrade() -> None:
         sa.Column("deadline_at", sa.Double),
         sa.Column("max_wait_s", sa.Double),
         sa.Column("preemptible", sa.Boolean, nullable=False),
+        sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.Column("target", sa.String(32)),
         sa.Column("plan", sa.JSON),
         sa.Column("refusals", sa.Integer, nullable=False),
@@ -58,9 +68,16 @@ def upgrade() -> None:
         sa.Column("postponed", sa.Integer, nullable=False),
         sa.Column("postponed_at", sa.Double),
         sa.Column("excluded", sa.JSON, nullable=False),
+        sa.Column("reserved", sa.JSON, nullable=False),
         sa.Column("submitted_at", sa.Double, nullable=False),
+        sa.Column("queued_at", sa.Double, nullable=False),
+        sa.Column("waited_s", sa.Double, nullable=False),
+        sa.Column("building_at", sa.Double),
         sa.Column("started_at", sa.Double),
+        sa.Column("ending_at", sa.Double),
         sa.Column("ended_at", sa.Double),
+        sa.Column("trust_lost_at", sa.Double),
+        sa.Column("unanswered_at", sa.Double),
         sa.Column("reasons", sa.JSON, nullable=False),
         sa.Column("steps", sa.JSON, nullable=False),
         **_TABLE,
@@ -82,6 +99,7 @@ def upgrade() -> None:
         sa.Column("apart", sa.Boolean, nullable=False),
         sa.Column("on_failure", sa.String(32), nullable=False),
         sa.Column("servers", sa.JSON, nullable=False),
+        sa.Column("hosts", sa.JSON, nullable=False),
         sa.Column("replaced", sa.Integer, nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
         **_TABLE,
@@ -100,3 +118,11 @@ def upgrade() -> None:
         **_TABLE,
     )
     op.create_index("event_of_job", "event", ["job_id", "id"])
+    op.create_table(
+        "trust",
+        sa.Column("trust_id", sa.String(64), primary_key=True),
+        sa.Column("ended_at", sa.Double, nullable=False),
+        sa.Column("tries", sa.Integer, nullable=False),
+        sa.Column("not_before", sa.Double, nullable=False),
+        **_TABLE,
+    )

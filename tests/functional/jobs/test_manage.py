@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-ext-manage`` on real databases, and a sentence for each configuration that cannot be used."""
+
+import os
+
+import pytest
+
+from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator.manage import main
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.oslo_options import ConfigurationError
+from placement_traits.reason import Reason
+from tests.support.jobs_database import new_job
+
+PLACEMENT = (
+    "[placement]\nauth_type = password\nauth_url = http://k/v3\nusername = jobs\npassword = s\n"
+)
+APPLICATION = (
+    "[placement]\nauth_type = v3applicationcredential\nauth_url = http://k/v3\n"
+    "application_credential_id = a\napplication_credential_secret = s\n"
+)
+
+
+def of_database(url):
+    return f"[database]\nconnection = {url}\n"
+
+
+def test_tables_are_made_once_and_again_does_nothing(empty_url, configure, capsys):
+    conf = configure(of_database(empty_url))
+    assert main([conf, "db", "version"]) == 1
+    assert "There are no tables; this release wants version" in capsys.readouterr().out
+    for _ in range(2):
+        assert main([conf, "db", "sync"]) == 0
+    newest = Database(empty_url).version()[1]
+    assert capsys.readouterr().out == f"The tables have version {newest}.\n" * 2
+    assert main([conf, "db", "version"]) == 0
+    assert "which this release wants" in capsys.readouterr().out
+
+
+def test_only_jobs_that_ended_long_ago_are_purged(url, configure, capsys):
+    conf, jobs = configure(of_database(url)), Jobs(Database(url))
+    waits, ended = jobs.create(new_job("waits")), jobs.create(new_job("ended"))
+    jobs.move(ended, JobState.CANCELLED, (Reason(JobTerm.CANCELLED, "u"),), Actor("u"))
+    assert main([conf, "purge", "--older-than", "1"]) == 0
+    assert capsys.readouterr().out.startswith("0 jobs")
+    assert main([conf, "purge", "--older-than", "0"]) == 0
+    assert capsys.readouterr().out.startswith("1 jobs")
+    assert [job.uuid for job in jobs.find()] == [waits.uuid]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "[database]connection is not set"),
+        ("[database]\nconnection = mysql:\n", "[database]connection"),
+        ("[database]\nconnection = oracel://u:secret@h/x\n", "[database]connection"),
+        ("[database]\nconnection = sqlite://\nmax_retries = many\n", "max_retries"),
+        ("[numa_ext_jobs]\nworkers = 0\n", "[numa_ext_jobs]workers = 0"),
+        ("no section\n", "no section"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_a_sentence(configure, capsys, text, sentence):
+    assert main([configure(text), "db", "sync"]) == os.EX_CONFIG
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("numa-ext-manage: ")
+    assert sentence in error
+    assert "secret" not in error
+
+
+def test_a_file_that_is_not_there_is_named(capsys, tmp_path):
+    assert main([f"--config-file={tmp_path}/none", "db", "sync"]) == os.EX_CONFIG
+    assert f"{tmp_path}/none" in capsys.readouterr().err
+
+
+def test_a_database_that_does_not_answer_is_no_fault_of_the_configuration(configure, capsys):
+    conf = configure(of_database("mysql+pymysql://u:secret@127.0.0.1:1/x") + "max_retries = 0\n")
+    assert main([conf, "db", "sync"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "secret" not in error
+
+
+def test_a_process_reads_the_files_that_the_environment_names_and_no_arguments(
+    tmp_path, monkeypatch
+):
+    """Below a WSGI server, ``sys.argv`` holds the server's options."""
+    first, second = tmp_path / "1.conf", tmp_path / "2.conf"
+    first.write_text("[numa_ext_jobs]\nworkers = 3\nwatchers = 3\n")
+    second.write_text("[numa_ext_jobs]\nworkers = 5\n")
+    monkeypatch.setenv(startup.CONFIG_VARIABLE, f"{first}:{second}")
+    monkeypatch.setattr("sys.argv", ["gunicorn", "--workers", "4", "--config-file", "none"])
+    conf = startup.configured()
+    assert (conf.numa_ext_jobs.workers, conf.numa_ext_jobs.watchers) == (5, 3)
+
+
+def test_the_user_that_acts_for_users_is_that_of_placement(tmp_path):
+    file = tmp_path / "jobs.conf"
+    file.write_text(f"{PLACEMENT}user_domain_name = Default\nproject_name = service\n")
+    trusts = startup.trusts(startup.configured([str(file)]))
+    assert trusts._credentials == {
+        "auth_url": "http://k/v3",
+        "username": "jobs",
+        "password": "s",
+        "user_domain_name": "Default",
+    }
+    assert trusts._transport.timeout == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "auth_type is not set"),
+        (APPLICATION, "auth_type = v3applicationcredential in"),
+        ("[placement]\nauth_type = pasword\n", "pasword"),
+        (f"{PLACEMENT}user_id = $none\n", "[placement]"),
+    ],
+)
+def test_a_service_without_a_password_can_use_no_trust(tmp_path, text, sentence):
+    file = tmp_path / "jobs.conf"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as raised:
+        startup.trusts(startup.configured([str(file)]))
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
